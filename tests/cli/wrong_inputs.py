@@ -592,7 +592,26 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         {"spells.json": "[" * 100_000},
     ),
     WrongInput("a provider that is not known", "run sweep.yaml --provider gpc", "unknown provider 'gpc'"),
-    WrongInput("a rehearsal elsewhere", "rehearse sweep.yaml --provider ec2", "rehearsals run locally so far"),
+    WrongInput("a rehearsal elsewhere", "rehearse sweep.yaml --provider gcp", "rehearsals run locally and on EC2"),
+    WrongInput("a rehearsal on EC2 without a role", "rehearse sweep.yaml --provider ec2", "needs --fis-role ARN"),
+    WrongInput(
+        "a rehearsal on EC2 by what is no role",
+        "rehearse sweep.yaml --provider ec2 --fis-role admin --budget-usd 1",
+        "'admin' is no role",
+    ),
+    WrongInput(
+        "a rehearsal on EC2 without a budget",
+        "rehearse sweep.yaml --provider ec2 --fis-role arn:aws:iam::1:role/x",
+        "--budget-usd 1",
+    ),
+    WrongInput(
+        "a rehearsal on EC2 with another notice",
+        "rehearse sweep.yaml --provider ec2 --fis-role arn:aws:iam::1:role/x --notice-s 30",
+        "leave out --notice-s",
+    ),
+    WrongInput(
+        "a role for a rehearsal here", "rehearse sweep.yaml --fis-role a", "--fis-role is for --provider ec2"
+    ),
     WrongInput("a rehearsal without a program", "rehearse job.yaml", "write `command: python train.py`"),
     WrongInput("a rehearsal of a program that is not there", "rehearse sweep.yaml", "train.py"),
     WrongInput("a notice of no length", "rehearse sweep.yaml --notice-s 0", "'--notice-s'"),

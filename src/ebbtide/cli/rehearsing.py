@@ -13,7 +13,7 @@ from rich.table import Table
 from ebbtide._files import check_place, write_text
 from ebbtide._json import json_text
 from ebbtide._terminal import visible
-from ebbtide.cli.one_training import TrainingOptions, wanted_from
+from ebbtide.cli.one_training import TrainingOptions, Wanted, wanted_from
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import table_console
 from ebbtide.errors import InputError
@@ -21,6 +21,36 @@ from ebbtide.live.rehearsal import RehearsalSettings, notice_of, rehearsable, re
 from ebbtide.live.rehearsal_figures import Rehearsal
 from ebbtide.live.settings import RUNS
 from ebbtide.market.catalogue import default_catalogue
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rehearsal trains, and what EC2 needs for it."""
+
+    provider: Annotated[str, typer.Option(help="Whose machine is interrupted: local, or ec2.")] = "local"
+    machines: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="For ec2: settings of machines, as for `run`.")
+    ] = None
+    fis_role: Annotated[
+        str | None,
+        typer.Option("--fis-role", metavar="ARN", help="For ec2: role of the Fault Injection Service."),
+    ] = None
+    budget_usd: Annotated[
+        float | None,
+        typer.Option("--budget-usd", metavar="USD", min=0.01, help="For ec2: the most that it may cost."),
+    ] = None
+
+    def check(self) -> None:
+        """Raise `InputError` for options that do not go together."""
+        if self.provider not in ("local", "ec2"):
+            raise InputError(
+                f"rehearsals run locally and on EC2, not on {self.provider}: write `--provider local`"
+            )
+        given = {"--machines": self.machines, "--fis-role": self.fis_role, "--budget-usd": self.budget_usd}
+        if self.provider == "local" and (named := next((name for name, value in given.items() if value), None)):
+            raise InputError(f"{named} is for --provider ec2; a rehearsal here needs none")
+        if self.provider == "ec2" and self.fis_role is None:
+            raise InputError("a rehearsal on EC2 needs --fis-role ARN, a role of the Fault Injection Service")
 
 
 @dataclass(frozen=True)
@@ -56,7 +86,7 @@ def rehearse_command(
         list[str],
         typer.Argument(metavar="FILE.yaml | -- COMMAND...", help="A job or sweep; or, after --, the command."),
     ],
-    provider: Annotated[str, typer.Option(help="Whose machine is interrupted: local, so far.")] = "local",
+    place: Place,
     timing: Timing,
     checkpoints: Annotated[
         Path | None,
@@ -75,22 +105,23 @@ def rehearse_command(
         ebbtide rehearse job.yaml
         ebbtide rehearse --checkpoints ckpt -- python train.py
 
-    A short copy of the job trains here, its machine is revoked with a notice, and it resumes. Exit code 1 where
-    saving does not fit the notice, or more than the current step is lost.
+    A short copy of the job trains here, its machine is revoked with a notice, and it resumes. With --provider ec2
+    it trains on a spot machine, which EC2 takes by its Fault Injection Service. Exit code 1 where saving does not
+    fit the notice, or more than the current step is lost.
     """
-    if provider != "local":
-        raise InputError(
-            f"rehearsals run locally so far, not on {provider}: leave out --provider, or write `--provider local`"
-        )
+    place.check()
     timing.check()
     if as_json is not None:
         check_place(as_json)
     wanted = wanted_from(words, TrainingOptions(checkpoints=checkpoints), default_catalogue())
     try:
-        sweep = rehearsable(wanted.sweep)
-        notice_s = notice_of(wanted.sweep) if timing.notice_s is None else timing.notice_s
-        settings = RehearsalSettings(timing.after_s, notice_s, timing.patience_s, runs, store)
-        found = rehearse(sweep, wanted.folder, settings, lambda line: typer.echo(visible(line), err=True))
+        if place.provider == "ec2":
+            found = _on_ec2(wanted, place, timing, runs)
+        else:
+            sweep = rehearsable(wanted.sweep)
+            notice_s = notice_of(wanted.sweep) if timing.notice_s is None else timing.notice_s
+            settings = RehearsalSettings(timing.after_s, notice_s, timing.patience_s, runs, store)
+            found = rehearse(sweep, wanted.folder, settings, _say)
     except InputError as error:
         # Only here is it known in which file that is.
         if wanted.file is None or error.file is not None or error.field is None:
@@ -102,6 +133,24 @@ def rehearse_command(
     typer.echo(visible(found.verdict))
     if not found.is_good:
         raise typer.Exit(1)
+
+
+def _on_ec2(wanted: Wanted, place: Place, timing: Timing, runs: Path) -> Rehearsal:
+    from ebbtide.live.clouds.ec2.interrupting import NOTICE_S, SpotInterruptions
+    from ebbtide.live.clouds.providers import machines_of
+    from ebbtide.live.rehearsal_on_ec2 import rehearsable_on_ec2, rehearse_on_ec2
+
+    if timing.notice_s is not None:
+        raise InputError(f"EC2's notice is of {NOTICE_S:g} s: leave out --notice-s")
+    interruptions = SpotInterruptions(place.fis_role or "")
+    sweep = rehearsable_on_ec2(wanted.sweep, place.budget_usd)
+    machines = machines_of("ec2", place.machines)["ec2"]
+    settings = RehearsalSettings(timing.after_s, NOTICE_S, timing.patience_s, runs)
+    return rehearse_on_ec2(sweep, wanted.folder, settings, machines, interruptions, _say)
+
+
+def _say(line: str) -> None:
+    typer.echo(visible(line), err=True)
 
 
 def rehearsal_table(found: Rehearsal) -> Table:

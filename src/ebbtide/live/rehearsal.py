@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
+from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
@@ -36,7 +38,7 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.api.actions import Action, Assign, Request
+from ebbtide.policies.api.actions import Action, Assign, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 
@@ -51,6 +53,8 @@ _START_S, _LAST_S, _USD = 1_433_160_000.0, 48 * 3600.0, 0.03
 _BOOTS_S = (0.2, 0.2)
 # It gives no notice of its own, so that the notice is as long as it is asked for.
 _BILLING = "per-second"
+# A market that has just refused a machine is asked again after so long, seconds.
+_AGAIN_S = 30.0
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -75,8 +79,15 @@ class RehearsalSettings:
 
 @dataclass(frozen=True)
 class OneAfterTheOther:
-    """One machine; at its notice the job leaves it at once, and goes on on a new one."""
+    """One machine; at its notice the job leaves it at once, and goes on on a new one.
 
+    Attributes:
+        market: Where machines are rented; None: on spot, where that costs least for each step.
+        name: Name of the policy.
+        wakes_on: Nothing beyond what is always told.
+    """
+
+    market: Market | None = _MARKET
     name: str = "rehearsal"
     wakes_on: frozenset[Wake] = frozenset()
 
@@ -87,8 +98,20 @@ class OneAfterTheOther:
                 continue
             if any(event.wake is Wake.NOTICE for event in view.events):
                 yield Assign(job.job_id, ())
-            if any(event.wake in (Wake.START, Wake.NOTICE, Wake.LAUNCH_FAILED) for event in view.events):
-                yield Request(_MARKET, job=job.job_id)
+            if any(
+                event.wake in (Wake.START, Wake.NOTICE, Wake.LAUNCH_FAILED, Wake.TIMER) for event in view.events
+            ):
+                market = self.market or _cheapest(view, job.job)
+                if market is None or any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
+                    yield WakeAt(view.now_s + _AGAIN_S)
+                else:
+                    yield Request(market, job=job.job_id)
+
+
+def _cheapest(view: View, job: Job) -> Market | None:
+    """The spot market where a step costs least now; None: none can run the job."""
+    able = [market for market in view.markets if view.steps_per_s(job, market) > 0]
+    return min(able, key=lambda one: (view.price(one) / view.steps_per_s(job, one), one), default=None)
 
 
 def notice_of(work: Runnable) -> float:
@@ -150,14 +173,20 @@ def rehearse(
     run = begin_local(
         sweep, folder, NewRun(settings.runs), market, policy=OneAfterTheOther.name, store=settings.store
     )
-    watch = _Watch(run, settings, say)
+
+    def interrupt(_lease_id: int) -> bool:
+        cloud = LocalCloud(cloud_place(run), prices_of(run))
+        # A machine that was about to go answers no; then there is no other.
+        with suppress(CloudError):
+            return max(map(cloud.interrupt, cloud.processes()), default=False)
+        return False
+
+    watch = Watch(run, settings, interrupt, say)
     is_whole = False
     try:
-        with _ends_on_signals():
+        with ends_on_signals():
             outcome = run_local(run, OneAfterTheOther(), watch.looked).outcome
-        if outcome.finished and math.isnan(watch.ordered_s) and watch.stopped is None:
-            watch.stopped = Stopped.FINISHED  # maybe between its notice and the order to leave
-        found = rehearsed(watch.records([lease.lease_id for lease in outcome.leases]))
+        found = watch.figures(outcome)
         is_whole = not found.problem
         return found
     except KeyboardInterrupt:
@@ -172,11 +201,22 @@ def rehearse(
 
 
 @dataclass
-class _Watch:
-    """Watches the run of a rehearsal, has its machine revoked, and asks for its end."""
+class Watch:
+    """Watches the run of a rehearsal, has its machine revoked, and asks for its end.
+
+    Attributes:
+        run: Folder of the run.
+        settings: How it is rehearsed.
+        interrupt: Has the machine of a lease revoked; returns whether it will be.
+        say: Called with a line of text at each stage.
+        stopped: Why the rehearsal is over; None: it is not.
+        failure: Last lines of a program that failed.
+        ordered_s: When the job was ordered onto its second machine, seconds since 1970; NaN: never.
+    """
 
     run: RunFolder
     settings: RehearsalSettings
+    interrupt: Callable[[int], bool]
     say: Callable[[str], None]
     stopped: Stopped | None = None
     failure: str = ""
@@ -184,10 +224,22 @@ class _Watch:
     _stepped_s: float | None = None
     _noticed: bool = False
     _said: set[str] = field(default_factory=set)
+    _regions: dict[int, str] = field(default_factory=dict)
 
-    def looked(self, _engine: Engine, provider: AgentProvider) -> None:
+    def region_of(self, lease_id: int) -> str:
+        """The region in which a machine was rented."""
+        return self._regions[lease_id]
+
+    def figures(self, outcome: Outcome) -> Rehearsal:
+        """What came of the rehearsal, whose run has ended."""
+        if outcome.finished and math.isnan(self.ordered_s) and self.stopped is None:
+            self.stopped = Stopped.FINISHED  # maybe between its notice and the order to leave
+        return rehearsed(self.records([lease.lease_id for lease in outcome.leases]))
+
+    def looked(self, engine: Engine, provider: AgentProvider) -> None:
         """Do what is due; called at each look of the controller."""
         (trial,) = provider.trials
+        self._regions = {lease.lease_id: lease.market.region for lease in engine.all_leases}
         if self.stopped is not None or not trial.attempt:
             return
         now_s = time.time()
@@ -210,10 +262,8 @@ class _Watch:
             elif now_s - trial.began_epoch_s > self.settings.patience_s:
                 self._stop(Stopped.NO_STEP)
         elif now_s - self._stepped_s >= self.settings.after_s:
-            cloud = LocalCloud(cloud_place(self.run), prices_of(self.run))
-            # A machine that was about to go answers no; then there is no other.
-            with suppress(CloudError):
-                self._noticed = max(map(cloud.interrupt, cloud.processes()), default=False)
+            (lease_id,) = (member.lease_id for member in trial.members[:1])
+            self._noticed = self.interrupt(lease_id)
             if self._noticed:
                 self._once(f"notice of {self.settings.notice_s:g} s; the program is asked to save and leave")
 
@@ -258,7 +308,7 @@ def _reports(run: RunFolder, lease_id: int) -> Iterator[Report]:
 
 
 @contextmanager
-def _ends_on_signals() -> Iterator[None]:
+def ends_on_signals() -> Iterator[None]:
     """Within the block `kill` and a closed terminal end it as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield

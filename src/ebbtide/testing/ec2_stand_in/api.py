@@ -20,10 +20,12 @@ from ebbtide._utc import iso
 from ebbtide.market.markets import LINUX, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.testing.ec2_stand_in.fault_injection import Experiments
 from ebbtide.testing.ec2_stand_in.instances import LAUNCHING, instances
 from ebbtide.testing.stand_in.server import LoopbackServer, moto_application, sent
 
 _KEY = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/ec2/")
+_FIS_KEY = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/fis/")
 _S3_KEY = re.compile(r"Credential=([^/]+)/\d+/[a-z0-9-]+/s3/")
 _STATUS = {
     "InsufficientInstanceCapacity": "500 Internal Server Error",
@@ -73,6 +75,8 @@ class StandInApi:
         prices: Price history that EC2 reports.
         copied: What was asked of each copy of an image, by the API's names.
         moved: Objects that were written or read whole, in order; without uploads in parts.
+        experiments: What the Fault Injection Service was asked for, in order.
+        interrupted: Called with the id of an instance that it is to interrupt.
 
     Args:
         prices: Price history that EC2 reports at first.
@@ -86,6 +90,8 @@ class StandInApi:
         self.prices = prices
         self.copied: list[dict[str, str]] = []
         self.moved: list[Moved] = []
+        self.experiments = Experiments()
+        self.interrupted: Callable[[str], None] = lambda _instance_id: None
         self._sizes: dict[str, int] = {}
         self._app = moto_application()
         self._lock = threading.Lock()
@@ -106,6 +112,8 @@ class StandInApi:
         self.prices = PriceHistory(series, start_s=self.prices.start_s, end_s=max(self.prices.end_s, now_s + 1.0))
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if _FIS_KEY.search(environ.get("HTTP_AUTHORIZATION", "")):
+            return self.experiments.answer(environ, start, self.interrupted)
         signed = _KEY.search(environ.get("HTTP_AUTHORIZATION", ""))
         if signed is None:
             self._note_moved(environ)
