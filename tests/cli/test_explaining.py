@@ -14,6 +14,7 @@ from tests.live.sweeps import flapping, sweep
 import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
+from ebbtide.live.journal import Journal
 from ebbtide.live.settings import RunFolder
 
 
@@ -108,3 +109,15 @@ def test_a_backtest_is_explained_once_it_is_replayed() -> None:
     assert eb.explain(outcome, 0)[0].decision.lease_ids == (0,)
     with pytest.raises(InputError, match="were not recorded"):
         eb.explain(result.outcomes["ebbtide"][0])
+
+
+def test_who_shows_a_run_does_not_read_its_decisions(runs: Path) -> None:
+    (folder,) = runs.iterdir()
+    journal = Journal(RunFolder(folder).journal, read_only=True)
+    whole, without = journal.run(), journal.run(decisions=False)
+    assert whole is not None
+    assert without is not None
+    assert whole["engine"]["decisions_made"]
+    assert without["engine"].pop("decisions_made") == []  # type: ignore[misc]
+    assert without["provider"].keys() == whole["provider"].keys()
+    assert without["engine"]["leases"] == whole["engine"]["leases"]

@@ -59,7 +59,7 @@ class Follower:
         Args:
             is_last: Whether the run has ended, so that nothing is put off.
         """
-        state, figures = self._journal.run(), self._journal.figures()
+        state, figures = self._journal.run(decisions=False), self._journal.figures()
         if state is None:
             return None
         if is_last:

@@ -155,7 +155,7 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
 
 def _rows_of_journal(folder: RunFolder, month: str) -> list[dict[str, Any]]:
     journal = Journal(folder.journal, read_only=True)
-    kept, figures = journal.run(), journal.figures()
+    kept, figures = journal.run(decisions=False), journal.figures()
     if kept is None or figures is None:
         return []
     settings, accounting = folder.settings, Accounting.of(folder)

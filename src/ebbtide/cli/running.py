@@ -286,7 +286,7 @@ def _print_speed(folder: RunFolder, work: Runnable) -> None:
 
 def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
     journal = Journal(folder.journal) if folder.journal.exists() else None
-    kept = journal.run() if journal else None
+    kept = journal.run(decisions=False) if journal else None
     rates = rates_of([folder], sweep.name)
     if kept is None or rates == Rates():
         return

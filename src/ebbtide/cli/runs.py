@@ -181,7 +181,7 @@ def _leases_open(folder: RunFolder) -> list[bool]:
     """For each requested machine, whether the run still has it; none, where the journal cannot be read."""
     kept = None
     with suppress(*_UNREADABLE):
-        kept = Journal(folder.journal, read_only=True).run() if folder.journal.exists() else None
+        kept = Journal(folder.journal, read_only=True).run(decisions=False) if folder.journal.exists() else None
     return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 

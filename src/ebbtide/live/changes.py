@@ -16,13 +16,16 @@ from ebbtide.engine.snapshot import Items, items_of, rest_of
 from ebbtide.live.agent_provider import AgentProvider
 from ebbtide.live.snapshots import RunSnapshot
 
+# The kind of what a policy has decided.
+DECISIONS = "decisions_made"
+
 # The side of a run's state that each kind of thing belongs to; speeds are a mapping by job id, all else are lists.
 _SIDES = {
     "leases": "engine",
     "jobs": "engine",
     "bills": "engine",
     "transfers": "engine",
-    "decisions_made": "engine",
+    DECISIONS: "engine",
     "trials": "provider",
     "mailboxes": "provider",
     "speeds": "provider",

@@ -82,7 +82,7 @@ def speeds_of_runs(runs: Path) -> dict[str, Rates]:
 
 
 def _measured(folder: RunFolder) -> SpeedRecords:
-    kept = Journal(folder.journal, read_only=True).run() if folder.journal.exists() else None
+    kept = Journal(folder.journal, read_only=True).run(decisions=False) if folder.journal.exists() else None
     if kept is None or any(trial["problem"] for trial in kept["provider"]["trials"]):
         return {}
     return kept["provider"]["speeds"]

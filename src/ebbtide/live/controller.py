@@ -467,7 +467,7 @@ class Controller:
 
 def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
     """Metrics of a run's trials: values by step, one mapping a trial."""
-    kept = Journal(folder.journal).run()
+    kept = Journal(folder.journal).run(decisions=False)
     return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
 
 

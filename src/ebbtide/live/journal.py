@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError
-from ebbtide.live.changes import NOTHING, Changes, Record, joined, split
+from ebbtide.live.changes import DECISIONS, NOTHING, Changes, Record, joined, split
 from ebbtide.live.price_log import PricePoint
 from ebbtide.live.settings import check_schema_version
 from ebbtide.live.snapshots import Figures, RunSnapshot, migrated_run
@@ -92,8 +92,11 @@ class Journal:
             raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
         return json.loads(row[0]) if row else None
 
-    def run(self) -> RunSnapshot | None:
+    def run(self, *, decisions: bool = True) -> RunSnapshot | None:
         """The run as it was last kept, in the present versions of its parts; None: it was never kept.
+
+        Args:
+            decisions: Whether its decisions are read as well, which of a long run are most of it.
 
         Raises:
             InputError: The file is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
@@ -105,7 +108,10 @@ class Journal:
                 self._version(database)
                 # Both as of one moment.
                 database.execute("begin")
-                records = database.execute("select kind, number, content from records order by rowid")
+                records = database.execute(
+                    "select kind, number, content from records where ? or kind != ? order by rowid",
+                    (decisions, DECISIONS),
+                )
                 found = [Record(kind, number, json.loads(content)) for kind, number, content in records]
                 metrics = database.execute("select job_id, step, value from metrics order by rowid").fetchall()
         except sqlite3.DatabaseError as error:

@@ -163,7 +163,7 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     journal = Journal(folder.journal, read_only=True)
     phase = phase_of(journal)
     state, pid = state_now(folder, phase)
-    kept, figures = journal.run(), journal.figures()
+    kept, figures = journal.run(decisions=False), journal.figures()
     orphans = orphans_of(folder) if state is State.GONE else None
     if kept is not None and orphans is not None:
         figures, ended = orphans

@@ -59,7 +59,13 @@ class RunFigures:
         """
         journal = Journal(folder.journal, read_only=True)
         prices = journal.prices() if folder.journal.exists() else {}
-        return cls(runnable(folder.settings.sweep), journal.run(), journal.figures(), prices, folder.catalogue)
+        return cls(
+            runnable(folder.settings.sweep),
+            journal.run(decisions=False),
+            journal.figures(),
+            prices,
+            folder.catalogue,
+        )
 
     def curves(self) -> dict[str, Any]:
         """The metric of each trial by step, and where those that are best so far are predicted to end."""

@@ -24,6 +24,15 @@ def reason(why: str, in_time: InTime, taken: Way | None, waiting: Alternative | 
         waiting: What is done instead of a way, if that was weighed.
     """
     ways = in_time.ways
+    key = why, in_time.left_s, taken, waiting
+    if key not in ways.reasons:
+        ways.reasons[key] = _made(why, in_time, taken, waiting)
+    found: Reason = ways.reasons[key]
+    return found
+
+
+def _made(why: str, in_time: InTime, taken: Way | None, waiting: Alternative | None) -> Reason:
+    ways = in_time.ways
     open_now = {(way.market, way.on_demand) for way in ways.all()}
     known = {(way.market, way.on_demand): way for way in (*replace(ways, refusals=None).all(), *ways.all())}
     if taken is not None:

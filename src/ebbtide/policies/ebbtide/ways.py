@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -278,6 +279,11 @@ class Ways:
         if market not in self._restores_s:
             self._restores_s[market] = self.job.job.restore_s(self.view.machine(market).vcpus)
         return self._restores_s[market]
+
+    @cached_property
+    def reasons(self) -> dict[Any, Any]:
+        """Reasons for taking one of these ways, once they are made: jobs that are alike share them."""
+        return {}
 
     @cached_property
     def _arriving_usd(self) -> dict[Market, float]:
