@@ -27,7 +27,7 @@ from ebbtide.analysis.benchmark_work import (
 )
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide.policies.choice import DEFAULT_NAME
+from ebbtide.policies.registry import DEFAULT_NAME
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.choice import DEFAULT_NAME, policy_for
+from ebbtide.policies.choice import policy_for
+from ebbtide.policies.registry import DEFAULT_NAME
 from ebbtide.simulation.stand_in_curves import stand_in_curves
 
 CALM = history({C3: [(0, 0.36)], R3: [(0, 0.10)]}, hours=14 * 24.0)

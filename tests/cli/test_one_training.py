@@ -29,8 +29,9 @@ from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.catalogue import InstanceType, default_catalogue
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.choice import DEFAULT_NAME, policy_for
+from ebbtide.policies.choice import policy_for
 from ebbtide.policies.ebbtide.policy import Ebbtide
+from ebbtide.policies.registry import DEFAULT_NAME
 from ebbtide.simulation.generated_markets import Kind
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "live"

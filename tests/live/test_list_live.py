@@ -20,7 +20,8 @@ from ebbtide.live.fetching import fetch_trial
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.settings import NewRun, RunFolder
 from ebbtide.live.standing import standing_of
-from ebbtide.policies.choice import DEFAULT, policy_for
+from ebbtide.policies.choice import policy_for
+from ebbtide.policies.registry import DEFAULT
 
 PART = """
 import os, pathlib, sys, time

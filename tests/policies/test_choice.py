@@ -14,10 +14,11 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import InstanceType, default_catalogue
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.choice import DEFAULT, asked_policy, policies_for, policy_for
+from ebbtide.policies.choice import asked_policy, policies_for, policy_for
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
 from ebbtide.policies.ebbtide.policy import Ebbtide
+from ebbtide.policies.registry import DEFAULT
 from ebbtide.policies.spottune.policy import SpotTune
 
 

@@ -19,11 +19,11 @@ from ebbtide.policies.api.actions import Action, Request, Stop, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 from ebbtide.policies.baselines import OnDemand, Reactive
-from ebbtide.policies.choice import DEFAULT, policy_for, within_budget
+from ebbtide.policies.choice import policy_for, within_budget
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.in_order import InOrder, JobGroup
-from ebbtide.policies.registry import POLICIES
+from ebbtide.policies.registry import DEFAULT, POLICIES
 from ebbtide.simulation.scenario import Scenario
 
 PRICES = generate_prices(days=20, seed=4)

@@ -110,3 +110,7 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, text: str, told: str) 
 def test_a_missing_file_is_told() -> None:
     with pytest.raises(InputError, match=r"none\.yaml: there is no such file"):
         policy("none.yaml")
+
+
+def test_the_default_has_a_name_of_its_own() -> None:
+    assert eb.policy("default") == eb.policy("ebbtide")

@@ -30,9 +30,9 @@ from ebbtide.analysis.benchmark_work import AUCTION_STARTS, KINDS, Work, works_o
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, PolicyError
 from ebbtide.policies.api.protocol import Policy, check_fits
-from ebbtide.policies.choice import DEFAULT_NAME, policy_for
+from ebbtide.policies.choice import policy_for
 from ebbtide.policies.refusals import backing_off
-from ebbtide.policies.registry import POLICIES
+from ebbtide.policies.registry import DEFAULT_NAME, POLICIES
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.simulation.scenario import Scenario
 

@@ -36,9 +36,10 @@ from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, OnDemand
-from ebbtide.policies.choice import DEFAULT_NAME, policy_with
+from ebbtide.policies.choice import policy_with
 from ebbtide.policies.deadline.gangs import sizes_of
 from ebbtide.policies.ebbtide.policy import Ebbtide
+from ebbtide.policies.registry import DEFAULT_NAME
 from ebbtide.policies.spottune.offers import Offer
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.stand_in_curves import stand_in_curves

@@ -16,7 +16,7 @@ from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import print_written, table_console, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import WorkersOption
-from ebbtide.policies.choice import DEFAULT_NAME
+from ebbtide.policies.registry import DEFAULT_NAME
 
 _HEADINGS = "regret: mean cost over that of the cheapest policy that missed nothing in the same cell, less 1"
 

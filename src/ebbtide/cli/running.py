@@ -42,9 +42,9 @@ from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RENTED, RUNS, RunFolder, find_run
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.policies.choice import DEFAULT, asked_policy, policy_summary
+from ebbtide.policies.choice import asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
-from ebbtide.policies.registry import ASK_MODELS, POLICIES
+from ebbtide.policies.registry import ASK_MODELS, DEFAULT, POLICIES
 from ebbtide.simulation.generated_markets import Kind
 
 # Fields of a job's file, or of a job in a list, that name a program.

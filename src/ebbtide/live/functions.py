@@ -35,7 +35,7 @@ from ebbtide.live.run import PROVIDERS, RunOptions, run
 from ebbtide.live.settings import RUNS, NewRun
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.choice import DEFAULT
+from ebbtide.policies.registry import DEFAULT
 
 P = ParamSpec("P")
 R = TypeVar("R")

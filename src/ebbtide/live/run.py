@@ -32,7 +32,8 @@ from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
-from ebbtide.policies.choice import DEFAULT, asked_policy, policy_for, policy_with, within_budget
+from ebbtide.policies.choice import asked_policy, policy_for, policy_with, within_budget
+from ebbtide.policies.registry import DEFAULT
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.simulation.generated_markets import Kind
 from ebbtide.simulation.scenario import Scenario

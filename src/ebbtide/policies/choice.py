@@ -23,14 +23,9 @@ from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.head import WithHead
 from ebbtide.policies.in_order import InOrder, JobGroup
 from ebbtide.policies.parameters import with_parameters
-from ebbtide.policies.registry import absolute_name, check_names, names_of, resolved
+from ebbtide.policies.registry import DEFAULT, DEFAULT_NAME, absolute_name, check_names, names_of, resolved
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.policies.spottune.policy import SpotTune
-
-# The name that stands for the policy that suits the sweep.
-DEFAULT = "default"
-# The name of that policy.
-DEFAULT_NAME = "ebbtide"
 
 _SUMMARIES = {
     "ebbtide": "the machine of least expected cost for what is left to do, spot or on demand; with a deadline, in "

@@ -88,6 +88,9 @@ ASK_MODELS: dict[str, tuple[str, ...]] = {
 USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate")
 
 # How a name ends that is a file of parameters.
+# The name that stands for the policy that suits the work, and the name of that policy.
+DEFAULT, DEFAULT_NAME = "default", "ebbtide"
+
 _PARAMETER_FILES = (".yaml", ".yml")
 
 # Stands for every policy in `POLICIES`.
@@ -102,7 +105,7 @@ def policy(
     """The policy of that name, with its default parameters or others, or one of the user's own.
 
     Args:
-        name: One of `POLICIES`; a file of parameters, `FILE.yaml`, with one of them as `policy`; or
+        name: One of `POLICIES`; `default`, which is `ebbtide`; a file of parameters, `FILE.yaml`, with one of them as `policy`; or
             `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
         models: What was learnt, for the policies that ask it: a bundle, the path of its folder, or `champion` for
             the champions of the MLflow registry; None: what comes with the package.
@@ -112,6 +115,7 @@ def policy(
         InputError: No policy has this name; the message lists the known ones. Or a parameter is unknown or wrong.
     """
     bundle, given = read_models(models), parameters or {}
+    name = DEFAULT_NAME if name == DEFAULT else name
     if name in POLICIES:
         return with_parameters(POLICIES[name](bundle), given)
     if name.endswith(_PARAMETER_FILES):

@@ -67,7 +67,8 @@ import faulthandler, logging, sys
 from pathlib import Path
 from ebbtide.live.local_run import run_local
 from ebbtide.live.settings import NewRun, RunFolder
-from ebbtide.policies.choice import DEFAULT_NAME, policy_for
+from ebbtide.policies.choice import policy_for
+from ebbtide.policies.registry import DEFAULT_NAME
 from ebbtide.jobs.sweep import Sweep
 logging.basicConfig(level=logging.WARNING)
 faulthandler.enable()
