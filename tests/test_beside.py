@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from docs import beside
+from docs import line_counts as beside
 
 import ebbtide as eb
 from ebbtide.testing.spiking_market import SpikingMarket
@@ -76,7 +76,7 @@ def test_lines_are_those_that_are_neither_blank_nor_comments(tmp_path: Path) -> 
 
 def test_the_table_is_what_the_files_say() -> None:
     text = beside.PAGE.read_text(encoding="utf-8")
-    assert text == beside.with_table(text), "run `python -m docs.beside`"
+    assert text == beside.with_table(text), "run `python -m docs.line_counts`"
     assert {tool.folder for tool in beside.TOOLS} == {path.name for path in FOLDER.iterdir() if path.is_dir()}
 
 

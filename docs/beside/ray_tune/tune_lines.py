@@ -1,6 +1,6 @@
-# Checkpoints of a function: doc/source/tune/doc_code/trial_checkpoint.py at 06ac2d26d6b041ea3d65da117fb61f7b476a5add;
-# restoring and retries: doc/source/tune/doc_code/fault_tolerance.py at 0d59439fe30b057091102a9f1fe653cb1920983a; both of
-# ray-project/ray.
+# In the form of ray-project/ray's doc/source/tune/doc_code: trial_checkpoint.py (checkpoints of a function) at
+# 06ac2d26d6b041ea3d65da117fb61f7b476a5add, fault_tolerance.py (restoring and retries) at
+# 0d59439fe30b057091102a9f1fe653cb1920983a.
 import os
 import tempfile
 

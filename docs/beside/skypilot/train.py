@@ -1,5 +1,5 @@
 # Checkpoints in a mounted bucket: docs/source/examples/managed-jobs.rst, "Checkpointing and recovery", of
-# skypilot-org/skypilot at 01b85de8b05a0b7110d4882055338a08d61e096f. The page leaves saving and loading to the program.
+# skypilot-org/skypilot at 01b85de8b05a0b7110d4882055338a08d61e096f; saving and loading are the program's.
 import argparse
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Counts what a user writes with each tool of docs/beside/, and writes the table of docs/beside-other-tools.md.
 
-    python -m docs.beside      # writes the table into the page
+    python -m docs.line_counts      # writes the table into the page
 
 The site's build does the same with the page that it reads, so that no number there is typed by hand.
 """
