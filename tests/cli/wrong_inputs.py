@@ -671,6 +671,17 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "can run in no market",
         _with_job("name: a\nsteps: 1\nsteps_per_hour: {p4d.24xlarge: 1}\n"),
     ),
+    WrongInput(
+        "a file for a launcher that is not known",
+        "recommend job.yaml --prices prices.parquet --for nomad",
+        "'--for'",
+    ),
+    WrongInput(
+        "a file for a launcher of a job without a program",
+        "recommend job.yaml --prices prices.parquet --for slurm",
+        "job.yaml, field command: missing; there is nothing to run",
+        {"job.yaml": "name: a\nsteps: 1\nsteps_per_hour: {g6.2xlarge: 1, g2-standard-8: 1}\n"},
+    ),
     WrongInput("watching nothing", "watch", "no source asked for; write for example --ec2 us-east-1"),
     WrongInput("watching what there is not", "watch --source ec2-score", "did you mean 'ec2-scores'?"),
     WrongInput("a catalogue of no cloud", "catalogue update --into own", "no cloud asked for; name regions"),
