@@ -90,13 +90,13 @@ def recommend_command(
     catalogue = catalogue_with(instance_types)
     # All trials of a sweep have the same needs.
     work = read_jobs(job, catalogue)[0]
+    sweep = None if launcher is None else read_sweep(job, catalogue, to_run=True)
     with progress(f"reading {prices.name}"):
         quotes = _quotes(prices, at, catalogue)
         best = ranked(quotes, work)
     if not best:
         raise InputError(f"job {work.name} can run in no market of these prices below the list price", file=prices)
-    if launcher is not None:
-        sweep = read_sweep(job, catalogue, to_run=True)
+    if launcher is not None and sweep is not None:
         best = [market for market in best if sweep.allows(market, catalogue)]
         if not best:
             raise InputError(
