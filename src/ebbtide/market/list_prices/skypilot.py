@@ -1,7 +1,7 @@
 """Tables of machines and prices as SkyPilot publishes them (skypilot-catalog): a CSV file a cloud.
 
 A row is a machine in a region or zone: InstanceType, vCPUs, MemoryGiB, AcceleratorName, AcceleratorCount, Price
-and SpotPrice (USD per hour; empty: it is not offered so), Region and, of some clouds, AvailabilityZone and GpuInfo.
+and SpotPrice (USD per hour; empty: it is not offered so), Region and, for some, AvailabilityZone and GpuInfo.
 """
 
 from __future__ import annotations
