@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs import diagrams, pictures, references  # noqa: E402 (found by the line above)
+from docs import diagrams, line_counts, pictures, references  # noqa: E402 (found by the line above)
 
 project = "Ebbtide"
 author = "the developers of Ebbtide"
@@ -65,6 +65,7 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_directive("mermaid", diagrams.Mermaid)
     app.connect("builder-inited", pictures.draw)
+    app.connect("source-read", line_counts.put_in)
     app.connect("source-read", pictures.put_in)
     app.connect("source-read", references.lead_on)
     app.connect("autodoc-process-signature", references.plain_signature)

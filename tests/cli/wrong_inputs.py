@@ -690,6 +690,16 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "can run in no market",
         _with_job("name: a\nsteps: 1\nsteps_per_hour: {p4d.24xlarge: 1}\n"),
     ),
+    WrongInput(
+        "a file for a launcher that is not known",
+        "recommend job.yaml --prices prices.parquet --for nomad",
+        "'--for'",
+    ),
+    WrongInput(
+        "a file for a launcher of a job without a program",
+        "recommend job.yaml --prices prices.parquet --for slurm",
+        "job.yaml, field command: missing; there is nothing to run",
+    ),
     WrongInput("watching nothing", "watch", "no source asked for; write for example --ec2 us-east-1"),
     WrongInput("watching what there is not", "watch --source ec2-score", "did you mean 'ec2-scores'?"),
     WrongInput("a catalogue of no cloud", "catalogue update --into own", "no cloud asked for; name regions"),
@@ -698,6 +708,30 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "catalogue update --into a.txt --aws us-east-1",
         "a.txt: is a file; a catalogue is a folder with two tables",
         {"a.txt": "x"},
+    ),
+    WrongInput(
+        "a table of machines with a price that is none",
+        "catalogue import vms.csv --cloud lambda --into own",
+        "vms.csv, row 1, field Price: 'cheap' is not a price in USD per hour",
+        {"vms.csv": "InstanceType,vCPUs,MemoryGiB,Price,Region\na,2,4,cheap,r\n"},
+    ),
+    WrongInput(
+        "a table of machines without a column",
+        "catalogue import vms.csv --cloud lambda --into own",
+        "vms.csv: has no column 'InstanceType'",
+        {"vms.csv": "name,price\na,2\n"},
+    ),
+    WrongInput(
+        "a region that a table of machines does not have",
+        "catalogue import vms.csv --cloud lambda --into own --region us-eats-1",
+        "unknown region 'us-eats-1' (did you mean 'us-east-1'?)",
+        {"vms.csv": "InstanceType,vCPUs,MemoryGiB,Price,Region\na,2,4,1,us-east-1\n"},
+    ),
+    WrongInput(
+        "a table of machines of a cloud without a name",
+        "catalogue import vms.csv --cloud My␣Cloud --into own",
+        "'My Cloud' is no name of a cloud",
+        {"vms.csv": "InstanceType,vCPUs,MemoryGiB,Price,Region\na,2,4,1,us-east-1\n"},
     ),
     WrongInput(
         "watching into what is no store",

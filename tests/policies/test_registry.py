@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.learning_curves.calibration import default_calibration

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,13 @@ from rich.table import Table
 from ebbtide.cli.live_sources import google_headers
 from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
-from ebbtide.errors import CloudError, InputError
+from ebbtide.errors import CloudError, InputError, unknown_name
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.list_prices import aws, azure, gcp
 from ebbtide.market.list_prices.listed import PriceList
 from ebbtide.market.list_prices.own_catalogue import Updated, update
+from ebbtide.market.list_prices.skypilot import SkypilotTable
+from ebbtide.market.price_store import PriceStore
 from ebbtide.market.sources.web import Web
 
 catalogue_app = typer.Typer(no_args_is_help=True, help="Instance types and on-demand list prices of one's own.")
@@ -29,6 +32,12 @@ _GOOGLE_KEY = "GOOGLE_API_KEY"
 _SHOWN = 10
 
 _Regions = list[str] | None
+
+
+class TableFormat(StrEnum):
+    """Whose format a table has."""
+
+    SKYPILOT = "skypilot"
 
 
 @catalogue_app.callback()
@@ -75,6 +84,45 @@ def update_command(
         raise CloudError(f"no list prices of {', '.join(failed)}; what {into} had of them is as it was")
     is_changed = any(one.changed or one.types for one in done)
     typer.echo(f"wrote {into}" if is_changed else "nothing has changed")
+
+
+@catalogue_app.command("import")
+def import_command(
+    table: Annotated[
+        Path, typer.Argument(metavar="FILE.csv", help="A table of machines and prices of one cloud.")
+    ],
+    cloud: Annotated[str, typer.Option("--cloud", metavar="NAME", help="Name of its cloud, such as lambda.")],
+    into: Annotated[Path, typer.Option("--into", "-o", metavar="FOLDER", help="The catalogue to add to.")],
+    format_: Annotated[TableFormat, typer.Option("--from", help="Whose format it has.")] = TableFormat.SKYPILOT,
+    regions: Annotated[
+        _Regions, typer.Option("--region", metavar="REGION", help="By default all; may be given again.")
+    ] = None,
+    spot: Annotated[
+        Path | None,
+        typer.Option("--spot", metavar="STORE.db", help="A price store to add its spot prices to, as of now."),
+    ] = None,
+) -> None:
+    """Add the machines and list prices of a downloaded table to a catalogue, under today's date.
+
+    Every command that has --instance-types takes the folder. Tables of SkyPilot: catalogs/v8/CLOUD/vms.csv of
+    github.com/skypilot-org/skypilot-catalog.
+
+        ebbtide catalogue import vms.csv --cloud nebius --into my-catalogue
+    """
+    assert format_ is TableFormat.SKYPILOT
+    found = SkypilotTable.read(table, cloud)
+    unknown = sorted(set(regions or ()) - {row.region for row in found.rows})
+    if unknown:
+        raise unknown_name("region", unknown[0], {row.region for row in found.rows})
+    now_s = time.time()
+    for one in update(into, [(found, regions or [])], default_catalogue(), now_s):
+        _tell(one)
+        typer.echo(f"wrote {into}" if one.changed or one.types else "nothing has changed")
+    if spot is not None:
+        frame = found.spot_prices(default_catalogue(), now_s)
+        frame = frame[frame["region"].isin(regions)] if regions else frame
+        added = PriceStore(spot).add(frame, looked_at=now_s)
+        typer.echo(f"{cloud}: {added} spot prices new or changed; wrote {spot}")
 
 
 def _web(base: str, name: str, headers: Callable[[], Mapping[str, str]] | None = None) -> Web:

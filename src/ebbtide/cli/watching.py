@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,11 @@ from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import CloudError, InputError
-from ebbtide.jobs.reading import read_jobs
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.reading import read_jobs, read_sweep
+from ebbtide.live.other_launchers import Choice, Launcher, launcher_file
 from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import Market
 from ebbtide.market.monitor import Monitor
 from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
@@ -71,19 +75,36 @@ def recommend_command(
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of markets to list.")] = 10,
     instance_types: InstanceTypesOption = None,
+    launcher: Annotated[
+        Launcher | None,
+        typer.Option("--for", help="Print a file for this launcher that asks for these markets, not a table."),
+    ] = None,
 ) -> None:
     """List the best markets for a job now, by cost per step, without those above the list price.
 
-    ebbtide recommend examples/one-day.yaml --prices prices.db
+    With --for, print a file by which another launcher trains there, and on demand where no spot machine is left.
+
+        ebbtide recommend examples/one-day.yaml --prices prices.db
+        ebbtide recommend sweep.yaml --prices prices.db --for skypilot > task.yaml
     """
     catalogue = catalogue_with(instance_types)
     # All trials of a sweep have the same needs.
     work = read_jobs(job, catalogue)[0]
+    sweep = None if launcher is None else read_sweep(job, catalogue, to_run=True)
     with progress(f"reading {prices.name}"):
         quotes = _quotes(prices, at, catalogue)
         best = ranked(quotes, work)
     if not best:
         raise InputError(f"job {work.name} can run in no market of these prices below the list price", file=prices)
+    if launcher is not None and sweep is not None:
+        best = [market for market in best if sweep.allows(market, catalogue)]
+        if not best:
+            raise InputError(
+                f"none of these markets is one of those that {sweep.name} allows", file=job, field="markets"
+            )
+        choices = [Choice(market, catalogue.machine_of(market)) for market in best[:top]]
+        typer.echo(launcher_file(launcher, sweep, [*choices, *_on_demand(quotes, work, best)]), nl=False)
+        return
     table = Table(title=f"{work.name}, {iso(quotes.now_s)}", box=SIMPLE_HEAD)
     for heading in ("market", "USD/h", "list price", "h", "USD"):
         table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
@@ -94,6 +115,14 @@ def recommend_command(
         known = "?" if listed is None else f"{listed:.4g}"
         table.add_row(str(market), f"{quotes.price(market):.4f}", known, f"{hours:.1f}", f"{usd:.2f}")
     terminal().print(table)
+
+
+def _on_demand(quotes: KnownQuotes, work: Job, markets: Sequence[Market]) -> list[Choice]:
+    """The market that costs least on demand for each step, if any list price is known."""
+    listed = [
+        (usd / quotes.steps_per_s(work, one), one) for one in markets if (usd := quotes.on_demand_price(one))
+    ]
+    return [Choice(one, quotes.catalogue.machine_of(one), is_spot=False) for _, one in sorted(listed)[:1]]
 
 
 def _quotes(path: Path, at: str | None, catalogue: Catalogue) -> KnownQuotes:

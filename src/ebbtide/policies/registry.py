@@ -105,8 +105,8 @@ def policy(
     """The policy of that name, with its default parameters or others, or one of the user's own.
 
     Args:
-        name: One of `POLICIES`; `default`, which is `ebbtide`; a file of parameters, `FILE.yaml`, with one of them as `policy`; or
-            `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
+        name: One of `POLICIES`; `default`, which is `ebbtide`; a file of parameters, `FILE.yaml`, with one of them
+            as `policy`; or `FILE.py:NAME` or `package.module:NAME` (see `own_policy.load_policy`).
         models: What was learnt, for the policies that ask it: a bundle, the path of its folder, or `champion` for
             the champions of the MLflow registry; None: what comes with the package.
         parameters: Parameters that are to differ, by name; before those of a file.

@@ -1,0 +1,1 @@
+ebbtide run sweep.yaml --provider ec2 --machines ec2.yaml

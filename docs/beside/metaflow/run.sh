@@ -1,0 +1,1 @@
+python flow.py --environment=pypi run
