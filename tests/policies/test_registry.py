@@ -114,4 +114,5 @@ def test_a_missing_file_is_told() -> None:
 
 
 def test_the_default_has_a_name_of_its_own() -> None:
-    assert eb.policy("default") == eb.policy("ebbtide")
+    assert type(eb.policy("default")) is type(eb.policy("ebbtide"))
+    assert eb.policy("default").name == "ebbtide"
