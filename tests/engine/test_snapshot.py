@@ -60,7 +60,7 @@ def test_a_record_without_a_version_is_migrated() -> None:
 def test_a_newer_one_is_refused_in_one_line() -> None:
     kept = taken()[-1] | {"version": SNAPSHOT_VERSION + 1}
     with pytest.raises(
-        InputError, match=r"has version 2, and this Ebbtide reads versions up to 1; upgrade ebbtide"
+        InputError, match=r"has version 3, and this Ebbtide reads versions up to 2; upgrade ebbtide"
     ):
         restore(engine(), kept)
 
