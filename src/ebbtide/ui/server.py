@@ -21,6 +21,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from ebbtide._json import finite
 from ebbtide.errors import EbbtideError, InputError
 from ebbtide.live.explaining import told_of
+from ebbtide.live.phase import State
 from ebbtide.live.settings import UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
 from ebbtide.live.standing import RunStanding, standing_of
 from ebbtide.ui.figures import RunFigures
@@ -123,9 +124,22 @@ def _standings(runs: Path) -> list[RunStanding | UnreadableRun]:
     found: list[RunStanding | UnreadableRun] = []
     for folder in folders:
         try:
-            found.append(standing_of(folder, folder.catalogue))
+            found.append(_standing(folder))
         except _DAMAGED as error:
             found.append(UnreadableRun(folder.path.name, " ".join(str(error).split()) or type(error).__name__))
+    return found
+
+
+def _standing(folder: RunFolder) -> RunStanding:
+    """Status of a run; of one that is over it is not read again while its journal is as it was."""
+    key, stamp = (str(folder.path), "status"), _stamp(folder)
+    before = _KEPT.get(key)
+    if before is not None and before[0] == stamp:
+        over: RunStanding = before[1]
+        return over
+    found = standing_of(folder, folder.catalogue)
+    if found.state in _OVER:
+        _keep(key, stamp, found)
     return found
 
 
@@ -152,24 +166,34 @@ def _unchanged(view: str, look: Callable[[RunFolder], Any]) -> Callable[[RunFold
     """A look that is not taken again while a run's journal is as it was: pages ask every two seconds."""
 
     def kept(folder: RunFolder) -> Any:
-        key = str(folder.path), view
-        files = (folder.journal, folder.journal.with_name(f"{folder.journal.name}-wal"))
-        stamp = tuple((one.stat().st_mtime_ns, one.stat().st_size) for one in files if one.exists())
+        key, stamp = (str(folder.path), view), _stamp(folder)
         before = _KEPT.get(key)
         if before is not None and before[0] == stamp and stamp:
             return before[1]
         content = look(folder)
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        _KEPT[key] = stamp, content
+        _keep(key, stamp, content)
         return content
 
     return kept
 
 
+def _stamp(folder: RunFolder) -> tuple[tuple[int, int], ...]:
+    """When a run's journal was last written, and its size."""
+    files = (folder.journal, folder.journal.with_name(f"{folder.journal.name}-wal"))
+    return tuple((one.stat().st_mtime_ns, one.stat().st_size) for one in files if one.exists())
+
+
+def _keep(key: tuple[str, str], stamp: tuple[tuple[int, int], ...], content: Any) -> None:
+    if len(_KEPT) >= _MOST_KEPT:
+        _KEPT.clear()
+    _KEPT[key] = stamp, content
+
+
 # By folder and view: when the journal was last written, and what was seen then.
 _KEPT: dict[tuple[str, str], tuple[tuple[tuple[int, int], ...], Any]] = {}
-_MOST_KEPT = 64
+_MOST_KEPT = 1024
+# A run in one of these states changes only when somebody resumes it, which is written into its journal.
+_OVER = frozenset({State.FINISHED, State.FAILED})
 
 
 def _unless_known(request: Request, content: Any) -> Response:
