@@ -191,7 +191,7 @@ def _keep(key: tuple[str, str], stamp: tuple[tuple[int, int], ...], content: Any
 
 # By folder and view: when the journal was last written, and what was seen then.
 _KEPT: dict[tuple[str, str], tuple[tuple[tuple[int, int], ...], Any]] = {}
-_MOST_KEPT = 1024
+_MOST_KEPT = 256
 # A run in one of these states changes only when somebody resumes it, which is written into its journal.
 _OVER = frozenset({State.FINISHED, State.FAILED})
 
