@@ -90,7 +90,17 @@ def test_what_is_kept_can_be_written_as_json_and_read_back() -> None:
         Reason("why", [Alternative("wait", None)]),  # type: ignore[arg-type]
         Reason("why", [Alternative("wait", 1.0, "how", "eu-1a")]),  # type: ignore[arg-type]
     ],
-    ids=["raises", "gives text", "is text", "gives a list", "number", "none", "no alternative", "no cost", "no market"],
+    ids=[
+        "raises",
+        "gives text",
+        "is text",
+        "gives a list",
+        "number",
+        "none",
+        "no alternative",
+        "no cost",
+        "no market",
+    ],
 )
 def test_a_reason_that_cannot_be_made_ends_no_run(because: object) -> None:
     outcome = replay(Scripted({Wake.START: request_because(because)}), [job(100)], history(CALM))
