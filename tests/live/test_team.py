@@ -23,7 +23,9 @@ from ebbtide.live.settings import LiveSettings
 from ebbtide.live.storage import object_store
 from ebbtide.live.team import Accounting, Team, accounting_of, read_team
 from ebbtide.live.team_account import Room, TeamAccount, WithinTeam
-from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.api.actions import Action, WakeAt
+from ebbtide.policies.api.view import View
+from ebbtide.policies.baselines import OnDemand, Reactive
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.testing.contracts.policies import PolicyContract
 from ebbtide.testing.scripted import replay
@@ -261,3 +263,28 @@ def test_what_others_spend_meanwhile_ends_the_run_before_the_budget_does(billing
 class TestWithinTeam(PolicyContract):
     def make_policy(self) -> WithinTeam:
         return WithinTeam(Reactive(), Given([Room(50.0, 30, "budget", "quota")]), has_budget=True)
+
+
+def test_a_run_that_is_resumed_rents_again() -> None:
+    """Its first event is a timer that its policy did not ask for."""
+    memory: dict[str, object] = {}
+    first = WithinTeam(OnDemand(), Given([Room(10.0)]), has_budget=True)
+    resumed = WithinTeam(OnDemand(), Given([Room(10.0)]), has_budget=True)
+    asked: list[int] = []
+
+    class Both:
+        """Whoever is asked first is given no answer: a controller that reached its budget."""
+
+        name, wakes_on = "both", first.wakes_on
+
+        def decide(self, view: View) -> list[Action]:
+            if not asked:
+                asked.append(1)
+                list(first.decide(view))
+                memory.update(view.memory)
+                return [WakeAt(view.now_s + 60.0)]
+            return list(resumed.decide(view))
+
+    outcome = replay(Both(), [job(600)], PRICES)
+    assert memory["team"]
+    assert outcome.finished
