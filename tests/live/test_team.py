@@ -288,3 +288,16 @@ def test_a_run_that_is_resumed_rents_again() -> None:
     outcome = replay(Both(), [job(600)], PRICES)
     assert memory["team"]
     assert outcome.finished
+
+
+def test_what_a_resumed_run_spent_in_another_month_is_none_of_this_one(tmp_path: Path) -> None:
+    mine = team_account(tmp_path, Team(accounts=str(tmp_path), monthly_budget_usd=10.0))
+    ledger = replay(Reactive(), [job(3600)], PRICES).ledger
+    spent = replace(lines_of(ledger, [], {}, WallClock(0.0, 0.0, 1.0))[0], usd=10.0)
+    mine.go_on([replace(spent, month="2020-01")])
+    assert mine.room().usd == 20.0
+    mine.check()
+    mine.go_on([replace(spent, month=month_of(RUNTIME.epoch_s()))])
+    assert mine.room().usd == 10.0
+    with pytest.raises(InputError, match="is spent"):
+        mine.check()

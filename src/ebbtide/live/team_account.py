@@ -94,6 +94,14 @@ class TeamAccount:
         """The policy, kept within what the team's limits leave."""
         return WithinTeam(policy, self, self._has_budget)
 
+    def go_on(self, lines: Sequence[AccountLine]) -> None:
+        """Take note of what the run spent before: what was in another month is none of this one's.
+
+        Args:
+            lines: Every amount of the run so far.
+        """
+        self._months = sums_by_month(lines)
+
     def check(self) -> None:
         """Read the others' accounts before anything is rented.
 
@@ -105,7 +113,7 @@ class TeamAccount:
         except OSError as error:
             raise InputError(f"the team's accounts in {self._team.accounts} cannot be read: {error}") from None
         room = self.room()
-        if room.usd <= _LEAST_USD:
+        if room.usd - math.fsum(self._months.values()) <= _LEAST_USD:
             raise InputError(f"{room.usd_limit} is spent", field="team")
 
     def room(self) -> Room:
