@@ -11,6 +11,7 @@ from typing import Any
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import CloudError, InputError
+from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, GiveUp, Hold, Release, Request, Stop
 from ebbtide.policies.api.events import Event, Wake
@@ -94,6 +95,11 @@ class Decision:
     def chosen(self) -> Alternative | None:
         """What was done, among what was weighed; None: nothing was weighed."""
         return next((one for one in self.alternatives if one.is_chosen), None)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the job has a number of steps; without one costs are of `UNKNOWN_STEPS`, and only compare."""
+        return not self.steps_left > UNKNOWN_STEPS / 2
 
 
 def decided(view: View, number: int, action: Action, spent_usd: Callable[[], float]) -> Decision | None:
