@@ -161,6 +161,10 @@ def test_accounts_are_read_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "accounts" / first.month / "three.json").write_text("{}")
     with pytest.raises(InputError, match="three.json of the team's store cannot be read"):
         book.read(first.month)
+    (tmp_path / "accounts" / first.month / "three.json").unlink()
+    book.write(replace(first, lines=(replace(first.lines[0], usd="1"),)))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="one.json of the team's store cannot be read"):
+        book.read(first.month)
 
 
 def team_account(tmp_path: Path, team: Team, owner: str = "ann", run: str = "mine") -> TeamAccount:
