@@ -12,10 +12,16 @@ from tests.cli.test_running import command
 from tests.live.sweeps import flapping, sweep
 
 import ebbtide as eb
+from ebbtide.cli.explaining import decisions_table, explained
 from ebbtide.cli.main import main
+from ebbtide.engine.decisions import REQUESTED, Decision
+from ebbtide.engine.explanation import Explanation
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import RunFolder
+from ebbtide.market.markets import Market
+from ebbtide.policies.api.reasons import Alternative
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +58,20 @@ def test_all_decisions_are_listed_and_one_is_explained(runs: Path, capsys: pytes
         assert "asked because of: start" in out
         assert re.search(r"^ \* ", out, re.MULTILINE)
         assert "lease 0 came to: " in out
+
+
+def test_of_a_job_without_a_number_of_steps_no_cost_is_told_as_its_own() -> None:
+    market = Market("aws", "us-east-1", "us-east-1a", "c3.xlarge", "Linux/UNIX")
+    made = Decision(
+        1, 0.0, REQUESTED, 0, (0,), market, False, 1.0, ("start",), UNKNOWN_STEPS - 30.0, 0.0, "why",
+        (Alternative("spot", 17_365.0, "x", market, True),), (), 1,
+    )  # fmt: skip
+    one = Explanation(made, "plain", (), 0.0, 1)
+    lines = [part for part in explained(one) if isinstance(part, str)]
+    assert "how many steps it has is not known: costs are of 1,000,000,000 steps, and only compare" in lines
+    assert not any("steps left" in line for line in lines)
+    (expected,) = (column for column in decisions_table([one]).columns if column.header == "expected USD")
+    assert list(expected.cells) == ["-"]
 
 
 def test_what_is_told_as_json_adds_up(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,18 @@ def test_the_audit_has_every_cent(place: Path, tmp_path: Path, capsys: pytest.Ca
                 assert row["start"] <= row["end"]
 
 
+def test_runs_without_the_team_are_not_in_its_budgets(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Accounting("ann").keep(made_run(tmp_path / "runs", 6, stops_after_h=2.2))
+    words = ("report", "--month", NOW, "--team", place / "team.yaml", "--runs")
+    theirs = json.loads(command(capsys, *words, tmp_path / "none", "--json")[1])
+    found = json.loads(command(capsys, *words, tmp_path / "runs", "--json")[1])
+    assert found["usd"] > theirs["usd"]
+    assert found["budgets"] == theirs["budgets"]
+    assert "not in its budgets" in command(capsys, *words, tmp_path / "runs")[1]
+
+
 def test_without_a_team_the_runs_here_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command(capsys, "report", "--month", NOW, "--runs", place / "ann", "--by", "run", "--json")
     assert code == 0

@@ -19,6 +19,7 @@ from ebbtide.engine.decisions import (
     NO_REASON,
     RELEASED,
     REQUESTED,
+    TEXT_KEPT,
     Decision,
     Offered,
     decision_of,
@@ -78,13 +79,41 @@ def test_what_is_kept_can_be_written_as_json_and_read_back() -> None:
 
 @pytest.mark.parametrize(
     "because",
-    [lambda: 1 / 0, lambda: "because", "because", lambda: [Alternative("wait")]],
-    ids=["raises", "gives text", "is text", "gives a list"],
+    [
+        lambda: 1 / 0,
+        lambda: "because",
+        "because",
+        lambda: [Alternative("wait")],
+        Reason(3),  # type: ignore[arg-type]
+        Reason("why", None),  # type: ignore[arg-type]
+        Reason("why", [1]),  # type: ignore[list-item]
+        Reason("why", [Alternative("wait", None)]),  # type: ignore[arg-type]
+        Reason("why", [Alternative("wait", 1.0, "how", "eu-1a")]),  # type: ignore[arg-type]
+    ],
+    ids=[
+        "raises",
+        "gives text",
+        "is text",
+        "gives a list",
+        "number",
+        "none",
+        "no alternative",
+        "no cost",
+        "no market",
+    ],
 )
 def test_a_reason_that_cannot_be_made_ends_no_run(because: object) -> None:
     outcome = replay(Scripted({Wake.START: request_because(because)}), [job(100)], history(CALM))
     assert outcome.finished
     assert outcome.made[0].why.startswith(NO_REASON)
+
+
+def test_of_a_reason_no_more_is_kept_than_anybody_reads() -> None:
+    because = Reason("w" * 10_000, [Alternative("c" * 10_000, 1, "\ud800")])  # type: ignore[arg-type]
+    (made,) = replay(Scripted({Wake.START: request_because(because)}), [job(100)], history(CALM)).made
+    (one,) = made.alternatives
+    assert (len(made.why), len(one.choice), one.how) == (TEXT_KEPT, TEXT_KEPT, "?")
+    assert decision_of(json.loads(json.dumps(decision_values(made)))) == made
 
 
 def test_a_job_that_is_held_is_told_of_once_as_long_as_the_reason_is_the_same() -> None:

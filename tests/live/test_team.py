@@ -23,7 +23,9 @@ from ebbtide.live.settings import LiveSettings
 from ebbtide.live.storage import object_store
 from ebbtide.live.team import Accounting, Team, accounting_of, read_team
 from ebbtide.live.team_account import Room, TeamAccount, WithinTeam
-from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.api.actions import Action, WakeAt
+from ebbtide.policies.api.view import View
+from ebbtide.policies.baselines import OnDemand, Reactive
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.testing.contracts.policies import PolicyContract
 from ebbtide.testing.scripted import replay
@@ -159,6 +161,10 @@ def test_accounts_are_read_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "accounts" / first.month / "three.json").write_text("{}")
     with pytest.raises(InputError, match="three.json of the team's store cannot be read"):
         book.read(first.month)
+    (tmp_path / "accounts" / first.month / "three.json").unlink()
+    book.write(replace(first, lines=(replace(first.lines[0], usd="1"),)))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="one.json of the team's store cannot be read"):
+        book.read(first.month)
 
 
 def team_account(tmp_path: Path, team: Team, owner: str = "ann", run: str = "mine") -> TeamAccount:
@@ -261,3 +267,41 @@ def test_what_others_spend_meanwhile_ends_the_run_before_the_budget_does(billing
 class TestWithinTeam(PolicyContract):
     def make_policy(self) -> WithinTeam:
         return WithinTeam(Reactive(), Given([Room(50.0, 30, "budget", "quota")]), has_budget=True)
+
+
+def test_a_run_that_is_resumed_rents_again() -> None:
+    """Its first event is a timer that its policy did not ask for."""
+    memory: dict[str, object] = {}
+    first = WithinTeam(OnDemand(), Given([Room(10.0)]), has_budget=True)
+    resumed = WithinTeam(OnDemand(), Given([Room(10.0)]), has_budget=True)
+    asked: list[int] = []
+
+    class Both:
+        """Whoever is asked first is given no answer: a controller that reached its budget."""
+
+        name, wakes_on = "both", first.wakes_on
+
+        def decide(self, view: View) -> list[Action]:
+            if not asked:
+                asked.append(1)
+                list(first.decide(view))
+                memory.update(view.memory)
+                return [WakeAt(view.now_s + 60.0)]
+            return list(resumed.decide(view))
+
+    outcome = replay(Both(), [job(600)], PRICES)
+    assert memory["team"]
+    assert outcome.finished
+
+
+def test_what_a_resumed_run_spent_in_another_month_is_none_of_this_one(tmp_path: Path) -> None:
+    mine = team_account(tmp_path, Team(accounts=str(tmp_path), monthly_budget_usd=10.0))
+    ledger = replay(Reactive(), [job(3600)], PRICES).ledger
+    spent = replace(lines_of(ledger, [], {}, WallClock(0.0, 0.0, 1.0))[0], usd=10.0)
+    mine.go_on([replace(spent, month="2020-01")])
+    assert mine.room().usd == 20.0
+    mine.check()
+    mine.go_on([replace(spent, month=month_of(RUNTIME.epoch_s()))])
+    assert mine.room().usd == 10.0
+    with pytest.raises(InputError, match="is spent"):
+        mine.check()

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from tests.ui.made_run import made_run
 
+import ebbtide as eb
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
 
@@ -94,6 +96,14 @@ def shot(page: Any, name: str) -> None:
     if folder := os.environ.get("EBBTIDE_SCREENSHOTS"):
         page.wait_for_timeout(300)
         page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+
+
+def test_a_round_number_keeps_its_zeros(page: Any) -> None:
+    script = (Path(eb.__file__).parent / "ui" / "page" / "app.js").read_text()
+    (line,) = re.findall(r"^const number = .*$", script, re.MULTILINE)
+    asked = "[number(1000), number(5000.04), number(120000, 6), number(1e9, 6), number(0.25), number(null)]"
+    words = page.evaluate(f"(() => {{ {line}\n return {asked}; }})()")
+    assert words == ["1000", "5000", "120000", "1000000000", "0.25", "-"]
 
 
 @pytest.mark.parametrize("width", [1300, 400])

@@ -42,12 +42,14 @@ class MonthReport:
         lines: Every amount, a row each, with the columns `COLUMNS`.
         team: Limits of the team; None: there is none.
         unreadable: Runs that cannot be read, and why.
+        outside: Runs that are not of the team: its budgets do not limit them.
     """
 
     month: str
     lines: pd.DataFrame
     team: Team | None
     unreadable: Mapping[str, str]
+    outside: frozenset[str] = frozenset()
 
     @property
     def total_usd(self) -> float:
@@ -97,11 +99,12 @@ class MonthReport:
         if self.team is None:
             return []
         found = []
+        lines = self.lines[~self.lines["run"].isin(self.outside)]
         if self.team.monthly_budget_usd is not None:
-            found.append(("the team", self.total_usd, self.team.monthly_budget_usd))
+            found.append(("the team", math.fsum(lines["usd"]), self.team.monthly_budget_usd))
         for owner, limits in sorted(self.team.owners.items()):
             if limits.monthly_budget_usd is not None:
-                spent = math.fsum(self.lines["usd"][self.lines["owner"] == owner])
+                spent = math.fsum(lines["usd"][lines["owner"] == owner])
                 found.append((owner, spent, limits.monthly_budget_usd))
         return found
 
@@ -126,10 +129,14 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
     rows: list[dict[str, Any]] = []
     unreadable: dict[str, str] = {}
     known: set[str] = set()
+    outside: set[str] = set()
     for folder in _folders(runs):
         try:
             rows += _rows_of_journal(folder, month)
             known.add(folder.path.name)
+            own = Accounting.of(folder).team
+            if team is not None and (own is None or own.accounts != team.accounts):
+                outside.add(folder.path.name)
         except (EbbtideError, OSError, ValueError, TypeError, LookupError) as error:
             unreadable[folder.path.name] = " ".join(str(error).split())
     if team is not None:
@@ -141,7 +148,7 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
             if account.run not in known:
                 rows += _rows(account.lines, account)
                 unreadable.pop(account.run, None)
-    return MonthReport(month, pd.DataFrame(rows, columns=list(COLUMNS)), team, unreadable)
+    return MonthReport(month, pd.DataFrame(rows, columns=list(COLUMNS)), team, unreadable, frozenset(outside))
 
 
 def _folders(runs: Path | None) -> Sequence[RunFolder]:

@@ -19,6 +19,7 @@ from ebbtide.cli.options import table_console
 from ebbtide.cli.runs import JsonOption, RunArgument, RunsOption
 from ebbtide.engine.decisions import HELD, REQUESTED, Decision
 from ebbtide.engine.explanation import Explanation, LeaseResult
+from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.money import seconds
 from ebbtide.live.settings import RUNS, find_run
@@ -72,7 +73,7 @@ def decisions_table(found: Sequence[Explanation]) -> Table:
             Text(_what(made)),
             Text(one.job),
             Text(made.why or "-"),
-            _usd(made.chosen.expected_usd) if made.chosen is not None else "-",
+            _usd(made.chosen.expected_usd) if made.chosen is not None and made.has_steps else "-",
             Text("; ".join(map(_came_to, one.machines[:1])) or "-"),
         )
     return table
@@ -86,10 +87,12 @@ def explained(one: Explanation) -> Iterator[str | Table]:
     yield f"why: {made.why or 'the policy gave no reason'}"
     if made.woken_by:
         yield f"asked because of: {', '.join(made.woken_by)}"
-    known = [] if math.isnan(made.steps_left) else [f"{made.steps_left:g} steps left"]
+    known = [] if math.isnan(made.steps_left) or not made.has_steps else [f"{made.steps_left:g} steps left"]
     known += [] if math.isnan(made.spent_usd) else [f"{made.spent_usd:.4f} USD spent"]
     if known:
         yield f"then: {', '.join(known)}"
+    if not made.has_steps and (made.alternatives or made.offered):
+        yield f"how many steps it has is not known: costs are of {UNKNOWN_STEPS:,} steps, and only compare"
     if made.alternatives:
         yield "what the policy weighed (expected cost until the job is done):"
         yield _weighed(made)

@@ -110,6 +110,8 @@ def _print_month(spent: Spent) -> None:
         typer.echo(f"{report.total_usd:.4f} USD in {report.month}")
         for of, usd, most in report.budgets():
             typer.echo(f"{of}: {usd:.4f} of {most:g} USD, {usd / most:.0%}")
+        if report.outside & set(report.lines["run"]):
+            typer.echo("runs without this team are in the sum, and not in its budgets")
     for run, why in report.unreadable.items():
         typer.echo(visible(f"{run} cannot be read: {why}"), err=True)
     if spent.audit is not None:

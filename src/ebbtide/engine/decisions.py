@@ -11,6 +11,7 @@ from typing import Any
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import CloudError, InputError
+from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, GiveUp, Hold, Release, Request, Stop
 from ebbtide.policies.api.events import Event, Wake
@@ -22,6 +23,8 @@ from ebbtide.policies.api.view import View
 OFFERS_KEPT = 8
 # The same of what a policy weighed.
 ALTERNATIVES_KEPT = 16
+# Characters that are kept of each sentence of a reason.
+TEXT_KEPT = 2000
 
 # How the reason begins of a decision whose reason cannot be made.
 NO_REASON = "its reason cannot be made"
@@ -92,6 +95,11 @@ class Decision:
     def chosen(self) -> Alternative | None:
         """What was done, among what was weighed; None: nothing was weighed."""
         return next((one for one in self.alternatives if one.is_chosen), None)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the job has a number of steps; without one costs are of `UNKNOWN_STEPS`, and only compare."""
+        return not self.steps_left > UNKNOWN_STEPS / 2
 
 
 def decided(view: View, number: int, action: Action, spent_usd: Callable[[], float]) -> Decision | None:
@@ -208,18 +216,40 @@ def _about(
 
 
 def _made(because: Because) -> Reason:
-    """A reason, made if it is yet to be; what cannot be made says so."""
+    """A reason, made if it is yet to be; what cannot be made, or is none that can be kept, says so."""
     if because is None:
         return Reason("")
     try:
         reason: Any = because() if callable(because) else because
         if not isinstance(reason, Reason):
             raise TypeError(f"it is {type(reason).__name__}; it is a Reason, or a function that makes one")
-        return reason
+        return Reason(_text(reason.why), [_checked(one) for one in reason.alternatives])
     except MemoryError:
         raise
     except Exception as error:
-        return Reason(f"{NO_REASON}: {type(error).__name__}: {error}")
+        try:
+            words = _text(str(error))
+        except Exception:
+            words = "what is wrong cannot be said"
+        return Reason(f"{NO_REASON}: {type(error).__name__}: {words}")
+
+
+def _checked(one: Any) -> Alternative:
+    """An alternative whose values are what a journal keeps."""
+    if not isinstance(one, Alternative):
+        raise TypeError(f"an alternative is {type(one).__name__}; it is an Alternative")
+    if not (one.market is None or isinstance(one.market, Market)):
+        raise TypeError(f"the market of an alternative is {type(one.market).__name__}; it is a Market, or None")
+    usd = float(one.expected_usd)
+    return Alternative(_text(one.choice), usd, _text(one.how), one.market, bool(one.is_chosen))
+
+
+def _text(words: Any) -> str:
+    """A sentence of a reason, no longer than anybody reads."""
+    if not isinstance(words, str):
+        raise TypeError(f"what it says is {type(words).__name__}; it is a str")
+    plain = words.encode("utf-8", "replace").decode("utf-8")
+    return plain if len(plain) <= TEXT_KEPT else f"{plain[: TEXT_KEPT - 3]}..."
 
 
 def _kept(weighed: Sequence[Alternative]) -> list[Alternative]:

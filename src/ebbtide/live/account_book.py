@@ -134,7 +134,8 @@ def _account_of(key: str, content: bytes, *, lines: bool) -> Account:
         own = {name: values[name] for name in _PLAIN}
         kept = tuple(AccountLine(**line) for line in values["lines"]) if lines else ()
         account = Account(**own, tags=dict(values["tags"]), lines=kept)
-        if not math.isfinite(account.spent_usd + account.usd_per_hour + account.at_epoch_s):
+        figures = [account.spent_usd, account.usd_per_hour, account.at_epoch_s, account.machines]
+        if not math.isfinite(math.fsum([*figures, *(line.usd for line in kept)])):
             raise ValueError("a figure in it is none")
         return account
     except (ValueError, KeyError, TypeError) as error:

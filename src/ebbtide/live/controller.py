@@ -190,6 +190,7 @@ class Controller:
                     restore(self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.resume()
+                    self._go_on_with_account()
                 self._provider.check_is_newest()
                 self._provider.claim_run(self._claim())
                 if self._account is not None and not self._engine.leases:
@@ -421,6 +422,13 @@ class Controller:
             "speed": self._settings.options.get("speed", 1.0),
             "open_usd": open_usd,
         }
+
+    def _go_on_with_account(self) -> None:
+        """Tell the run's account what was spent before, and in which month."""
+        figures = self._journal.figures()
+        if self._account is not None and figures is not None:
+            engine, open_usd = self._engine, dict(figures["open_usd"])
+            self._account.go_on(lines_of(engine.ledger, engine.all_leases, open_usd, WallClock.of(figures)))
 
     def _note_account(self, figures: Figures, state: str, *, is_last: bool = False) -> None:
         """Write the run's account for its team, if it is of one and it is time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ebbtide.errors import InputError
@@ -81,6 +81,7 @@ class TeamAccount:
         self._others: list[Account] = []
         self._read_s = self._written_s = self._warned_s = -math.inf
         self._months: dict[str, float] = {}
+        self._unwritten: set[str] = set()
 
     @classmethod
     def of(cls, settings: LiveSettings, accounting: Accounting, runtime: Runtime) -> TeamAccount | None:
@@ -93,6 +94,14 @@ class TeamAccount:
         """The policy, kept within what the team's limits leave."""
         return WithinTeam(policy, self, self._has_budget)
 
+    def go_on(self, lines: Sequence[AccountLine]) -> None:
+        """Take note of what the run spent before: what was in another month is none of this one's.
+
+        Args:
+            lines: Every amount of the run so far.
+        """
+        self._months = sums_by_month(lines)
+
     def check(self) -> None:
         """Read the others' accounts before anything is rented.
 
@@ -104,7 +113,7 @@ class TeamAccount:
         except OSError as error:
             raise InputError(f"the team's accounts in {self._team.accounts} cannot be read: {error}") from None
         room = self.room()
-        if room.usd <= _LEAST_USD:
+        if room.usd - math.fsum(self._months.values()) <= _LEAST_USD:
             raise InputError(f"{room.usd_limit} is spent", field="team")
 
     def room(self) -> Room:
@@ -165,8 +174,9 @@ class TeamAccount:
         settings, accounting = self._settings, self._accounting
         for month, spent_usd in self._months.items():
             is_current = month == month_of(at_s)
-            if not is_current and before.get(month) == spent_usd:
+            if not is_current and before.get(month) == spent_usd and month not in self._unwritten:
                 continue
+            self._unwritten.discard(month)
             account = Account(
                 settings.run,
                 month,
@@ -184,6 +194,7 @@ class TeamAccount:
             try:
                 self._book.write(account)
             except OSError as error:
+                self._unwritten.add(month)
                 self._warn(f"the run's account cannot be written for the team: {error}; it is tried again")
 
     @property
@@ -218,6 +229,8 @@ class WithinTeam:
     policy: Policy
     reader: Reader
     has_budget: bool
+    # Whether this controller has asked the policy: a run that is resumed begins with a timer that nobody has set.
+    _begun: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -242,6 +255,7 @@ class WithinTeam:
         yield from self._in_number(view, policy.decide(view), room)
         if self.has_budget and view.leases and self._own(view).get("look_s", -math.inf) <= view.now_s:
             self._own(view)["look_s"] = view.now_s + LOOK_EVERY_S
+            self._own(view).setdefault("looks", []).append(view.now_s + LOOK_EVERY_S)
             yield WakeAt(view.now_s + LOOK_EVERY_S)
 
     @staticmethod
@@ -255,10 +269,17 @@ class WithinTeam:
         own = self._own(view)
         wakes = own.setdefault("wakes", [])
         is_other = any(event.wake is not Wake.TIMER for event in view.events)
+        is_first = not self._begun
+        if is_first:
+            self._begun.append(True)
         if not any(event.wake is Wake.TIMER for event in view.events):
             return True
+        looks = own.setdefault("looks", [])
         own["wakes"] = [time_s for time_s in wakes if time_s > view.now_s + _SAME_S]
-        return is_other or len(own["wakes"]) < len(wakes)
+        own["looks"] = [time_s for time_s in looks if time_s > view.now_s + _SAME_S]
+        # The engine has timers of its own, which are meant for the policy; a look alone is not.
+        is_look = len(own["looks"]) < len(looks) and len(own["wakes"]) == len(wakes)
+        return is_first or is_other or not is_look
 
     def _in_number(self, view: View, actions: Iterable[Action], room: Room) -> Iterator[Action]:
         for action in actions:
