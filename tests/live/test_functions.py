@@ -121,6 +121,24 @@ def test_a_script_without_a_guard_is_refused_before_anything_is_rented(tmp_path:
     assert not (tmp_path / ".ebbtide").exists()
 
 
+def test_a_guard_in_a_comment_is_none(tmp_path: Path) -> None:
+    done = ran(
+        """
+        # __name__ is mentioned
+        import ebbtide as eb
+
+        def fit(lr):
+            return lr
+
+        eb.sweep(fit, {"lr": [0.5]}, metric="loss")
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 1
+    assert 'write `if __name__ == "__main__":`' in done.stderr
+    assert not (tmp_path / ".ebbtide").exists()
+
+
 def test_a_guard_that_is_none_is_told_by_the_machine(tmp_path: Path) -> None:
     done = ran(
         """
@@ -129,10 +147,10 @@ def test_a_guard_that_is_none_is_told_by_the_machine(tmp_path: Path) -> None:
         def fit(lr):
             return lr
 
-        assert __name__
-        run = eb.sweep(fit, {"lr": [0.5]}, metric="loss", speed=120)
-        run.wait()
-        print(run.status().trials[0].tail[-1])
+        if __name__:  # no guard: it holds wherever the script is imported
+            run = eb.sweep(fit, {"lr": [0.5]}, metric="loss", speed=120)
+            run.wait()
+            print(run.status().trials[0].tail[-1])
         """,
         tmp_path,
     )

@@ -140,7 +140,7 @@ def account(
 ) -> Account:
     now_s = RUNTIME.epoch_s() if at_s is None else at_s
     return Account(
-        run, month_of(now_s), owner, {"a": "b"}, "ec2", "ebbtide", "running", spent_usd, machines, rate, now_s
+        run, run, month_of(now_s), owner, {"a": "b"}, "ec2", "ebbtide", "running", spent_usd, machines, rate, now_s
     )
 
 
@@ -169,7 +169,9 @@ def test_accounts_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 def team_account(tmp_path: Path, team: Team, owner: str = "ann", run: str = "mine") -> TeamAccount:
     settings = LiveSettings(run, "ec2", "ebbtide", {}, "", "", {})
-    return TeamAccount(settings, Accounting(owner, {}, team), AccountBook(object_store(str(tmp_path))), RUNTIME)
+    return TeamAccount(
+        run, settings, Accounting(owner, {}, team), AccountBook(object_store(str(tmp_path))), RUNTIME
+    )
 
 
 def test_what_others_have_spent_is_not_there_any_more(tmp_path: Path) -> None:
@@ -259,7 +261,7 @@ def test_what_others_spend_meanwhile_ends_the_run_before_the_budget_does(billing
     reader = Given([Room(10.0, usd_limit="the team's budget")] * 5 + [Room(0.25, usd_limit="the team's budget")])
     outcome = replay(WithinTeam(Reactive(), reader, has_budget=True), [job(36_000)], PRICES, billing=billing)
     assert not outcome.finished
-    assert outcome.gave_up.startswith("the team's budget of 0.25 USD reached")
+    assert outcome.gave_up.startswith("the team's budget reached: this run has spent 0.2")
     assert outcome.cost_usd <= 0.25 + 1e-9
     assert outcome.steps_lost == 0
 

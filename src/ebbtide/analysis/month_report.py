@@ -13,7 +13,7 @@ import pandas as pd
 from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError, InputError, unknown_name
-from ebbtide.live.account_book import Account, AccountBook
+from ebbtide.live.account_book import Account, AccountBook, account_name
 from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import phase_of, state_now
@@ -112,7 +112,15 @@ class MonthReport:
         """Every amount, in order of run and time, tags as text; what `usd` sums up to is the report's total."""
         found = self.lines.sort_values(["run", "start", "lease_id", "entry"], kind="stable", ignore_index=True)
         tags = [";".join(f"{name}={value}" for name, value in sorted(one.items())) for one in found["tags"]]
-        return found.assign(tags=tags)
+        found = found.assign(tags=tags)
+        for name in ("run", "owner", "tags", "provider", "policy", "market"):
+            found[name] = [_as_text(str(value)) for value in found[name]]
+        return found
+
+
+def _as_text(value: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def month_report(month: str, runs: Path | None = None, team: Team | None = None) -> MonthReport:
@@ -132,8 +140,11 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
     outside: set[str] = set()
     for folder in _folders(runs):
         try:
-            rows += _rows_of_journal(folder, month)
-            known.add(folder.path.name)
+            name = account_name(folder)
+            if name in known:
+                continue  # a copy of another folder
+            rows += _rows_of_journal(folder, month, name)
+            known.add(name)
             own = Accounting.of(folder).team
             if team is not None and (own is None or own.accounts != team.accounts):
                 outside.add(folder.path.name)
@@ -141,11 +152,11 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
             unreadable[folder.path.name] = " ".join(str(error).split())
     if team is not None:
         try:
-            accounts = AccountBook(object_store(team.accounts)).read(month)
+            accounts = AccountBook(object_store(team.accounts)).read(month, damaged=unreadable)
         except OSError as error:
             raise InputError(f"the team's accounts in {team.accounts} cannot be read: {error}") from None
         for account in accounts:
-            if account.run not in known:
+            if account.name not in known:
                 rows += _rows(account.lines, account)
                 unreadable.pop(account.run, None)
     return MonthReport(month, pd.DataFrame(rows, columns=list(COLUMNS)), team, unreadable, frozenset(outside))
@@ -160,7 +171,7 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
         return ()
 
 
-def _rows_of_journal(folder: RunFolder, month: str) -> list[dict[str, Any]]:
+def _rows_of_journal(folder: RunFolder, month: str, name: str) -> list[dict[str, Any]]:
     journal = Journal(folder.journal, read_only=True)
     kept, figures = journal.run(decisions=False), journal.figures()
     if kept is None or figures is None:
@@ -171,8 +182,8 @@ def _rows_of_journal(folder: RunFolder, month: str) -> list[dict[str, Any]]:
     lines = lines_of(ledger_of(engine), leases, dict(figures["open_usd"]), WallClock.of(figures))
     state, _ = state_now(folder, phase_of(journal))
     account = Account(
-        *(settings.run, month, accounting.owner, accounting.tags, settings.provider, settings.policy, str(state)),
-        *(0.0, 0, 0.0, 0.0),
+        *(name, settings.run, month, accounting.owner, accounting.tags, settings.provider),
+        *(settings.policy, str(state), 0.0, 0, 0.0, 0.0),
     )
     return _rows((line for line in lines if line.month == month), account)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -45,7 +45,8 @@ def why_command(
         return
     if lease is None:
         if not found:
-            typer.echo(f"run {folder.path.name} has decided nothing yet")
+            is_old = "keeps no decisions: it is from before they were kept"
+            typer.echo(f"run {folder.path.name} {is_old if told.leases else 'has decided nothing yet'}")
             return
         table_console().print(decisions_table(found))
         typer.echo(f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`")
@@ -64,7 +65,10 @@ def decisions_table(found: Sequence[Explanation]) -> Table:
     """A row a decision: when, what, for which job, why, what was expected and what it came to."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in ("time", "lease", "decided", "job", "why", "expected USD", "came to"):
-        table.add_column(heading, justify="right" if heading == "expected USD" else "left", overflow="fold")
+        is_short = heading in ("time", "lease")
+        justify: Literal["left", "right"] = "right" if heading == "expected USD" else "left"
+        least = 10 if heading in ("decided", "why", "came to") else None
+        table.add_column(heading, justify=justify, no_wrap=is_short, min_width=least, overflow="fold")
     for one in found:
         made = one.decision
         table.add_row(

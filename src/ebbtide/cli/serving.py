@@ -36,7 +36,11 @@ def ui_command(
         at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         typer.echo(f"{at} shows the runs in {runs}; {at}/metrics has them for Prometheus; Ctrl-C ends it")
         if not _is_loopback(host):
-            typer.echo(f"whoever reaches {host} can read the runs: there are no passwords", err=True)
+            typer.echo(
+                f"whoever reaches {host} can read the runs: there are no passwords; browsers may ask by that "
+                "address, and by the names that --name gives",
+                err=True,
+            )
         app = app_for(runs, [*(name or ()), *([] if _is_loopback(host) else [host])])
         settings = uvicorn.Config(app, log_level="warning", access_log=False)
         uvicorn.Server(settings).run(sockets=[listening])

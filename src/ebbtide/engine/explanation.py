@@ -140,7 +140,7 @@ class Told:
             raise InputError(f"the run has {has}, not {lease_id}")
         found = [one for one in self.all() if lease_id in one.decision.lease_ids]
         if not found:
-            raise InputError(f"no decision about lease {lease_id} was kept: it is from before decisions were")
+            raise InputError(f"no decision about lease {lease_id} was kept: it is from before they were kept")
         return found
 
     def _name(self, job_id: int) -> str:

@@ -7,6 +7,7 @@ their controller, counts as spent.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import tempfile
@@ -20,7 +21,9 @@ from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError, MissingObjectError
 from ebbtide.live.account_lines import AccountLine
 from ebbtide.live.object_keys import checked_key
+from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import ObjectStore
+from ebbtide.live.team import Accounting
 
 _VERSION = 1
 # An account that is not written for so long is of a controller that is gone; its machines end themselves by then.
@@ -36,6 +39,7 @@ class Account:
     """What one run has spent in a month, and what it rents now.
 
     Attributes:
+        name: Name of the account: runs of several people may have one id, but not one key.
         run: Id of the run.
         month: Calendar month (UTC), as `2026-11`.
         owner: Who pays for it; empty: nobody was named.
@@ -50,6 +54,7 @@ class Account:
         lines: Every amount of the month.
     """
 
+    name: str
     run: str
     month: str
     owner: str
@@ -94,14 +99,15 @@ class AccountBook:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "account.json"
             file.write_text(json_text(content), encoding="utf-8")
-            self.objects.put_file(_key(account.month, account.run), file)
+            self.objects.put_file(_key(account.month, account.name), file)
 
-    def read(self, month: str, *, lines: bool = True) -> list[Account]:
-        """The accounts of a month, in order of their runs; what cannot be read as one is an error.
+    def read(self, month: str, *, lines: bool = True, damaged: dict[str, str] | None = None) -> list[Account]:
+        """The accounts of a month, in order of their runs.
 
         Args:
             month: Calendar month (UTC), as `2026-11`.
             lines: Whether their lines are read as well.
+            damaged: Takes accounts that cannot be read, and why, by key; None: one is an error.
 
         Raises:
             InputError: One is damaged, or a newer Ebbtide wrote it.
@@ -113,17 +119,28 @@ class AccountBook:
                 content = self.objects.get(key)
             except MissingObjectError:
                 continue
-            found.append(_account_of(key, content, lines=lines))
+            try:
+                found.append(_account_of(key, content, lines=lines))
+            except InputError as error:
+                if damaged is None:
+                    raise
+                damaged[key] = str(error)
         return found
 
 
 _PLAIN = (
-    "run", "month", "owner", "provider", "policy", "state", "spent_usd", "machines", "usd_per_hour", "at_epoch_s",
-)  # fmt: skip
+    *("name", "run", "month", "owner", "provider", "policy", "state"),
+    *("spent_usd", "machines", "usd_per_hour", "at_epoch_s"),
+)
 
 
-def _key(month: str, run: str) -> str:
-    return checked_key(f"accounts/{month}/{run}.json")
+def account_name(folder: RunFolder) -> str:
+    """The name of a run's account, the same wherever the run is resumed, and of no other run."""
+    return f"{folder.settings.run}-{hashlib.sha256(folder.key).hexdigest()[:8]}"
+
+
+def _key(month: str, name: str) -> str:
+    return checked_key(f"accounts/{month}/{name}.json")
 
 
 def _account_of(key: str, content: bytes, *, lines: bool) -> Account:
@@ -134,9 +151,13 @@ def _account_of(key: str, content: bytes, *, lines: bool) -> Account:
         own = {name: values[name] for name in _PLAIN}
         kept = tuple(AccountLine(**line) for line in values["lines"]) if lines else ()
         account = Account(**own, tags=dict(values["tags"]), lines=kept)
+        Accounting(account.owner, account.tags)
         figures = [account.spent_usd, account.usd_per_hour, account.at_epoch_s, account.machines]
         if not math.isfinite(math.fsum([*figures, *(line.usd for line in kept)])):
             raise ValueError("a figure in it is none")
         return account
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"account {key} of the team's store cannot be read: {error}") from None
+        raise InputError(
+            f"account {key} of the team's store cannot be read: {error}; a run that goes on writes its own anew; "
+            "remove that of one that is over, once you know what it has spent"
+        ) from None

@@ -33,7 +33,6 @@ from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
 from ebbtide.live.storage import ObjectStore, object_store
-from ebbtide.live.team import Accounting
 from ebbtide.live.team_account import TeamAccount
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
@@ -144,7 +143,7 @@ class Controller:
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
         self._figures_s, self._figures_took_s = -math.inf, 0.0
-        self._account = TeamAccount.of(self._settings, Accounting.of(folder), self._runtime)
+        self._account = TeamAccount.of(folder, self._runtime)
         if self._account is not None:
             policy = self._account.limited(policy)
         self._budget = WithinBudget(policy, self._work.budget_usd) if self._work.budget_usd else None

@@ -12,6 +12,7 @@ imported, is sent as a program file with what it uses: see `ebbtide.live.functio
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import os
@@ -365,8 +366,20 @@ def _check_guarded(function: FunctionType) -> None:
     text = ""
     with suppress(OSError, UnicodeDecodeError):
         text = Path(file).read_text(encoding="utf-8")
-    if text and "__name__" not in text:
+    if text and not _is_guarded(text):
         raise _unguarded(function)
+
+
+def _is_guarded(text: str) -> bool:
+    """Whether a script does something only where it is not imported: a condition on `__name__` at its top."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return True  # it runs, so it is not what is read here
+    conditions = [part.test for part in body if isinstance(part, ast.If)]
+    return any(
+        isinstance(part, ast.Name) and part.id == "__name__" for test in conditions for part in ast.walk(test)
+    )
 
 
 def _unguarded(function: FunctionType) -> InputError:

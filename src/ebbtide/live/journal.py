@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ebbtide._json import misfit
 from ebbtide.errors import InputError
 from ebbtide.live.changes import DECISIONS, NOTHING, Changes, Record, joined, split
 from ebbtide.live.price_log import PricePoint
@@ -118,10 +119,18 @@ class Journal:
             if "no such table" not in str(error):
                 raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
             found, metrics = [], []
-        kept: Any = joined(found, metrics)
-        if kept is None:
-            kept = self.state("run")  # as older versions wrote it
-        return None if kept is None else self._migrated_run(kept)
+        except ValueError as error:
+            raise self._damaged(error) from None
+        try:
+            kept: Any = joined(found, metrics)
+            if kept is None:
+                kept = self.state("run")  # as older versions wrote it
+            return None if kept is None else self._migrated_run(kept)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(f"the run's journal is damaged: {misfit(error)}", file=self._path)
 
     def figures(self) -> Figures | None:
         """What the run had spent when that was last kept; None: it was never kept.

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ebbtide.errors import InputError
-from ebbtide.live.account_book import READ_EVERY_S, Account, AccountBook
+from ebbtide.live.account_book import READ_EVERY_S, Account, AccountBook, account_name
 from ebbtide.live.account_lines import AccountLine, month_of, sums_by_month
 from ebbtide.live.runtime import Runtime
-from ebbtide.live.settings import LiveSettings
+from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.storage import object_store
 from ebbtide.live.team import Accounting, Team
 from ebbtide.policies.api.actions import Action, Hold, Request, WakeAt
@@ -66,6 +66,7 @@ class TeamAccount:
     """The account of one run with its team.
 
     Args:
+        name: Name of the run's account.
         settings: What the run was started with.
         accounting: Whose it is, and the limits of its team.
         book: Where all accounts are kept.
@@ -73,9 +74,10 @@ class TeamAccount:
     """
 
     def __init__(
-        self, settings: LiveSettings, accounting: Accounting, book: AccountBook, runtime: Runtime
+        self, name: str, settings: LiveSettings, accounting: Accounting, book: AccountBook, runtime: Runtime
     ) -> None:
         assert accounting.team is not None
+        self._name = name
         self._settings, self._accounting, self._book, self._runtime = settings, accounting, book, runtime
         self._team: Team = accounting.team
         self._others: list[Account] = []
@@ -84,11 +86,13 @@ class TeamAccount:
         self._unwritten: set[str] = set()
 
     @classmethod
-    def of(cls, settings: LiveSettings, accounting: Accounting, runtime: Runtime) -> TeamAccount | None:
+    def of(cls, folder: RunFolder, runtime: Runtime) -> TeamAccount | None:
         """The account of a run; None: it is of no team."""
+        accounting = Accounting.of(folder)
         if accounting.team is None:
             return None
-        return cls(settings, accounting, AccountBook(object_store(accounting.team.accounts)), runtime)
+        book = AccountBook(object_store(accounting.team.accounts))
+        return cls(account_name(folder), folder.settings, accounting, book, runtime)
 
     def limited(self, policy: Policy) -> Policy:
         """The policy, kept within what the team's limits leave."""
@@ -178,6 +182,7 @@ class TeamAccount:
                 continue
             self._unwritten.discard(month)
             account = Account(
+                self._name,
                 settings.run,
                 month,
                 accounting.owner,
@@ -206,7 +211,7 @@ class TeamAccount:
 
     def _read(self) -> None:
         accounts = self._book.read(month_of(self._runtime.epoch_s()), lines=False)
-        self._others = [one for one in accounts if one.run != self._settings.run]
+        self._others = [one for one in accounts if one.name != self._name]
         self._read_s = self._runtime.monotonic_s()
 
     def _warn(self, words: str) -> None:

@@ -53,13 +53,13 @@ class WithinBudget:
         policy: The policy that decides what to rent.
         budget_usd: The most that may be spent, USD.
         key: The key, in the run's memory, of what this limit remembers; of two around one policy each has its own.
-        whose: Whose budget it is, for the reason to give up.
+        whose: The budget that binds, in words, for the reason to give up; empty: the run's own.
     """
 
     policy: Policy
     budget_usd: float
     key: str = "budget"
-    whose: str = "budget"
+    whose: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self, positive=("budget_usd",))
@@ -151,7 +151,8 @@ class WithinBudget:
             yield WakeAt(revoke_at_s + _ENDING_S)
             return
         self._memory(view)["gave_up"] = True
-        yield GiveUp(f"{self.whose} of {self.budget_usd:g} USD reached: {view.spent_usd:.4g} USD spent")
+        own = f"budget of {self.budget_usd:g} USD reached: {view.spent_usd:.4g} USD spent"
+        yield GiveUp(f"{self.whose} reached: this run has spent {view.spent_usd:.4g} USD" if self.whose else own)
 
     def _give_up_when_revoked(self, view: View, above: Sequence[LeaseView]) -> Iterator[Action]:
         """Wait for machines that were left to their provider; end the run once they are gone, or stay."""
