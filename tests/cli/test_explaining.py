@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -72,6 +73,9 @@ def test_of_a_job_without_a_number_of_steps_no_cost_is_told_as_its_own() -> None
     assert not any("steps left" in line for line in lines)
     (expected,) = (column for column in decisions_table([one]).columns if column.header == "expected USD")
     assert list(expected.cells) == ["-"]
+    plain = one.as_plain()["decision"]
+    assert plain["has_steps"] is False
+    assert math.isnan(plain["steps_left"])
 
 
 def test_what_is_told_as_json_adds_up(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

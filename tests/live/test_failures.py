@@ -84,6 +84,15 @@ def test_a_failed_training_is_told_which_metric_it_reports(someone: User) -> Non
     assert "metric 'loss' was never reported; the program reports: lossy" in out
 
 
+@pytest.mark.parametrize("line", ['{"step": 1, "loss": NaN}', '{"step": 1, "loss": null, "not_finite": ["loss"]}'])
+def test_a_metric_that_is_never_finite_is_told_as_such(someone: User, line: str) -> None:
+    someone.write(trials=1, program=f"import sys\nprint({line!r}, flush=True)\nsys.exit(2)\n")
+    code, out, _ = run(someone)
+    assert code == 1
+    said = "metric 'loss' was never reported as a finite number: the program reports it as nan or infinity"
+    assert said in " ".join(out.split())
+
+
 def test_a_command_that_is_not_there_is_tried_once_for_all_trials(someone: User) -> None:
     """One that only the machine can find out: a script calls it."""
     someone.write(trials=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,20 @@ def test_nothing_can_be_changed(client: TestClient, runs: Path, method: str) -> 
     for address in ("/", "/api/runs", "/api/runs/made", *(f"/api/runs/made/{view}" for view in VIEWS), "/metrics"):
         assert client.get(address).status_code == 200
     assert _digests(runs) == before
+
+
+def test_probes_may_ask_without_a_body(client: TestClient) -> None:
+    for address in ("/", "/api/runs", "/metrics", "/healthz"):
+        answer = client.head(address)
+        assert answer.status_code == 200
+        assert answer.headers["Content-Security-Policy"]
+
+
+def test_a_copied_run_is_one_to_prometheus(client: TestClient, runs: Path) -> None:
+    shutil.copytree(runs / "made", runs / "copy")
+    found = client.get("/metrics").text
+    shutil.rmtree(runs / "copy")
+    assert found.count('ebbtide_run_spent_usd{run="made"}') == 1
 
 
 VIEWS = ("curves", "machines", "spend", "decisions")

@@ -64,9 +64,15 @@ class Explanation:
     later_machines: int
 
     def as_plain(self) -> dict[str, Any]:
-        """Plain values, what is not known among them as NaN."""
+        """Plain values, what is not known among them as NaN.
+
+        Expected costs of a decision without `has_steps` are of `UNKNOWN_STEPS` steps: they only compare.
+        """
         values = asdict(self)
         made = values["decision"]
+        made["has_steps"] = self.decision.has_steps
+        if not self.decision.has_steps:
+            made["steps_left"] = math.nan
         made["market"] = None if self.decision.market is None else str(self.decision.market)
         for name in ("alternatives", "offered"):
             for each, one in zip(made[name], getattr(self.decision, name), strict=True):

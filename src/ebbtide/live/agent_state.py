@@ -524,6 +524,10 @@ def _no_metric(metric: str, fields: Sequence[str]) -> str:
             f"metric {metric!r} was never reported: the program prints no line of JSON with numbers, "
             f'for example {{"step": 120, "{metric}": 0.31}}'
         )
+    if metric in fields:
+        return (
+            f"metric {metric!r} was never reported as a finite number: the program reports it as nan or infinity"
+        )
     near = get_close_matches(metric, fields, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"metric {metric!r} was never reported; the program reports: {', '.join(sorted(fields))}{hint}"

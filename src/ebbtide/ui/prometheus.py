@@ -49,8 +49,10 @@ class _Runs(Collector):
     """Collects the figures of runs whose status is known."""
 
     def __init__(self, standings: Sequence[RunStanding | UnreadableRun]) -> None:
-        self._readable = [one for one in standings if isinstance(one, RunStanding)]
-        self._unreadable = len(standings) - len(self._readable)
+        readable = [one for one in standings if isinstance(one, RunStanding)]
+        self._unreadable = len(standings) - len(readable)
+        # A copy of a run's folder is called what the run is, and Prometheus refuses two samples of one name.
+        self._readable = list({one.run: one for one in readable}.values())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, (about, value_of) in _GAUGES.items():

@@ -14,6 +14,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
 from plotly.offline import get_plotlyjs
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -112,6 +113,10 @@ def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
     def healthy() -> Response:
         return PlainTextResponse("ok\n")
 
+    for route in app.routes:
+        # FastAPI, unlike Starlette below it, does not answer HEAD where it answers GET; probes ask so.
+        if isinstance(route, APIRoute) and route.methods is not None:
+            route.methods.add("HEAD")
     return app
 
 

@@ -26,11 +26,17 @@ class Heard:
 
     def new_names(self, line: Mapping[str, Any]) -> tuple[str, ...]:
         """Names that were not reported before, with which a misspelt metric can be explained."""
-        new = {
-            name[:_MOST_OF_NAME]
-            for name, value in line.items()
-            if isinstance(value, int | float) and not isinstance(value, bool) and name not in _OURS
-        } - self.names
+        # JSON knows no NaN, so Ebbtide's own lines name numbers that are none apart.
+        strange = line.get("not_finite")
+        reported = {
+            *(
+                name
+                for name, value in line.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            ),
+            *(name for name in (strange if isinstance(strange, list) else ()) if isinstance(name, str)),
+        }
+        new = {name[:_MOST_OF_NAME] for name in reported - _OURS} - self.names
         if not new or len(self.names) >= _MOST_FIELDS:
             return ()
         self.names |= new

@@ -11,7 +11,7 @@ let opened = null; // Number of the decision that is open.
 
 const number = (value, digits = 4) => (value === null || value === undefined ? "-" : String(Number(Number(value).toPrecision(digits))));
 // Without a number of steps a job counts as a thousand million: its costs only compare.
-const hasSteps = (decision) => !(decision.steps_left > 5e8);
+const hasSteps = (decision) => decision.has_steps;
 const usd = (value) => (value === null || value === undefined ? "-" : value.toFixed(4));
 const percent = (value) => (value === null || value === undefined ? "-" : `${Math.round(100 * value)} %`);
 const time = (seconds) => (seconds === null || seconds === undefined ? "-" : new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " "));
@@ -198,7 +198,7 @@ function explained(one) {
   return [
     made("h2", {}, `${time(decision.time_s)}: ${what(decision)}${one.job ? ` for ${one.job}` : ""}`),
     made("p", {}, `Why: ${decision.why || "the policy gave no reason"}.`),
-    made("p", { class: "quiet" }, `Asked because of: ${decision.woken_by.join(", ") || "nothing"}. ${decision.steps_left === null ? "" : hasSteps(decision) ? `${number(decision.steps_left, 7)} steps left, ` : "How many steps it has is not known: costs are of 1,000,000,000 steps, and only compare. "}${usd(decision.spent_usd)} USD spent.`),
+    made("p", { class: "quiet" }, `Asked because of: ${decision.woken_by.join(", ") || "nothing"}. ${!hasSteps(decision) ? "How many steps it has is not known: costs only compare. " : decision.steps_left === null ? "" : `${number(decision.steps_left, 7)} steps left, `}${usd(decision.spent_usd)} USD spent.`),
     ...(decision.alternatives.length ? [made("h2", {}, "What was weighed: expected cost until the job is done"), weighed] : []),
     ...(decision.offered.length ? [made("h2", {}, `What was offered: pure work at the prices of that moment (${decision.offered.length} of ${decision.markets} markets)`), offered] : []),
     made("ul", { class: "plain" }, ...one.machines.map((machine) => made("li", {}, `Lease ${machine.lease_id} came to: ${result(machine)}.`)),
