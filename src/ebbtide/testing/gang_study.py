@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,8 @@ def studied(
         alone: Digest and loss of the undisturbed run.
     """
     sweep = read_sweep(file, to_run=True)
-    program = next(word for word in sweep.command or () if word.endswith(".py"))
+    assert isinstance(sweep.command, str)
+    program = next(word for word in shlex.split(sweep.command) if word.endswith(".py"))
     sweep = sweep.model_copy(update={"command": ["python", "-m", "torch.distributed.run", program, *options]})
     market = SpikingMarket(zones=4, first_s=40.0, between_s=35.0, high_s=12.0).local(taken)
     began_s = time.monotonic()
