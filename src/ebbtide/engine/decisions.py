@@ -12,7 +12,7 @@ from typing import Any
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS
-from ebbtide.market.markets import Market
+from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.policies.api.actions import Action, GiveUp, Hold, Release, Request, Stop
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.reasons import Alternative, Because, Reason
@@ -283,11 +283,8 @@ def _values(one: Alternative | Offered) -> dict[str, Any]:
 
 
 def _plain(market: Market | None) -> list[str] | None:
-    return None if market is None else [getattr(market, name) for name in _MARKET]
+    return None if market is None else [getattr(market, name) for name in MARKET_FIELDS]
 
 
 def _market(values: list[str] | None) -> Market | None:
     return None if values is None else Market(*values)
-
-
-_MARKET = ("cloud", "region", "zone", "instance_type", "product")

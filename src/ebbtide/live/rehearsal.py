@@ -194,10 +194,15 @@ def rehearse(
         raise
     finally:
         end_local(run)
-        if is_whole:
-            shutil.rmtree(run.path, ignore_errors=True)
-        else:
-            say(f"what the program printed: ebbtide logs {run.path.name}")
+        forget_if(is_whole, run, say)
+
+
+def forget_if(is_whole: bool, run: RunFolder, say: Callable[[str], None]) -> None:
+    """Remove a rehearsal's run if it has told all, else say where the program's lines are."""
+    if is_whole:
+        shutil.rmtree(run.path, ignore_errors=True)
+    else:
+        say(f"what the program printed: ebbtide logs {run.path.name}")
 
 
 @dataclass

@@ -6,7 +6,6 @@ bucket, and the training resumes on another machine. It costs a few minutes of t
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ebbtide.live.rehearsal import (
     RehearsalSettings,
     Watch,
     ends_on_signals,
+    forget_if,
     rehearsable,
 )
 from ebbtide.live.rehearsal_figures import Rehearsal
@@ -80,10 +80,7 @@ def rehearse_on_ec2(
         return found
     finally:
         end_rented(run)
-        if is_whole:
-            shutil.rmtree(run.path, ignore_errors=True)
-        else:
-            say(f"what the program printed: ebbtide logs {run.path.name}")
+        forget_if(is_whole, run, say)
 
 
 def _interrupted(run: RunFolder, interruptions: SpotInterruptions, watch: Watch, lease_id: int) -> bool:

@@ -83,27 +83,11 @@ def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
     def status(request: Request, run: str) -> Response:
         return _unless_known(request, _read(runs, run, lambda one: standing_of(one, one.catalogue).as_plain()))
 
-    @app.get("/api/runs/{run}/curves")
-    def curves(request: Request, run: str) -> Response:
-        return _unless_known(
-            request, _read(runs, run, _unchanged("curves", lambda one: RunFigures.of(one).curves()))
-        )
-
-    @app.get("/api/runs/{run}/machines")
-    def machines(request: Request, run: str) -> Response:
-        look = _unchanged("machines", lambda one: RunFigures.of(one).machines())
-        return _unless_known(request, _read(runs, run, look))
-
-    @app.get("/api/runs/{run}/spend")
-    def spend(request: Request, run: str) -> Response:
-        return _unless_known(
-            request, _read(runs, run, _unchanged("spend", lambda one: RunFigures.of(one).spend()))
-        )
-
-    @app.get("/api/runs/{run}/decisions")
-    def decisions(request: Request, run: str) -> Response:
-        found = _read(runs, run, _unchanged("decisions", _decisions))
-        return _unless_known(request, found)
+    @app.get("/api/runs/{run}/{view}")
+    def view_of(request: Request, run: str, view: str) -> Response:
+        if view not in _VIEWS:
+            return _json({"error": f"there is no view {view!r}; there are {', '.join(_VIEWS)}"}, status=404)
+        return _unless_known(request, _read(runs, run, _unchanged(view, _VIEWS[view])))
 
     @app.get("/metrics")
     def metrics() -> Response:
@@ -165,6 +149,15 @@ def _read(runs: Path, run: str, look: Callable[[RunFolder], Any]) -> Any:
 
 def _decisions(folder: RunFolder) -> Any:
     return [told.as_plain() for told in told_of(folder).all()]
+
+
+# What the page shows of one run, by the name in its address.
+_VIEWS: dict[str, Callable[[RunFolder], Any]] = {
+    "curves": lambda folder: RunFigures.of(folder).curves(),
+    "machines": lambda folder: RunFigures.of(folder).machines(),
+    "spend": lambda folder: RunFigures.of(folder).spend(),
+    "decisions": _decisions,
+}
 
 
 def _unchanged(view: str, look: Callable[[RunFolder], Any]) -> Callable[[RunFolder], Any]:

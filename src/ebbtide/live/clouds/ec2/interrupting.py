@@ -1,7 +1,7 @@
 """A real interruption of a spot machine of one's own, by AWS's Fault Injection Service.
 
 The service sends what EC2 sends before it takes a machine: a rebalance recommendation, and two minutes before the
-end the notice; then EC2 ends the machine. It needs a role that FIS may take on, with
+end the notice; then EC2 ends the machine. It needs a role that FIS may assume, with
 `ec2:SendSpotInstanceInterruptions` for the machine.
 """
 
