@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 
 from ebbtide.errors import InputError
@@ -82,7 +83,7 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
         try:
             with urllib.request.urlopen(url, timeout=2.0):
                 return
-        except OSError:
+        except (OSError, HTTPException):
             if server.poll() is not None or time.monotonic() > end_s:
                 raise InputError(f"the Prefect server does not answer at {url}; is its port taken?") from None
             time.sleep(0.3)

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.cut_answers import cut_answers
 
 import ebbtide as eb
 from ebbtide.analysis.model_registry import Registry
@@ -84,6 +85,8 @@ def test_what_is_missing_is_told_with_the_address(registry: Registry, tmp_path: 
     assert not Path(registry.uri.removeprefix("sqlite:///")).exists()
     with pytest.raises(InputError, match="the model registry at http://127.0.0.1:9 does not answer"):
         champions("http://127.0.0.1:9", tmp_path / "cache")
+    with cut_answers("status") as url, pytest.raises(InputError, match=f"registry at {url} does not answer"):
+        champions(url, tmp_path / "cache")
 
 
 def test_the_address_is_that_of_the_environment_else_of_the_project(

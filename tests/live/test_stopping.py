@@ -354,6 +354,19 @@ def test_down_finds_what_the_machines_of_a_killed_cloud_left(someone: User) -> N
     assert not someone.machines()
 
 
+def test_down_ends_the_machines_of_a_cloud_that_is_frozen_and_has_lost_its_prices(someone: User) -> None:
+    someone.write(trials=1, program=SILENT, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains() and len(someone.machines()) >= 2)
+    controller.kill()
+    controller.wait(10)
+    os.kill(json.loads((someone.run.path / "cloud" / "cloud.json").read_text())["pid"], signal.SIGSTOP)
+    (someone.run.path / "prices.parquet").unlink()
+    code, out, errors = someone.do("down")
+    assert (code, out.partition(": ")[2], errors) == (0, "1 machine given back, none left\n", "")
+    assert not someone.machines()
+
+
 def test_no_process_outlives_its_machine(someone: User) -> None:
     """Neither one that a script started, nor one in a session of its own."""
     someone.write(trials=1, every_h=5.0)
@@ -366,8 +379,8 @@ def test_no_process_outlives_its_machine(someone: User) -> None:
     controller = someone.start_run()
     # The agent, the shell, and two that sleep.
     someone.wait(lambda: someone.trains() and len(someone.machines()) >= 4)
-    code, _, _ = someone.do("down")
-    assert code == 0
+    code, _, errors = someone.do("down")
+    assert code == 0, errors
     assert controller.wait(30) == 130
     assert not someone.machines()
 

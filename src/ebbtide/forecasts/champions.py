@@ -175,13 +175,14 @@ def registry_client(uri: str) -> MlflowClient:
         # Loaded here, since every command imports this module.
         import urllib.error
         import urllib.request
+        from http.client import HTTPException
 
         try:
             with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_ANSWERS_S):
                 pass
         except urllib.error.HTTPError:
             pass  # a server that wants a password answers all the same
-        except (OSError, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             raise InputError(f"the model registry at {uri} does not answer: {error}") from None
     from mlflow.tracking import MlflowClient
 

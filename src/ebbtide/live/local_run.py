@@ -13,7 +13,7 @@ from typing import Any
 
 from ebbtide._utc import to_epoch_s
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import CloudError, InputError
+from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.live.agent.config import AgentConfig
@@ -22,10 +22,10 @@ from ebbtide.live.agent_provider import Pace
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
     LocalCloudSettings,
-    clear_dead_cloud,
+    end_cloud,
+    machines_running,
     start_local_cloud,
 )
-from ebbtide.live.clouds.local.server import ADDRESS
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
 from ebbtide.live.journal import Journal
@@ -287,10 +287,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         Pace(_POLL_S, missing_s=0.0),
     )
     outcome = controller.run(on_progress)
-    try:
-        running = len(cloud.processes())
-    except CloudError:
-        running = 0
+    running = machines_running(cloud_place(folder))
     bills = cloud.end()
     with suppress(sqlite3.Error):
         # Whatever it did not answer to, a local cloud that has ended leaves no machine.
@@ -327,13 +324,5 @@ def end_local(folder: RunFolder) -> int:
     Machines that a killed cloud has left are found and ended as well.
     """
     place = cloud_place(folder)
-    left = clear_dead_cloud(place)
-    if not (place / ADDRESS).exists():
-        return left
-    try:
-        cloud = LocalCloud(place, prices_of(folder))
-        running = len(cloud.processes())
-    except CloudError:
-        return clear_dead_cloud(place)  # it has ended just now
-    cloud.end()
-    return running
+    running = machines_running(place)
+    return max(running, end_cloud(place))

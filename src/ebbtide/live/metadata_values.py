@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 
 _GCP_HOST = "metadata.google.internal"
 
@@ -41,6 +42,9 @@ def metadata_answer(url: str, headers: Mapping[str, str], method: str = "GET") -
         OSError: The service does not answer, or refuses.
     """
     request = urllib.request.Request(url, method=method, headers=dict(headers))
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        content: bytes = answer.read()
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            content: bytes = answer.read()
+    except HTTPException as error:
+        raise OSError(f"the answer of {url} is cut off: {error!r}") from error
     return content.decode()

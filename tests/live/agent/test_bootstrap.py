@@ -18,6 +18,7 @@ import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from tests.cut_answers import CUTS, cut_answers
 from tests.live.sweeps import steady
 
 from ebbtide.live.agent import bootstrap
@@ -145,6 +146,26 @@ def test_it_asks_again_while_storage_does_not_answer_and_tells_no_secret(storage
         found.stdout
         == "ebbtide: s3://bucket/a/agent.tar.gz is not fetched yet: HTTP Error 503: Service Unavailable\n"
     )
+
+
+@pytest.mark.parametrize("where", CUTS)
+def test_it_asks_again_where_an_answer_is_cut_off(where: str, tmp_path: Path) -> None:
+    own = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": str(tmp_path), "PATH": os.defpath}
+    words = [sys.executable, "-S", bootstrap.__file__, "s3://bucket/a/agent.tar.gz"]
+    words += [hashlib.sha256(archive()).hexdigest(), "bundle"]
+    with cut_answers(where, times=1, then=archive()) as url:
+        found = subprocess.run(
+            words,
+            cwd=tmp_path,
+            env=own | {"AWS_ENDPOINT_URL": url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.count("is not fetched yet") == 1
+    assert (tmp_path / "bundle" / "program" / "x.py").exists()
 
 
 def test_another_s_content_is_not_unpacked(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.cut_answers import CUTS, cut_answers
 
 from ebbtide.live.agent.metadata import GoogleMetadata, Metadata, Notice, notice_reader
 from ebbtide.testing.metadata_server import MetadataServer
@@ -38,6 +39,14 @@ def test_a_token_that_has_run_out_is_asked_for_again(server: MetadataServer) -> 
 def test_who_does_not_answer_is_told_of() -> None:
     with pytest.raises(OSError, match="refused"):
         Metadata("http://127.0.0.1:9").notice()
+
+
+@pytest.mark.parametrize("where", CUTS)
+def test_an_answer_that_is_cut_off_is_no_answer(where: str) -> None:
+    with cut_answers(where) as url:
+        for reader in (Metadata(url), GoogleMetadata(url, 30.0)):
+            with pytest.raises(OSError, match="is cut off"):
+                reader.notice()
 
 
 def test_a_notice_of_gcp_is_counted_from_the_last_look_without_one(server: MetadataServer) -> None:

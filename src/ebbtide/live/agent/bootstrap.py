@@ -10,6 +10,7 @@ import configparser
 import datetime
 import hashlib
 import hmac
+import http.client
 import json
 import os
 import shutil
@@ -107,7 +108,7 @@ def fetched(url: str, checksum: str) -> bytes:
             if hashlib.sha256(content).hexdigest() == checksum:
                 return content
             problem = "it is not what the run put there"
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError) as error:
             problem = str(error)
             right = error.headers.get("x-amz-bucket-region") if isinstance(error, urllib.error.HTTPError) else None
             if right and right != region:

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +123,56 @@ def clear_dead_cloud(folder: Path) -> int:
     Returns:
         The number of machines that had left processes; 0 also if there was no cloud, or it still runs.
     """
-    try:
-        address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
-        if _is_running(int(address["pid"])):
-            return 0
-    except FileNotFoundError:
+    # Where the address is damaged, the cloud cannot be reached.
+    if not (folder / ADDRESS).exists() or _pid(folder) is not None:
         return 0
-    except (ValueError, KeyError, TypeError):
-        pass  # damaged: the cloud cannot be reached
     left = clear_left_machines(folder)
     (folder / ADDRESS).unlink(missing_ok=True)
     return left
+
+
+def end_cloud(folder: Path) -> int:
+    """End the local cloud of a folder and all its machines, whether it answers, hangs or was killed.
+
+    Returns:
+        The number of machines that it left, which were ended for it; 0 where it ended them all itself.
+    """
+    until_s, is_asked = time.monotonic() + _ENDS_S, False
+    while (pid := _pid(folder)) is not None and time.monotonic() < until_s and not _is_stopped(pid):
+        if not is_asked:
+            _signal(pid, signal.SIGTERM)
+            is_asked = True
+        time.sleep(0.05)
+    if pid is not None:
+        # It hangs: its machines are ended all the same.
+        _signal(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    return clear_dead_cloud(folder)
+
+
+def machines_running(folder: Path) -> int:
+    """The number of machines that run in the local cloud of a folder; 0 where it does not answer."""
+    pid = _pid(folder)
+    if pid is None or _is_stopped(pid):
+        return 0
+    try:
+        return len(_Api(folder).ask("processes"))
+    except CloudError:
+        return 0
+
+
+def _pid(folder: Path) -> int | None:
+    """Process id of the local cloud that runs in a folder; None: none runs, as far as its address says."""
+    try:
+        pid = int(json.loads((folder / ADDRESS).read_text(encoding="utf-8"))["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if _is_running(pid) else None
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _is_running(pid: int) -> bool:
@@ -163,12 +202,64 @@ def _last_line(folder: Path) -> str:
     return next((line for line in reversed(lines) if line.strip()), "it left no log")
 
 
+class _Api:
+    """The interface of a local cloud that runs.
+
+    Args:
+        folder: Path of the cloud's own folder.
+
+    Raises:
+        CloudError: None runs there, or its address is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
+            self._url, self._secret, self.pid = address["url"], address["secret"], int(address["pid"])
+        except FileNotFoundError:
+            raise CloudError(f"no local cloud runs in {folder}") from None
+        except (ValueError, KeyError, TypeError):
+            raise CloudError(f"{folder / ADDRESS} is damaged, so the local cloud cannot be reached") from None
+        self._timeout_s = _TIMEOUT_S
+
+    def ask(self, what: str, content: Any = None) -> Any:
+        """The answer to a request.
+
+        Args:
+            what: Name of what is asked for.
+            content: What is sent; None: nothing, it is only read.
+
+        Raises:
+            CloudError: There is no answer.
+        """
+        body = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(
+            f"{self._url}/api/{what}", data=body, headers={"Authorization": f"Bearer {self._secret}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+                found = json.loads(answer.read())
+            self._timeout_s = _TIMEOUT_S
+            return found
+        except (OSError, ValueError, HTTPException) as error:
+            self._timeout_s = _SILENT_TIMEOUT_S
+            if not _is_running(self.pid):
+                raise CloudGoneError(
+                    f"the local cloud has ended, and its machines with it (see {self._folder / 'cloud.log'})"
+                ) from None
+            raise CloudError(f"the local cloud does not answer: {error}") from error
+
+
 class LocalCloud:
     """A running local cloud.
 
     Args:
         folder: Path of the cloud's own folder.
         prices: Price history that it replays.
+
+    Attributes:
+        pid: Id of its process.
 
     Raises:
         CloudError: The cloud does not answer.
@@ -177,13 +268,9 @@ class LocalCloud:
     def __init__(self, folder: Path, prices: PriceHistory) -> None:
         self._folder = folder
         self._history = prices
-        try:
-            address = json.loads((folder / ADDRESS).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CloudError(f"no local cloud runs in {folder}") from None
-        self._url, self._secret, self.pid = address["url"], address["secret"], address["pid"]
-        self._timeout_s = _TIMEOUT_S
-        self._clock = self._ask("clock")
+        self._api = _Api(folder)
+        self.pid = self._api.pid
+        self._clock = self._api.ask("clock")
 
     @property
     def now_s(self) -> float:
@@ -206,60 +293,30 @@ class LocalCloud:
 
     def launch(self, wanted: Wanted) -> None:
         market = [getattr(wanted.market, name) for name in MARKET_FIELDS]
-        self._ask("launch", {**asdict(wanted), "market": market, "agent": dict(wanted.agent)})
+        self._api.ask("launch", {**asdict(wanted), "market": market, "agent": dict(wanted.agent)})
 
     def terminate(self, token: str) -> float | None:
-        ended_s: float | None = self._ask("terminate", {"token": token})["ended_s"]
+        ended_s: float | None = self._api.ask("terminate", {"token": token})["ended_s"]
         return ended_s
 
     def interrupt(self, token: str) -> bool:
         """Have a running machine revoked, with its notice; returns whether there is one that had none yet."""
-        return bool(self._ask("interrupt", {"token": token})["is_noticed"])
+        return bool(self._api.ask("interrupt", {"token": token})["is_noticed"])
 
     def instances(self) -> Sequence[Instance]:
-        return [instance_of(values) for values in self._ask("instances")]
+        return [instance_of(values) for values in self._api.ask("instances")]
 
     def bills(self) -> list[dict[str, Any]]:
         """The cloud's own record of what each machine cost, in USD by token."""
-        found: list[dict[str, Any]] = self._ask("bills")
+        found: list[dict[str, Any]] = self._api.ask("bills")
         return found
 
     def processes(self) -> dict[str, int]:
         """Process ids of running agents by their machines' tokens."""
-        found: dict[str, int] = self._ask("processes")
+        found: dict[str, int] = self._api.ask("processes")
         return found
 
     def end(self) -> list[dict[str, Any]]:
         """End the cloud and all its machines; returns its bills."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-        until_s = time.monotonic() + _ENDS_S
-        while (self._folder / ADDRESS).exists() and time.monotonic() < until_s:
-            if not _is_running(self.pid) or _is_stopped(self.pid):
-                break
-            time.sleep(0.05)
-        if (self._folder / ADDRESS).exists():
-            # The cloud hangs, or was killed: its machines are ended all the same.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            time.sleep(0.1)
-            clear_dead_cloud(self._folder)
+        end_cloud(self._folder)
         return bills_of(self._folder)
-
-    def _ask(self, what: str, content: Any = None) -> Any:
-        body = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(
-            f"{self._url}/api/{what}", data=body, headers={"Authorization": f"Bearer {self._secret}"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                found = json.loads(answer.read())
-            self._timeout_s = _TIMEOUT_S
-            return found
-        except (OSError, ValueError, urllib.error.URLError) as error:
-            self._timeout_s = _SILENT_TIMEOUT_S
-            if not _is_running(self.pid):
-                raise CloudGoneError(
-                    f"the local cloud has ended, and its machines with it (see {self._folder / 'cloud.log'})"
-                ) from None
-            raise CloudError(f"the local cloud does not answer: {error}") from error
