@@ -16,8 +16,7 @@ from sklearn.datasets import load_digits
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from ebbtide.trial import Trial
-from ebbtide.trial_torch import TorchState
+from ebbtide.frameworks.accelerate import epochs
 
 
 def main() -> None:
@@ -36,16 +35,14 @@ def main() -> None:
     accelerator = Accelerator(cpu=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=64, shuffle=True))
 
-    trial = Trial.current()
-    trial.keep(TorchState(model=model, optimizer=optimizer))
-    for _, batches in trial.epochs(loader, options.epochs):
+    for _, batches in epochs(accelerator, loader, options.epochs):
         for some, goals in batches:
             time.sleep(options.step_s)
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(some), goals)
             accelerator.backward(loss)
             optimizer.step()
-            trial.report(train_loss=loss)
+            accelerator.log({"train_loss": loss})
     weights = torch.cat([value.flatten() for value in model.state_dict().values()])
     print("weights", hashlib.sha256(weights.numpy().tobytes()).hexdigest())
 

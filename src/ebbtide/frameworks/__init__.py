@@ -2,6 +2,5 @@
 
 - `ebbtide.frameworks.lightning`: PyTorch Lightning.
 - `ebbtide.frameworks.transformers`: the Trainer of Hugging Face, and so what is built on it (TRL, axolotl).
-
-A loop of one's own with Hugging Face Accelerate needs none: `trial.epochs` and `TorchState` take what it prepares.
+- `ebbtide.frameworks.accelerate`: a loop of one's own with Hugging Face Accelerate.
 """
