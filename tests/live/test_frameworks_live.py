@@ -21,7 +21,6 @@ def test_a_program_whose_machine_is_taken_ends_with_the_weights_of_an_undisturbe
     assert row.revocations == 1
 
 
-def test_frameworks_that_have_a_callback_take_three_lines() -> None:
+def test_each_framework_takes_three_lines_at_most() -> None:
     lines = {name: lines_changed(EXAMPLES / f"{name}_digits.py") for name in NAMES}
-    assert lines["lightning"] == lines["transformers"] == 3
-    assert lines["accelerate"] <= 7
+    assert lines == {"lightning": 3, "transformers": 3, "accelerate": 3, "keras": 2}

@@ -3,4 +3,5 @@
 - `ebbtide.frameworks.lightning`: PyTorch Lightning.
 - `ebbtide.frameworks.transformers`: the Trainer of Hugging Face, and so what is built on it (TRL, axolotl).
 - `ebbtide.frameworks.accelerate`: a loop of one's own with Hugging Face Accelerate.
+- `ebbtide.frameworks.keras`: Keras, with PyTorch beneath it.
 """

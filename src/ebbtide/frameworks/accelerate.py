@@ -8,9 +8,9 @@
             ...
             accelerator.log({"loss": loss.item()})
 
-All that `prepare` and `register_for_checkpointing` were given is kept: models, optimizers, schedules, the scaler of
-mixed precision. A notice is answered after the current batch, and on the next machine training goes on with the next
-one, in the same order and with the same random numbers. What `accelerator.log` is given is reported.
+All that `prepare` and `register_for_checkpointing` were given is kept: models, optimizers, schedules, the scaler
+of mixed precision. A notice is answered after the current batch, and on the next machine training goes on with the
+next one, in the same order and with the same random numbers. What `accelerator.log` is given is reported.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _keeper(accelerator: Accelerator) -> TorchState:
     kind = accelerator.distributed_type
     if kind in _DIVIDED:
         raise ValueError(
-            f"{kind.value} divides the model, which cannot be kept here; keep a model that fully_shard has divided as "
-            "ebbtide.trial_sharded.ShardedState, in a loop over trial.epochs"
+            f"{kind.value} divides the model, which cannot be kept here; keep a model that fully_shard has "
+            "divided as ebbtide.trial_sharded.ShardedState, in a loop over trial.epochs"
         )
     models = list(accelerator._models)
     if not models:
@@ -108,7 +108,7 @@ class _Reports(GeneralTracker):
         """The trial that it reports to."""
         return self._trial
 
-    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:  # noqa: ARG002
+    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
         """Report what is logged, a `/` in a name as `_`, as of the present step, whatever the program counts."""
         found = {name.replace("/", "_"): value for name, value in values.items() if _is_number(value)}
         if found:

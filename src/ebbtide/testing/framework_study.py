@@ -1,8 +1,8 @@
 """Programs of frameworks, taken from their machines five times: `python -m ebbtide.testing.framework_study`.
 
-The examples of PyTorch Lightning, of Hugging Face's Trainer and of Accelerate run on the local cloud in a market
-whose price rises now and then. Their final weights must be those of an undisturbed run, bit for bit, and no step
-may be trained twice. Written to reports/frameworks.json.
+The examples of PyTorch Lightning, of Hugging Face's Trainer, of Accelerate and of Keras run on the local cloud in
+a market whose price rises now and then. Their final weights must be those of an undisturbed run, bit for bit, and
+no step may be trained twice. Written to reports/frameworks.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ebbtide.live.settings import NewRun
 from ebbtide.testing.spiking_market import OneAZone, SpikingMarket
 
 EXAMPLES = Path("examples/frameworks")
-NAMES = ("lightning", "transformers", "accelerate")
+NAMES = ("lightning", "transformers", "accelerate", "keras")
 # Spikes, each of which takes the machine; real seconds between two, longer than a framework takes to start.
 TAKEN, BETWEEN_S = 5, 40.0
 # A line of a program that has to do with Ebbtide.

@@ -1,0 +1,161 @@
+"""Keras with PyTorch beneath it on machines that may be taken: two lines in a program.
+
+    from ebbtide.frameworks.keras import SpotCallback
+
+    model.fit(inputs, labels, epochs=10, callbacks=[SpotCallback()])
+
+A notice is answered after the current batch: weights, optimizer, metrics and random states are written, and the
+program exits. On the next machine `fit` goes on with the next batch, in the same order and with the same random
+numbers; Keras alone (`BackupAndRestore`) begins the epoch's data anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import torch
+
+from ebbtide.trial import Trial
+from ebbtide.trial_processes import Agreement
+from ebbtide.trial_torch import TorchState
+
+_FILE = "keras.pt"
+
+
+class SpotCallback(keras.callbacks.Callback):
+    """Reports steps and metrics, saves when asked, and resumes within an epoch, no batch skipped or repeated.
+
+    A step is a batch. The batches of an epoch that are done are read again and passed over, so data have to begin
+    anew with each epoch: arrays, a `DataLoader` or a `PyDataset`, not a generator. What other callbacks remember,
+    such as `EarlyStopping`, is not kept.
+
+    Raises:
+        ValueError: Keras runs on another backend than PyTorch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        if keras.backend.backend() != "torch":
+            raise ValueError(
+                f"Keras runs on {keras.backend.backend()}, and this callback needs PyTorch beneath it: set "
+                "KERAS_BACKEND=torch, or let the program keep checkpoints of its own in $EBBTIDE_CHECKPOINT_DIR"
+            )
+        self._trial = Trial.current()
+        # Random states, and those with which the epoch began.
+        self._randoms = TorchState()
+        self._epoch = self._done = 0
+        # Batches that are left to be passed over, and the metrics after them.
+        self._passing, self._metrics = 0, list[torch.Tensor]()
+        self._train: Callable[[Any], Any] | None = None
+
+    # As a keeper.
+
+    def save(self, folder: Path, *, within_step: bool) -> None:
+        """Write all variables and the place in the epoch into a folder, and the random states beside it."""
+        content = {
+            "epoch": self._epoch,
+            "done": self._done,
+            "model": _values(self.model.variables),
+            "optimizer": _values(self.model.optimizer.variables),
+            "metrics": _values(self.model.metrics_variables),
+        }
+        torch.save(content, folder / _FILE)
+        self._randoms.save(folder, within_step=within_step)
+
+    def restore(self, folder: Path) -> None:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: The checkpoint is of another model or optimizer.
+        """
+        content = torch.load(folder / _FILE, map_location="cpu", weights_only=True)
+        _assign(self.model.variables, content["model"], "model", folder)
+        _assign(self.model.optimizer.variables, content["optimizer"], "optimizer", folder)
+        self._metrics = content["metrics"]
+        self._epoch, self._done = content["epoch"], content["done"]
+        self._randoms.restore(folder)
+
+    @property
+    def ends_at(self) -> int | None:
+        """The state is complete between steps only."""
+        return None
+
+    def agreement(self) -> Agreement | None:
+        """How processes that train as one agree on the step to save at."""
+        return self._randoms.agreement()
+
+    # As a callback.
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Begin, or go on from the newest checkpoint."""
+        self._trial.keep(self)
+        self._passing = self._done
+        # As Keras's own `BackupAndRestore` has it begin with another epoch.
+        self.model._initial_epoch = self._epoch
+        self._trial.loop_began()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Remember the random states from which the order of its data follows, or set them to those of then."""
+        self._epoch, self._done = epoch, 0
+        if not self._passing:
+            self._randoms.epoch_began(None)
+            return
+        self._randoms.rewind(to_epoch=True)
+        self._train = self.model.train_function
+        self.model.train_function = self._pass_over
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """A step is done, unless its batch was passed over."""
+        self._done += 1
+        if self._train is not None:
+            if self._done >= self._passing:
+                self._go_on()
+            return
+        is_wanted = self._trial.step_ended()
+        self._stop_if_enough()
+        if is_wanted:
+            self._trial.save_wanted()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Report what Keras has computed, of training and of validation."""
+        self._trial.report(**{name.replace("/", "_"): value for name, value in (logs or {}).items()})
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Save, and say that the training is done."""
+        self.model._initial_epoch = None
+        self._trial.loop_ended()
+
+    def _pass_over(self, _batches: Any) -> Any:
+        """In place of a step of training."""
+        return self.model.get_metrics_result()
+
+    def _go_on(self) -> None:
+        """All that was done is passed over: train, with the metrics and random states of then."""
+        self.model.train_function, self._train, self._passing = self._train, None, 0
+        for variable, value in zip(self.model.metrics_variables, self._metrics, strict=True):
+            variable.assign(value)
+        self._randoms.rewind()
+        self._stop_if_enough()
+
+    def _stop_if_enough(self) -> None:
+        if self._trial.max_steps is not None and self._trial.step >= self._trial.max_steps:
+            self.model.stop_training = True
+
+
+def _values(variables: Sequence[Any]) -> list[torch.Tensor]:
+    return [keras.ops.convert_to_tensor(each).detach().cpu().clone() for each in variables]
+
+
+def _assign(variables: Sequence[Any], values: Sequence[torch.Tensor], name: str, folder: Path) -> None:
+    """Set variables to what was saved."""
+    ours, theirs = ([tuple(each.shape) for each in several] for several in (variables, values))
+    if ours != theirs:
+        raise ValueError(
+            f"{folder}: the checkpoint's {name} has variables of shapes {theirs}, the program's {ours}: use the "
+            "same model and optimizer, or begin with an empty checkpoint folder"
+        )
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
