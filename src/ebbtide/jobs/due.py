@@ -114,7 +114,7 @@ class DueContent(Schedule):
         policy: The policy that decides, by name or file, or with parameters; `default`: that of the job, or the
             one that suits.
         provider: `local` for processes on this machine and a replayed market, `ec2` for machines of EC2, `gcp`
-            for those of Google Cloud, `several` for both.
+            for those of Google Cloud, `several` for both, `skypilot` for what SkyPilot rents.
         models: Path of the model bundle that the policy asks; None: it asks none.
         prices: For `local`: path of the price history that is replayed; None: a generated one.
         start: For `local`: time in the prices at which the run begins; None: after a quarter of them, and not
@@ -132,7 +132,7 @@ class DueContent(Schedule):
     deadline_h: PositiveFloat | None = Field(default=None, examples=[12])
     budget_usd: PositiveFloat | None = Field(default=None, examples=[20])
     policy: AskedPolicy = Field(default=AskedPolicy(name="default"), examples=["spottune"])
-    provider: Literal["local", "ec2", "gcp", "several"] = Field(default="local", examples=["local"])
+    provider: Literal["local", "ec2", "gcp", "skypilot", "several"] = Field(default="local", examples=["local"])
     models: _Text | None = Field(default=None, examples=["../models"])
     prices: _Text | None = Field(default=None, examples=["../data/prices.parquet"])
     start: str | datetime | None = Field(default=None, examples=["2015-04-20T00:00:00Z"])

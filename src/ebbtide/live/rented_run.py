@@ -1,4 +1,4 @@
-"""Live runs on machines that are rented: of EC2, of Google Cloud, or of several clouds at once."""
+"""Live runs on machines that are rented: of EC2, of Google Cloud, of both at once, or by SkyPilot."""
 
 from __future__ import annotations
 
@@ -68,6 +68,13 @@ def begin_rented(
         raise InputError(f"sweep {sweep.name} needs one on {provider}, for example 20", field="budget_usd")
     together = next((job for job in sweep.live_jobs(catalogue) if job.most_machines > 1), None)
     regions = [region for name, settings in machines.items() for region in PROVIDERS[name].regions(settings)]
+    apart = next((name for name in machines if not PROVIDERS[name].knows_addresses), None)
+    if together is not None and apart is not None:
+        raise InputError(
+            f"the machines of {together.name} work as one, and {apart} does not tell their addresses; use ec2 or "
+            "gcp",
+            field="machines",
+        )
     if together is not None and len(regions) > 1:
         raise InputError(
             f"the machines of {together.name} work as one and reach each other by private addresses, "

@@ -120,7 +120,7 @@ def run(
 def run(
     job: Work,
     policy: str | Policy = DEFAULT,
-    provider: Literal["local", "ec2", "gcp", "several"] = "local",
+    provider: Literal["local", "ec2", "gcp", "skypilot", "several"] = "local",
     **options: Unpack[RunOptions],
 ) -> Run: ...
 
@@ -139,7 +139,8 @@ def run(
             `replay` each needs a command.
         policy: Decides what to rent: an object, or a name as `eb.policy` has it; `default`: the one that suits.
         provider: `local`: processes on this machine, revoked by a market that is replayed; `ec2`: machines of EC2;
-            `gcp`: machines of Google Cloud; `several`: of both at once; `replay`: simulated training in no time.
+            `gcp`: machines of Google Cloud; `several`: of both at once; `skypilot`: machines of
+            whatever cloud SkyPilot rents; `replay`: simulated training in no time.
         **options: What else may be given, by name: see `RunOptions`.
 
     Returns:

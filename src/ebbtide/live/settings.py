@@ -26,7 +26,7 @@ RUNS = Path(".ebbtide") / "runs"
 
 # Providers whose machines cost money; the last is several of the others at once.
 SEVERAL = "several"
-RENTED = ("ec2", "gcp", SEVERAL)
+RENTED = ("ec2", "gcp", "skypilot", SEVERAL)
 
 # The state that is shown for a run that cannot be read.
 UNREADABLE = "cannot be read"
@@ -46,7 +46,7 @@ class LiveSettings:
 
     Attributes:
         run: Id of the run, unique over all runs.
-        provider: Who rents machines out: `local`, `ec2`, `gcp`, or `several` for more than one cloud.
+        provider: Who rents machines out: `local`, `ec2`, `gcp`, `skypilot`, or `several` for more than one cloud.
         policy: Name of the policy that decides; where a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
         sweep_folder: Absolute path of the user's code.

@@ -1,4 +1,4 @@
-"""The local cloud, and EC2 and GCP on their stand-ins, keep the contract of clouds."""
+"""The local cloud, and EC2, GCP and SkyPilot on their stand-ins, keep the contract of clouds."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.gcp.cloud import GcpCloud
 from ebbtide.live.clouds.gcp.instance import token_of
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
+from ebbtide.live.clouds.skypilot.cloud import SkyPilotCloud
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.contracts.clouds import CloudContract
 from ebbtide.testing.ec2_stand_in.api import StandInApi
 from ebbtide.testing.ec2_stand_in.running import stand_in
 from ebbtide.testing.gcp_stand_in.api import GcpApi
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
+from ebbtide.testing.skypilot_stand_in.api import SkyPilotApi
+from ebbtide.testing.skypilot_stand_in.running import skypilot_stand_in
 from ebbtide.testing.stand_in.machines import Machine, StandInMachines
 from ebbtide.testing.stand_in.money import until_now
 
@@ -75,9 +78,9 @@ class TestLocalCloud(CloudContract):
     @contextmanager
     def silenced(self, cloud: Cloud) -> Iterator[None]:
         assert isinstance(cloud, LocalCloud)
-        url, cloud._url = cloud._url, "http://127.0.0.1:9"
+        url, cloud._api._url = cloud._api._url, "http://127.0.0.1:9"
         yield
-        cloud._url = url
+        cloud._api._url = url
 
 
 class _Silent:
@@ -169,3 +172,42 @@ class TestGcpCloud(CloudContract):
         url, cloud._compute._url = cloud._compute._url, "http://127.0.0.1:9/compute/v1/projects/x"
         yield
         cloud._compute._url = url
+
+
+class TestSkyPilotCloud(CloudContract):
+    machines: StandInMachines
+    api: SkyPilotApi
+
+    @classmethod
+    @contextmanager
+    def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
+        prices = until_now(flapping(), time.time())
+        with skypilot_stand_in(folder / "stand-in", prices) as (cls.api, cls.machines, settings):
+            # Start scripts find no agent here, and would end.
+            cls.machines.ignores_shutdown = True
+            yield SkyPilotCloud("run-1", settings, lambda: prices)
+
+    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
+        return Wanted(token, A, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
+
+    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
+        self.api.refusals.launches.append("ResourcesUnavailableError")
+        return self.make_wanted(cloud, token)
+
+    def revoke(self, cloud: Cloud, token: str) -> str:
+        assert isinstance(cloud, SkyPilotCloud)
+        name = cloud._names.name(token)
+        machine = self.waited(
+            lambda: next((one for one in self.machines.running if one.rented.id == name), None),
+            lambda one: one is not None,
+            "its process",
+        )
+        assert machine is not None
+        self.machines.take(machine, 1.0)
+        return self.machines.metadata_url(machine)
+
+    @contextmanager
+    def silenced(self, cloud: Cloud) -> Iterator[None]:  # noqa: ARG002
+        self.api.refusals.is_silent = True
+        yield
+        self.api.refusals.is_silent = False

@@ -39,11 +39,13 @@ class Provider(Protocol[Settings]):
         cloud_name: Name of the cloud, as its markets have it.
         billing: Billing preset of its spot machines.
         example: An example of its settings.
+        knows_addresses: Whether it tells the addresses at which machines of a region reach each other.
     """
 
     cloud_name: str
     billing: str
     example: str
+    knows_addresses: bool
 
     def read(self, path: str | Path) -> Settings:
         """Read settings of machines from a user's file.

@@ -13,9 +13,17 @@ from ebbtide.live.clouds.ec2.provider import Ec2Provider
 from ebbtide.live.clouds.gcp.provider import GcpProvider
 from ebbtide.live.clouds.machines import MachineSettings
 from ebbtide.live.clouds.provider import Provider
+from ebbtide.live.clouds.skypilot.provider import SkyPilotProvider
 from ebbtide.live.settings import RENTED, SEVERAL
 
-PROVIDERS: Mapping[str, Provider[Any]] = {"ec2": Ec2Provider(), "gcp": GcpProvider()}
+PROVIDERS: Mapping[str, Provider[Any]] = {
+    "ec2": Ec2Provider(),
+    "gcp": GcpProvider(),
+    "skypilot": SkyPilotProvider(),
+}
+
+# Those that are of one cloud, of which a run may use several at once.
+_SINGLE = ("ec2", "gcp")
 
 # Settings of machines, by provider.
 Machines = Mapping[str, MachineSettings]
@@ -55,7 +63,7 @@ def machines_of(
     found = _several(given) if isinstance(given, str | Path) else given
     if isinstance(found, MachineSettings) or len(found) < 2:
         raise InputError(
-            f"provider {SEVERAL} needs settings of two or more of {', '.join(PROVIDERS)}", field="machines"
+            f"provider {SEVERAL} needs settings of two or more of {', '.join(_SINGLE)}", field="machines"
         )
     _check_shared(found)
     return dict(found)
@@ -64,9 +72,11 @@ def machines_of(
 def _several(path: str | Path) -> dict[str, MachineSettings]:
     """The settings in a file for several clouds: inline, or in other files beside it."""
     content = read_mapping(path, "settings of several clouds: a mapping with ec2, gcp...")
-    unknown = next((name for name in content if name not in PROVIDERS), None)
+    unknown = next((name for name in content if name not in _SINGLE), None)
     if unknown is not None:
-        raise InputError(f"is no provider; known: {', '.join(PROVIDERS)}", file=path, field=str(unknown))
+        raise InputError(
+            f"is no provider of one cloud; known: {', '.join(_SINGLE)}", file=path, field=str(unknown)
+        )
     found = {}
     for name, value in content.items():
         provider, folder = PROVIDERS[name], Path(path).parent

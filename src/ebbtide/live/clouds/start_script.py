@@ -29,7 +29,7 @@ fails() {{
     echo "ebbtide: $1"
     # For `{console}`.
     [ -w /dev/console ] && tail -n 40 agent.log 2>/dev/null | timeout 5 tee /dev/console >/dev/null 2>&1
-    shutdown -h now
+    {off}
     exit 1
 }}
 umask 077
@@ -52,7 +52,7 @@ for _ in {{1..1000}}; do
     if [ $code -eq {ends} ] || [ $code -eq 2 ]; then break; fi
     sleep 1
 done
-shutdown -h now
+{off}
 """
 
 
@@ -64,15 +64,19 @@ class ScriptRules:
         cloud: Name of the cloud, for errors.
         most_bytes: Longest script that the cloud takes, in bytes.
         console: Command of the cloud that shows what a machine wrote to its console.
+        off: Command with which a machine ends itself.
     """
 
     cloud: str
     most_bytes: int
     console: str
+    off: str = "shutdown -h now"
 
 
 EC2 = ScriptRules("EC2", 16_384, "aws ec2 get-console-output")
 GCP = ScriptRules("GCP", 262_144, "gcloud compute instances get-serial-port-output")
+# What SkyPilot started ends with its script: a cluster without a job is taken down.
+SKYPILOT = ScriptRules("SkyPilot", 262_144, "sky logs", off="exit")
 
 
 def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: ScriptRules) -> str:
@@ -96,6 +100,7 @@ def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: Scr
     script = _SCRIPT.format(
         folder=settings.folder,
         console=rules.console,
+        off=rules.off,
         config=config,
         setup="\n".join(settings.setup) or ":",
         endpoint=_endpoint(settings),

@@ -11,7 +11,7 @@ from tests.live.sweeps import BEGAN_S, G, H, steady, sweep
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.live.clouds.gcp.prices import FilePrices, in_zones
+from ebbtide.live.clouds.gcp.provider import gcp_prices, in_zones
 from ebbtide.live.clouds.gcp.settings import GcpSettings
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.price_series import PriceSeries
@@ -54,7 +54,7 @@ def test_a_file_that_has_changed_is_read_again_and_a_broken_one_is_not(
 ) -> None:
     path = tmp_path / "prices.parquet"
     steady(0.03).write(path)
-    prices = FilePrices(settings(path), sweep(tmp_path), default_catalogue())
+    prices = gcp_prices(settings(path), sweep(tmp_path), default_catalogue())
     assert prices()[G].at(BEGAN_S) == 0.03
     steady(0.04).write(path)
     os.utime(path, ns=(1, 1))
@@ -69,5 +69,5 @@ def test_a_file_that_has_changed_is_read_again_and_a_broken_one_is_not(
 
 def test_without_a_file_nothing_begins(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no prices: No such file") as refused:
-        FilePrices(settings(tmp_path / "none.parquet"), sweep(tmp_path), default_catalogue())
+        gcp_prices(settings(tmp_path / "none.parquet"), sweep(tmp_path), default_catalogue())
     assert refused.value.field == "prices"

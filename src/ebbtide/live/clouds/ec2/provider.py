@@ -28,6 +28,7 @@ class Ec2Provider:
     """Machines of EC2; what each method does, and raises, is told by `Provider`."""
 
     cloud_name, billing, example = "aws", "ec2-second", "examples/live/ec2.yaml"
+    knows_addresses = True
 
     def read(self, path: str | Path) -> Ec2Settings:
         return Ec2Settings.read(path)

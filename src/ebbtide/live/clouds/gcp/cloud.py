@@ -19,8 +19,8 @@ from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.gcp.compute import Compute, ComputeError
 from ebbtide.live.clouds.gcp.history import Operations, machine_of
 from ebbtide.live.clouds.gcp.instance import RUN_LABEL, instance_body, token_of
-from ebbtide.live.clouds.gcp.names import Names, label
 from ebbtide.live.clouds.gcp.settings import GcpSettings
+from ebbtide.live.clouds.names import Names, label
 from ebbtide.live.clouds.warnings import RepeatedWarnings
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market

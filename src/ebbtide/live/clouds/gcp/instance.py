@@ -8,8 +8,8 @@ from typing import Any
 
 from ebbtide.errors import InputError
 from ebbtide.live.clouds.cloud import Wanted
-from ebbtide.live.clouds.gcp.names import label
 from ebbtide.live.clouds.gcp.settings import GcpSettings
+from ebbtide.live.clouds.names import label
 from ebbtide.live.clouds.start_script import GCP, start_script
 
 RUN_LABEL, TOKEN_LABEL = "ebbtide-run", "ebbtide-token"

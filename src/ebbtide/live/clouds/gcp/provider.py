@@ -9,18 +9,22 @@ from typing import Any
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import validated
+from ebbtide.live.clouds.file_prices import FilePrices, in_places
 from ebbtide.live.clouds.gcp.cloud import GcpCloud
-from ebbtide.live.clouds.gcp.prices import FilePrices
 from ebbtide.live.clouds.gcp.settings import GcpSettings
 from ebbtide.live.clouds.provider import Prices
 from ebbtide.live.google_tokens import GoogleTokens
 from ebbtide.live.settings import RunFolder
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import Place
+from ebbtide.market.prices import PriceHistory
 
 
 class GcpProvider:
     """Machines of Google Cloud; what each method does, and raises, is told by `Provider`."""
 
     cloud_name, billing, example = "gcp", "gcp-spot", "examples/live/gcp.yaml"
+    knows_addresses = True
 
     def read(self, path: str | Path) -> GcpSettings:
         return GcpSettings.read(path)
@@ -40,7 +44,28 @@ class GcpProvider:
         return list(settings.regions)
 
     def prices(self, folder: RunFolder, work: Runnable, settings: GcpSettings) -> Prices:
-        return FilePrices(settings, work, folder.catalogue)
+        return gcp_prices(settings, work, folder.catalogue)
 
     def cloud(self, run: str, settings: GcpSettings, prices: Prices) -> GcpCloud:
         return GcpCloud(run, settings, prices)
+
+
+def in_zones(history: PriceHistory, settings: GcpSettings) -> PriceHistory:
+    """The prices of each market in the settings' zones; a price of a whole region holds in all its zones.
+
+    Raises:
+        InputError: None of them is priced.
+    """
+    zones = {Place("gcp", name): region.zones for name, region in settings.regions.items()}
+    return in_places(history, zones, settings.prices, only="gcp")
+
+
+def gcp_prices(settings: GcpSettings, work: Runnable, catalogue: Catalogue) -> FilePrices:
+    """The prices of the settings' file.
+
+    Raises:
+        InputError: It cannot be read, or has none in the settings' zones.
+    """
+    return FilePrices(
+        settings.prices, settings.price_poll_s, lambda found: in_zones(found, settings), work, catalogue
+    )

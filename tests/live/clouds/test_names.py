@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.live.clouds.gcp.names import Names, label
+from ebbtide.live.clouds.names import Names, label
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 TOKENS = st.text(st.characters(codec="ascii", exclude_characters="\n"), min_size=1, max_size=120)

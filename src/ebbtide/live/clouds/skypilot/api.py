@@ -1,0 +1,243 @@
+"""A small client of SkyPilot's API server: requests that are queued, and what became of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError
+from urllib3.util import Timeout
+
+from ebbtide.errors import CloudError, InputError
+
+# As SkyPilot's own tools know them.
+_SERVER, _TOKEN = "SKYPILOT_API_SERVER_ENDPOINT", "SKYPILOT_SERVICE_ACCOUNT_TOKEN"
+_HERE = "http://127.0.0.1:46580"
+# The version of its interface that this client speaks; servers take those of earlier clients.
+_API_VERSION = "62"
+_REQUEST_ID = "X-Skypilot-Request-ID"
+_CONNECT_S, _WITHIN_S = 2.0, 20.0
+_DONE = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+_MOST = 500
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True)
+class SkyRequest:
+    """A request as the server keeps it.
+
+    Attributes:
+        request_id: Its id.
+        what: What was asked for, such as `launch`.
+        cluster: Name of the cluster that it is about; empty: of none.
+        status: Its status: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`...
+        created_s: When it was made, seconds since 1970.
+        finished_s: When it was finished, seconds since 1970; None: it is not, or that is not known.
+    """
+
+    request_id: str
+    what: str
+    cluster: str
+    status: str
+    created_s: float
+    finished_s: float | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, one way or another."""
+        return self.status in _DONE
+
+
+class SkyApi:
+    """The API server.
+
+    Args:
+        server: Its address; empty: as SkyPilot's own tools find it.
+
+    Attributes:
+        url: Its address.
+
+    Raises:
+        InputError: A token is set, and would be sent to another machine unencrypted.
+    """
+
+    def __init__(self, server: str = "") -> None:
+        self.url = (server or os.environ.get(_SERVER) or _HERE).rstrip("/")
+        token = os.environ.get(_TOKEN, "")
+        parts = urlsplit(self.url)
+        if token and parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+            raise InputError(
+                f"{self.url} would be sent {_TOKEN} unencrypted; give an https address", field="server"
+            )
+        self._headers = {"User-Agent": "ebbtide", "X-SkyPilot-API-Version": _API_VERSION}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        # The server tells users by it; it is no secret.
+        self._user = {"SKYPILOT_USER_ID": secrets.token_hex(4), "SKYPILOT_USER": "ebbtide"}
+        self._pool = urllib3.PoolManager(timeout=Timeout(connect=_CONNECT_S, read=_WITHIN_S), retries=False)
+
+    def health(self) -> Mapping[str, Any]:
+        """What it says of itself: `status` and `version`.
+
+        Raises:
+            CloudError: It does not answer, or refuses; so for all of these.
+        """
+        found, _ = self._ask("GET", "/api/health")
+        return found if isinstance(found, dict) else {}
+
+    def launch(self, cluster: str, task: str) -> str:
+        """Have a cluster launched that runs a task; gives the id of the request.
+
+        Args:
+            cluster: Name of the cluster.
+            task: The task as YAML text.
+        """
+        return self._begin("/launch", {"cluster_name": cluster, "task": task, "quiet_optimizer": True})
+
+    def down(self, cluster: str) -> str:
+        """Have a cluster taken down, or its launch given up; gives the id of the request."""
+        return self._begin("/down", {"cluster_name": cluster})
+
+    def clusters(self) -> list[Mapping[str, Any]]:
+        """All clusters, as they were at the server's last look at their clouds."""
+        asked = {
+            "refresh": "NONE",
+            "include_credentials": False,
+            "include_handle": False,
+            "summary_response": True,
+        }
+        request_id = self._begin("/status", asked)
+        found, _ = self._ask("GET", "/api/get", {"request_id": request_id})
+        kept = found if isinstance(found, dict) else {}
+        try:
+            listed = json.loads(kept.get("return_value") or "null")
+        except ValueError:
+            listed = None
+        if not isinstance(listed, list):
+            raise CloudError("SkyPilot's API server does not list its clusters")
+        return [one for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)]
+
+    def requests(
+        self, cluster: str = "", ids: Sequence[str] = (), *, only_active: bool = False
+    ) -> list[SkyRequest]:
+        """What became of requests, the oldest first.
+
+        Args:
+            cluster: Those about this cluster; empty: about any.
+            ids: Those with these ids; none: any.
+            only_active: Those that are not done.
+        """
+        asked: list[tuple[str, str]] = [("request_ids", one) for one in ids]
+        asked += [("cluster_name", cluster)] if cluster else []
+        asked += [] if only_active else [("all_status", "true")]
+        found, _ = self._ask("GET", "/api/status", asked)
+        if not isinstance(found, list):
+            raise CloudError("SkyPilot's API server does not list its requests")
+        kept = [_request(one) for one in found if isinstance(one, dict)]
+        return sorted(kept, key=lambda one: one.created_s)
+
+    def failure(self, request_id: str) -> tuple[str, str]:
+        """Why a request that is done failed: the kind of the error, and what it says in one line.
+
+        Both are empty where it did not fail, or the server has forgotten it.
+        """
+        try:
+            self._ask("GET", "/api/get", {"request_id": request_id})
+        except _FailedRequest as error:
+            return error.kind, error.said
+        except _Refused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        return "", ""
+
+    def cancel(self, request_ids: Sequence[str]) -> None:
+        """Have requests given up that are not done."""
+        self._begin("/api/cancel", {"request_ids": list(request_ids)})
+
+    def _begin(self, path: str, content: Mapping[str, Any]) -> str:
+        body = {**content, "env_vars": self._user, "entrypoint": "ebbtide", "entrypoint_command": "ebbtide"}
+        _, headers = self._ask("POST", path, body=body | {"override_skypilot_config": {}})
+        found = headers.get(_REQUEST_ID)
+        if not found:
+            raise CloudError(f"SkyPilot's API server gives no id of a request for {path}")
+        return found
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        body: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, Mapping[str, str]]:
+        url = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = self._headers | ({} if body is None else {"Content-Type": "application/json"})
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            answer = self._pool.request(method, url, body=sent, headers=headers, redirect=False)
+        except HTTPError as error:
+            said = " ".join(str(error).split())
+            raise CloudError(f"SkyPilot's API server at {self.url} does not answer: {said}") from error
+        try:
+            found = json.loads(answer.data) if answer.data else None
+        except ValueError:
+            found = None
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise _refusal(answer.status, found)
+        return found, answer.headers
+
+
+class _Refused(CloudError):
+    """The server answered with an error."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class _FailedRequest(_Refused):
+    """A request that was asked for has failed."""
+
+    def __init__(self, status: int, kind: str, said: str) -> None:
+        super().__init__(status, f"SkyPilot: {kind}: {said}")
+        self.kind, self.said = kind, said
+
+
+def _refusal(status: int, content: Any) -> _Refused:
+    """The error of an answer, in one line."""
+    detail = content.get("detail") if isinstance(content, dict) else None
+    if isinstance(detail, dict) and "request_id" in detail:
+        return _FailedRequest(status, *_error(detail.get("error")))
+    said = " ".join(str(detail or "it does not say why").split())[:_MOST]
+    hint = f"; set {_TOKEN}" if status == HTTPStatus.UNAUTHORIZED else ""
+    return _Refused(status, f"SkyPilot's API server refused ({status}): {said}{hint}")
+
+
+def _request(kept: Mapping[str, Any]) -> SkyRequest:
+    finished = kept.get("finished_at")
+    return SkyRequest(
+        str(kept.get("request_id", "")),
+        str(kept.get("name", "")).removeprefix("sky."),
+        str(kept.get("cluster_name") or ""),
+        str(kept.get("status", "")),
+        float(kept.get("created_at") or 0.0),
+        None if finished is None else float(finished),
+    )
+
+
+def _error(error: Any) -> tuple[str, str]:
+    """Kind of an error and what it says, in one line; the pickled object that comes with it is not read."""
+    try:
+        found = json.loads(error) if isinstance(error, str) else error
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        return "Error", "it does not say why"
+    said = " ".join(str(found.get("message") or "it does not say why").split())[:_MOST]
+    return str(found.get("type") or "Error"), said

@@ -1,0 +1,1 @@
+"""A stand-in for SkyPilot's API server: clusters of one node as local processes."""
