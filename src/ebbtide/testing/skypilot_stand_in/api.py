@@ -111,8 +111,9 @@ class SkyPilotApi:
             self._clusters.pop(rented.id, None)
 
     def environment(self, metadata_url: str) -> Mapping[str, str]:
-        """The variable by which AWS's tools find the metadata."""
-        return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata_url}
+        """The variables by which the tools of AWS and of Google find the metadata."""
+        host = metadata_url.removeprefix("http://")
+        return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata_url, "GCE_METADATA_HOST": host}
 
     # The API.
 
@@ -194,7 +195,7 @@ class SkyPilotApi:
     def _launch(self, request_id: str, name: str, task: Mapping[str, Any]) -> None:
         kind = self.refusals.launches.popleft() if self.refusals.launches else ""
         if kind:
-            self._failed(request_id, kind, "Failed to provision all possible\nlaunchable resources.")
+            self._failed(request_id, kind, "Failed to provision \x1b[1mall possible\x1b[0m\nlaunchable resources.")
             return
         self._clusters.setdefault(name, _Cluster(name, task["resources"], task["run"], time.time()))
         self._due.append((time.time() + self.boots_s, request_id))

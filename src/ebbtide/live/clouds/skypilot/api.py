@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _REQUEST_ID = "X-Skypilot-Request-ID"
 _CONNECT_S, _WITHIN_S = 2.0, 20.0
 _DONE = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 _MOST = 500
+# What it says is made for terminals.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -239,5 +242,5 @@ def _error(error: Any) -> tuple[str, str]:
         found = None
     if not isinstance(found, dict):
         return "Error", "it does not say why"
-    said = " ".join(str(found.get("message") or "it does not say why").split())[:_MOST]
+    said = " ".join(_COLOURS.sub("", str(found.get("message") or "it does not say why")).split())[:_MOST]
     return str(found.get("type") or "Error"), said
