@@ -44,7 +44,7 @@ serve: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.serve
 
 # A sweep of a real network, trained by local processes that a replayed market revokes; reports/demo-live.json.
-# PROVIDER=ec2 or gcp: on machines of a stand-in for that cloud.
+# PROVIDER=ec2, gcp or skypilot: on machines of a stand-in for it.
 PROVIDER ?= local
 demo-live: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.live_demo --provider $(PROVIDER)

@@ -180,7 +180,10 @@ def main() -> None:
     """Run the demo, and print and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--provider", choices=("local", "ec2", "gcp"), default="local", help="but for local a stand-in here"
+        "--provider",
+        choices=("local", "ec2", "gcp", "skypilot"),
+        default="local",
+        help="but for local a stand-in here",
     )
     parser.add_argument("--sweep", type=Path, default=Path("examples/live/sweep.yaml"))
     parser.add_argument("--json", type=Path, default=Path("reports/demo-live.json"))

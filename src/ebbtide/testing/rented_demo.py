@@ -1,7 +1,8 @@
 """The live demo on a rented cloud: the same sweep on a stand-in whose machines are local processes, with faults.
 
 The cloud refuses launches for lack of capacity and for the price, throttles, rejects expired credentials, and
-revokes machines with a short notice. `python -m ebbtide.testing.live_demo --provider ec2`, or `gcp`, runs it.
+revokes machines with a short notice. `python -m ebbtide.testing.live_demo --provider ec2`, or `gcp` or `skypilot`,
+runs it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.machines import MachineSettings
 from ebbtide.live.clouds.providers import with_billing
+from ebbtide.live.clouds.skypilot.settings import SkyPilotPlace
 from ebbtide.live.rented_run import begin_rented, end_rented, run_rented
 from ebbtide.live.settings import NewRun
 from ebbtide.market.billing import billing_preset
@@ -28,6 +30,7 @@ from ebbtide.policies.choice import policy_for
 from ebbtide.testing.ec2_stand_in.running import KEYS, stand_in, write_credentials
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 from ebbtide.testing.live_demo import LiveReport, live_report
+from ebbtide.testing.skypilot_stand_in.running import skypilot_stand_in
 from ebbtide.testing.stand_in.machines import StandInMachines
 from ebbtide.testing.stand_in.money import billed, until_now
 
@@ -48,6 +51,8 @@ _REFUSED_BY_GCP = (
     "rateLimitExceeded",
     "rateLimitExceeded",
 )
+
+_REFUSED_BY_SKYPILOT = ("ResourcesUnavailableError", "", "ConnectionError", "")
 
 _DAYS = 20.0
 _GCP_FROM = "2024-06-01T00:00:00Z"
@@ -83,8 +88,8 @@ class Stage:
         machines: Machines of the stand-in.
         settings: Settings of the run's machines.
         prices: Spot prices of its markets.
-        expire: Has the user's credentials expire.
-        renew: Has the user's credentials renewed.
+        expire: Has the user's credentials expire, or what rents out fall silent.
+        renew: Ends that.
         refused: Gives the error codes that were sent.
     """
 
@@ -110,7 +115,7 @@ def rented_demo(
     Args:
         sweep_file: File of the sweep; a budget is added if it has none.
         runs: Folder of the runs.
-        provider: The cloud: `ec2` or `gcp`.
+        provider: The cloud: `ec2` or `gcp`; or `skypilot`.
         seed: Seed of the faults and the market.
         most_taken: Largest number of revoked machines.
         budget_usd: The budget for a sweep without one, USD.
@@ -120,7 +125,7 @@ def rented_demo(
     assert isinstance(sweep, Sweep)
     if sweep.budget_usd is None:
         sweep = sweep.model_copy(update={"budget_usd": budget_usd})
-    staged = {"ec2": _ec2, "gcp": _gcp}[provider]
+    staged = {"ec2": _ec2, "gcp": _gcp, "skypilot": _skypilot}[provider]
     with staged(runs / "stand-in", seed) as stage:
         machines = stage.machines
         folder = begin_rented(
@@ -184,6 +189,21 @@ def _gcp(folder: Path, seed: int) -> Iterator[Stage]:
             lambda: api.expired.update(api.given),
             lambda: None,
             lambda: api.compute.refusals.sent,
+        )
+
+
+@contextmanager
+def _skypilot(folder: Path, seed: int) -> Iterator[Stage]:
+    prices = until_now(generate_prices(days=_DAYS, seed=seed), time.time())
+    places = {f"{one.cloud}/{one.region}": SkyPilotPlace() for one in {market.place for market in prices.markets}}
+    with skypilot_stand_in(folder, prices, places=places) as (api, machines, settings):
+        api.refusals.launches.extend(_REFUSED_BY_SKYPILOT)
+
+        def silent(is_silent: bool) -> None:
+            api.refusals.is_silent = is_silent
+
+        yield Stage(
+            machines, settings, prices, lambda: silent(True), lambda: silent(False), lambda: api.refusals.sent
         )
 
 

@@ -39,12 +39,14 @@ class SkyRefusals:
         downs: Kind of error with which clusters are not taken down; empty: they are.
         token: The token that requests must have; empty: none.
         is_silent: Whether it answers that it is unavailable.
+        sent: Kinds of errors of launches that were sent, in order.
     """
 
     launches: deque[str] = field(default_factory=deque)
     downs: str = ""
     token: str = ""
     is_silent: bool = False
+    sent: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -195,6 +197,7 @@ class SkyPilotApi:
     def _launch(self, request_id: str, name: str, task: Mapping[str, Any]) -> None:
         kind = self.refusals.launches.popleft() if self.refusals.launches else ""
         if kind:
+            self.refusals.sent.append(kind)
             self._failed(request_id, kind, "Failed to provision \x1b[1mall possible\x1b[0m\nlaunchable resources.")
             return
         self._clusters.setdefault(name, _Cluster(name, task["resources"], task["run"], time.time()))

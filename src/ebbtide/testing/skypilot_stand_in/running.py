@@ -14,7 +14,7 @@ from ebbtide.testing.ec2_stand_in.running import write_credentials
 from ebbtide.testing.skypilot_stand_in.api import SkyPilotApi
 from ebbtide.testing.stand_in.environment import environment_variables
 from ebbtide.testing.stand_in.machines import StandInMachines
-from ebbtide.testing.stand_in.server import LoopbackServer, moto_application
+from ebbtide.testing.stand_in.server import LoopbackServer, moto_application, one_at_a_time
 
 PLACES: Mapping[str, SkyPilotPlace] = {"aws/us-east-1": SkyPilotPlace(), "lambda/us-west-1": SkyPilotPlace()}
 _BUCKET = "stand-in-sky"
@@ -41,7 +41,7 @@ def skypilot_stand_in(
     import boto3
 
     folder.mkdir(parents=True)
-    api, storage = SkyPilotApi(), LoopbackServer(moto_application())
+    api, storage = SkyPilotApi(), LoopbackServer(one_at_a_time(moto_application()))
     prices.write(folder / "prices.parquet")
     given: dict[str, Any] = {
         "places": dict(places),

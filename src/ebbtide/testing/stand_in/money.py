@@ -33,7 +33,11 @@ def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) 
         rented = machine.rented
         if rented.is_spot:
             ending = Ending.REVOKED if machine.taken else Ending.RELEASED
-            usd += billing.bill(prices[rented.market], rented.began_s, machine.ended_s, ending).usd
+            usd += (
+                billing.of(rented.market.cloud)
+                .bill(prices[rented.market], rented.began_s, machine.ended_s, ending)
+                .usd
+            )
             continue
         listed = default_catalogue().on_demand_usd_per_hour(rented.market, rented.began_s)
         assert listed is not None

@@ -51,6 +51,17 @@ def moto_application() -> Application:
     return application
 
 
+def one_at_a_time(application: Application) -> Application:
+    """The application, asked by one thread at a time: moto reads what another is deleting."""
+    lock = threading.Lock()
+
+    def answered(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        with lock:
+            return list(application(environ, start))
+
+    return answered
+
+
 def sent(start: Start, status: str, content: str, kind: str = "text/xml") -> Iterable[bytes]:
     """An answer with some content.
 
