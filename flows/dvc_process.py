@@ -25,6 +25,9 @@ from dvc.utils.strictyaml import load
 from ebbtide._files import replacing, write_text
 from ebbtide.errors import InputError
 
+# Where a night keeps its state, below the project's folder.
+STATE = Path("data/nightly")
+
 _RAN = re.compile(r"^Running stage '([^']+)':?", re.MULTILINE)
 _MARK = "EBBTIDE_DVC_PROCESS"
 _ENDS_S = 10.0

@@ -33,7 +33,7 @@ from ebbtide.live.settings import RUNS
 from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
-from flows.dvc_process import DvcProcess
+from flows.dvc_process import STATE, DvcProcess
 from flows.parameters import parameters as section_of_params
 from flows.pipeline import server
 from flows.task_runner import task_runner
@@ -42,7 +42,6 @@ from flows.train import train
 PRICES = Path("data/prices.parquet")
 SPEEDS_FILE = DEFAULT_BUNDLE / SPEEDS
 ACCEPTED, SET_ASIDE = Path("data/accepted"), Path("data/set-aside")
-STATE = Path("data/nightly")
 _NIGHT = STATE / "night.json"
 _DVC = DvcProcess(STATE)
 REPORTS = Path("reports")

@@ -9,9 +9,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
+
+import psutil
+from flows.dvc_process import STATE, DvcProcess
 
 from ebbtide.errors import InputError
 from pipelines.stage import run_stage
@@ -51,13 +55,32 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stdout.write("ended\n")
     finally:
-        for process in reversed(running):
-            process.terminate()
-        for process in running:
-            try:
-                process.wait(_ENDS_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        _end(running)
+
+
+def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End the server, the worker and a night that is under way; the next night goes on with it."""
+    started = [child for process in running for child in _children(process.pid)]
+    for process in reversed(running):
+        process.terminate()
+    for process in running:
+        try:
+            process.wait(_ENDS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    for child in psutil.wait_procs(started, timeout=1.0)[1]:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    # DVC and its stages have a session of their own: they would wait for the tasks of a server that is gone.
+    DvcProcess(STATE).end_leftovers()
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
 
 
 def _start(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:

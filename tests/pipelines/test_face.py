@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 from tests.pipelines.browser import browser
@@ -73,7 +74,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="module")
-def prefect(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def service(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A server and a worker, with a night every minute, until the first has gone well."""
     port = free_port()
     environment = project.environment | {"PREFECT_HOME": str(tmp_path_factory.mktemp("prefect"))}
@@ -89,15 +92,31 @@ def prefect(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Itera
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for(lambda: nights(url), 600, serve)
-        yield url
+        yield url, serve
     finally:
         serve.terminate()
         try:
             serve.wait(60)
         finally:
-            # Its worker may have a night under way.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(serve.pid, signal.SIGKILL)
+            for process in of_project(project):
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def prefect(service: tuple[str, subprocess.Popen[bytes]]) -> str:
+    return service[0]
+
+
+def of_project(project: Project) -> list[psutil.Process]:
+    """What the service has started, and that in turn."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("EBBTIDE_FOLDER") == str(project.folder):
+                found.append(process)
+    return found
 
 
 def nights(url: str) -> list[str]:
@@ -202,3 +221,15 @@ def look_at_mlflow(project: Project, look: Callable[[str, str, str], None]) -> N
     finally:
         os.killpg(ui.pid, signal.SIGTERM)
         ui.wait(30)
+
+
+def test_a_night_under_way_ends_with_the_service(
+    service: tuple[str, subprocess.Popen[bytes]], project: Project
+) -> None:
+    """The last test of these."""
+    _, serve = service
+    wait_for(lambda: (project.folder / "data" / "nightly" / "dvc-process").exists(), 180, serve)
+    assert any("dvc" in process.cmdline() for process in of_project(project))
+    serve.terminate()
+    assert serve.wait(60) == 0
+    assert of_project(project) == []
