@@ -6,6 +6,7 @@ The pages are Markdown that reads on GitHub as well. What only the site can show
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -16,6 +17,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from docs import diagrams, line_counts, pictures, references  # noqa: E402 (found by the line above)
+
+# Keras looks for TensorFlow where nothing is said.
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 project = "Ebbtide"
 author = "the developers of Ebbtide"
