@@ -119,16 +119,17 @@ def trained_run(folder: Path, left: Any) -> Any:
     return RunFolder(folder / "code" / "runs" / left.user_attrs[RUN])
 
 
-def test_a_machine_that_is_taken_ends_no_trial(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("times", "pause_s"), [(1, 1.5), pytest.param(5, 7.0, marks=pytest.mark.long)])
+def test_a_machine_that_is_taken_ends_no_trial(times: int, pause_s: float, tmp_path: Path) -> None:
     """Its price rises while the trial is trained: it goes on when the price has fallen, and is told once."""
-    market = SpikingMarket(zones=1, first_s=8.0, between_s=8.0, high_s=2.0).local((1,))
-    plain = trials(tmp_path / "code", {0: 4.0}, pause_s=1.5)
+    market = SpikingMarket(zones=1, first_s=8.0, between_s=8.0, high_s=2.0).local((1,) * times)
+    plain = trials(tmp_path / "code", {0: 4.0}, pause_s=pause_s)
     options = {**plain.options, "prices": market.prices, "start": market.start_s, "speed": market.speed}
     study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
     SpotTrials(plain.work, plain.space, OneAZone(), options=options).optimize(study, 1)
     (done,) = study.trials
     assert (done.state, done.value) == (TrialState.COMPLETE, 1.0)
-    assert done.user_attrs[REVOCATIONS] == 1
+    assert done.user_attrs[REVOCATIONS] == times
     assert done.intermediate_values == {step: 9.0 - step for step in range(1, 9)}
 
 
