@@ -93,10 +93,15 @@ class SkyPilotApi:
             self._go_on()
             return list(self._clusters)
 
-    def stop_node(self, name: str) -> None:
-        """Have the node of a cluster stop, which stays listed."""
+    def show(self, name: str, status: str) -> None:
+        """Have a cluster listed with another status, such as `STOPPED`."""
         with self._lock:
-            self._clusters[name].status = "STOPPED"
+            self._clusters[name].status = status
+
+    def take_away(self, name: str) -> None:
+        """Have a cluster gone, as the next look at its cloud finds it after a revocation."""
+        with self._lock:
+            del self._clusters[name]
 
     # As the machines see it.
 

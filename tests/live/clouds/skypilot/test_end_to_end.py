@@ -212,12 +212,45 @@ def test_a_node_that_has_stopped_is_revoked_and_what_is_left_taken_down(
     cloud.launch(WANTED)
     only(cloud, LeaseState.RUNNING)
     (name,) = api.names()
-    api.stop_node(name)
+    api.show(name, "STOPPED")
     # One that has begun since has never seen it up.
     fresh = SkyPilotCloud("run-1", settings, prices)
     only(fresh, LeaseState.REVOKED)
     only(cloud, LeaseState.REVOKED)
+    (before,) = cloud.instances()
     wait_for(lambda: not api.names())
+    (after,) = cloud.instances()
+    assert (after.state, after.ended_s) == (before.state, before.ended_s)
+
+
+def test_one_in_trouble_is_not_given_up_at_once(
+    rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may lose sight of a machine that trains on."""
+    api, cloud, _ = rented
+    cloud.launch(WANTED)
+    only(cloud, LeaseState.RUNNING)
+    (name,) = api.names()
+    api.show(name, "INIT")
+    only(cloud, LeaseState.RUNNING)
+    api.show(name, "UP")
+    only(cloud, LeaseState.RUNNING)
+    monkeypatch.setattr(sky_cloud, "_NOT_UP_S", 0.3)
+    api.show(name, "INIT")
+    only(cloud, LeaseState.REVOKED)
+    wait_for(lambda: not api.names())
+
+
+def test_one_that_is_taken_before_it_was_seen_was_taken(
+    rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings],
+) -> None:
+    api, cloud, _ = rented
+    cloud.launch(WANTED)
+    wait_for(lambda: [one.id for one in api.running()])
+    api.take_away(api.names()[0])
+    only(cloud, LeaseState.REVOKED)
+    (found,) = cloud.instances()
+    assert found.started_s <= found.running_s <= found.ended_s
 
 
 def test_a_launch_under_way_is_given_up(rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.names import Names
-from ebbtide.live.clouds.skypilot.api import SkyApi
+from ebbtide.live.clouds.skypilot.api import SkyApi, SkyRequest
 from ebbtide.live.clouds.skypilot.settings import SkyPilotSettings
 from ebbtide.live.clouds.skypilot.task import task_yaml
 from ebbtide.live.clouds.warnings import RepeatedWarnings
@@ -45,6 +45,8 @@ _USERS = frozenset(
 _AGAIN_S = 15.0
 # A cluster that is still there so long after its end was requested has not ended, seconds.
 _GONE_S = 60.0
+# A cluster that was up and is in trouble counts as taken after so long, seconds: it may only be out of sight.
+_NOT_UP_S = 120.0
 # A launch of which the server has neither a cluster nor a request has failed after so long, seconds.
 _APPEARS_S = 60.0
 
@@ -75,6 +77,7 @@ class SkyPilotCloud:
         self._launched_s: dict[str, float] = {}
         self._downed_s: dict[str, float] = {}
         self._asked_again_s: dict[str, float] = {}
+        self._not_up_s: dict[str, float] = {}
         self._warnings = RepeatedWarnings(_LOGGER)
 
     @property
@@ -114,14 +117,14 @@ class SkyPilotCloud:
         self._launched_s[token] = self.now_s
 
     def terminate(self, token: str) -> float | None:
+        name = self._names.name(token)
+        cluster = self._cluster(name)
         known = self._known.get(token)
         if known is not None and not math.isnan(known.ended_s):
             return known.ended_s
         if token in self._downed_s:
-            # It is there still: what `instances` asks for again.
+            # Where it is there still, `instances` asks again.
             return self._downed_s[token]
-        name = self._names.name(token)
-        cluster = self._cluster(name)
         is_coming = self._give_up_launch(name)
         if cluster is None and not is_coming and token not in self._launched_s:
             return None
@@ -176,19 +179,27 @@ class SkyPilotCloud:
             return self._ended(token, cluster, now_s)
         if cluster is None:
             return self._missing(token, before, now_s)
+        if before is not None and not math.isnan(before.ended_s):
+            self._end_left(token, cluster)
+            return before
         began_s = float(cluster.get("launched_at") or now_s)
         state = str(cluster.get("status"))
         if state == "UP":
+            self._not_up_s.pop(token, None)
             seen_s = before.running_s if before is not None else math.nan
             running_s = max(now_s if math.isnan(seen_s) else seen_s, began_s)
             return Instance(token, LeaseState.RUNNING, began_s, running_s, math.nan)
         was_up = before is not None and not math.isnan(before.running_s)
         if was_up or cluster.get("cluster_ever_up"):
-            # It was up, and is not: its node was taken, or has stopped, and what is left of it is taken down.
-            self._end_left(token, cluster)
             up = Instance(token, LeaseState.RUNNING, began_s, began_s, math.nan)
-            return self._revoked(before if before is not None and was_up else up, now_s)
-        failed = self._failed_launch(token, now_s)
+            found = before if before is not None and was_up else up
+            since_s = self._not_up_s.setdefault(token, now_s)
+            if state != "STOPPED" and now_s - since_s < _NOT_UP_S:
+                return found
+            # Its node was taken, or has stopped: what is left of it is taken down.
+            self._end_left(token, cluster)
+            return self._revoked(found, since_s)
+        failed = self._failed_launch(token, now_s, has_cluster=True)
         if failed is not None:
             self._end_left(token, cluster)
             return failed
@@ -210,17 +221,23 @@ class SkyPilotCloud:
         """A machine that has no cluster: it was taken, its launch failed, or it has none yet."""
         if before is not None and not math.isnan(before.running_s):
             return before if not math.isnan(before.ended_s) else self._revoked(before, now_s)
-        failed = self._failed_launch(token, now_s)
+        failed = self._failed_launch(token, now_s, has_cluster=False)
         if failed is not None:
             return failed
         return before or Instance(token, LeaseState.REQUESTED, math.nan, math.nan, math.nan)
 
-    def _revoked(self, before: Instance, now_s: float) -> Instance:
+    def _revoked(self, before: Instance, ended_s: float) -> Instance:
         why = "SkyPilot's cluster is gone or not up any more: its machine was taken"
-        return replace(before, state=LeaseState.REVOKED, ended_s=now_s, why=why)
+        return replace(before, state=LeaseState.REVOKED, ended_s=max(ended_s, before.started_s), why=why)
 
-    def _failed_launch(self, token: str, now_s: float) -> Instance | None:
-        """A machine whose launch has failed; None: it has not.
+    def _taken_unseen(self, token: str, launch: SkyRequest, now_s: float) -> Instance:
+        """A machine that was up between two looks, and has gone."""
+        began_s = launch.created_s
+        up_s = max(launch.finished_s or began_s, began_s)
+        return self._revoked(Instance(token, LeaseState.RUNNING, began_s, up_s, math.nan), max(now_s, up_s))
+
+    def _failed_launch(self, token: str, now_s: float, *, has_cluster: bool) -> Instance | None:
+        """A machine whose launch has failed, or was in vain; None: it may still come.
 
         Raises:
             InputError: It failed for a reason that only the user can change.
@@ -232,8 +249,10 @@ class SkyPilotCloud:
                 return None
             return self._fail(token, "SkyPilot has forgotten the request, and has no cluster of it")
         last = launches[-1]
-        if not last.is_done or last.status == "SUCCEEDED":
+        if not last.is_done:
             return None
+        if last.status == "SUCCEEDED":
+            return None if has_cluster else self._taken_unseen(token, last, now_s)
         kind, said = self._api.failure(last.request_id)
         if kind in _USERS:
             raise InputError(f"SkyPilot will not rent as it is asked to: {kind}: {said}")
@@ -243,7 +262,7 @@ class SkyPilotCloud:
     def _cluster(self, name: str) -> Mapping[str, Any] | None:
         return next((one for one in self._api.clusters() if one["name"] == name), None)
 
-    def _launches(self, name: str) -> list[Any]:
+    def _launches(self, name: str) -> list[SkyRequest]:
         return [one for one in self._api.requests(name) if one.what == _LAUNCH and one.cluster == name]
 
     def _give_up_launch(self, name: str) -> bool:
