@@ -17,6 +17,9 @@ EbbtideError
 │   ├── DamagedInputError        what a needed job has stored cannot be had
 │   ├── DamagedTileError         the bytes of a matrix's tile are not those that were written
 │   └── SupersededWriterError    another writer has taken over the training
+├── JournalError                 a run's journal cannot be written or read
+│   ├── JournalAwayError         the database server that keeps it does not answer
+│   └── UnusableJournalError     it is damaged, or its database does not allow what is needed
 ├── TrainingError                a program of the user's failed
 └── InternalError                a defect of Ebbtide's
 ```

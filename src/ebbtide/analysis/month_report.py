@@ -15,7 +15,7 @@ from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError, InputError, unknown_name
 from ebbtide.live.account_book import Account, AccountBook, account_name
 from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of, state_now
 from ebbtide.live.settings import RunFolder, known_runs
 from ebbtide.live.storage import object_store
@@ -172,7 +172,7 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
 
 
 def _rows_of_journal(folder: RunFolder, month: str, name: str) -> list[dict[str, Any]]:
-    journal = Journal(folder.journal, read_only=True)
+    journal = journal_of(folder, read_only=True)
     kept, figures = journal.run(decisions=False), journal.figures()
     if kept is None or figures is None:
         return []

@@ -26,6 +26,7 @@ from typing import NoReturn
 import typer
 
 from ebbtide.errors import CloudError, InputError, PolicyError, StorageError, TrainingError
+from ebbtide.live.journal_database import JournalAwayError, JournalError
 
 FAILED = 1
 BAD_INPUT = 2
@@ -70,6 +71,7 @@ _EXTRAS = {
     "pipeline": ("prefect", "dvc", "mlflow", "sqlalchemy", "cronsim"),
     "plots": ("plotly", "matplotlib", "jinja2"),
     "portfolio": ("cvxopt",),
+    "postgres": ("psycopg",),
     "ui": ("fastapi", "uvicorn", "prometheus_client", "starlette"),
 }
 
@@ -135,7 +137,11 @@ def _code_and_problem(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, f"{told} (see `{command} --help`)"
     if isinstance(error, _ClickException):
         return BAD_INPUT, error.format_message()  # type: ignore[attr-defined]
-    if isinstance(error, (ConnectionError, TimeoutError, CloudError, StorageError, *_service_errors())):
+    if isinstance(error, JournalError) and not isinstance(error, JournalAwayError):
+        return INPUT_OUTPUT, f"the run's journal cannot be used: {error}"
+    if isinstance(
+        error, (ConnectionError, TimeoutError, CloudError, StorageError, JournalAwayError, *_service_errors())
+    ):
         return UNAVAILABLE, str(error) or type(error).__name__
     if isinstance(error, sqlite3.Error):
         return INPUT_OUTPUT, f"a database cannot be used: {error}"

@@ -35,7 +35,7 @@ from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.collected_speeds import Rates, rates_of
 from ebbtide.live.handle import Run
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 from ebbtide.live.measured_speed import speed_text
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
@@ -106,6 +106,13 @@ class Kept:
     track: Annotated[
         str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
     ] = ""
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep its journal in Postgres, postgresql://HOST/DATABASE; by default of EBBTIDE_JOURNAL.",
+        ),
+    ] = None
     spells: SpellsOption = None
     models: ModelsOption = None
     runs: RunsOption = RUNS
@@ -180,6 +187,7 @@ def run_command(
         "speed": source.speed,
         "runs": kept.runs,
         "store": kept.store,
+        "journal": kept.journal,
         "machines": rented.machines,
         "parameters": parameters,
         **paid.as_options(),  # type: ignore[typeddict-item]
@@ -285,8 +293,7 @@ def _print_speed(folder: RunFolder, work: Runnable) -> None:
 
 
 def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
-    journal = Journal(folder.journal) if folder.journal.exists() else None
-    kept = journal.run(decisions=False) if journal else None
+    kept = journal_of(folder, read_only=True).run(decisions=False)
     rates = rates_of([folder], sweep.name)
     if kept is None or rates == Rates():
         return

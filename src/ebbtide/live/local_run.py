@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sqlite3
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,8 @@ from ebbtide.live.clouds.local.client import (
 )
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
+from ebbtide.live.journal_database import JournalError
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
@@ -218,6 +218,7 @@ def begin_local(
         options,
         seed,
         dict(parameters or {}),
+        new.journal,
     )
     prices.write(folder.path / _PRICES)
     if market.availability:
@@ -289,9 +290,9 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
     outcome = controller.run(on_progress)
     running = machines_running(cloud_place(folder))
     bills = cloud.end()
-    with suppress(sqlite3.Error):
+    with suppress(JournalError):
         # Whatever it did not answer to, a local cloud that has ended leaves no machine.
-        Journal(folder.journal).keep({"unended": {}})
+        journal_of(folder).keep({"unended": {}})
     return Ended(outcome, tuple(bills), running)
 
 

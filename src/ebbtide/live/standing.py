@@ -15,7 +15,7 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import TrialRecord, leases_on, trial_id_of
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.money import Money, money_of, orphans_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import LiveSettings, RunFolder
@@ -160,7 +160,7 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     Raises:
         InputError: There is no such run, or its journal cannot be read.
     """
-    journal = Journal(folder.journal, read_only=True)
+    journal = journal_of(folder, read_only=True)
     phase = phase_of(journal)
     state, pid = state_now(folder, phase)
     kept, figures = journal.run(decisions=False), journal.figures()

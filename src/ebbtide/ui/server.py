@@ -22,6 +22,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from ebbtide._json import finite
 from ebbtide.errors import EbbtideError, InputError
 from ebbtide.live.explaining import told_of
+from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import State
 from ebbtide.live.settings import UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
 from ebbtide.live.standing import RunStanding, standing_of
@@ -175,20 +176,19 @@ def _unchanged(view: str, look: Callable[[RunFolder], Any]) -> Callable[[RunFold
     return kept
 
 
-def _stamp(folder: RunFolder) -> tuple[tuple[int, int], ...]:
-    """When a run's journal was last written, and its size."""
-    files = (folder.journal, folder.journal.with_name(f"{folder.journal.name}-wal"))
-    return tuple((one.stat().st_mtime_ns, one.stat().st_size) for one in files if one.exists())
+def _stamp(folder: RunFolder) -> tuple[int, ...]:
+    """Differs whenever a run's journal was written."""
+    return journal_of(folder, read_only=True).stamp()
 
 
-def _keep(key: tuple[str, str], stamp: tuple[tuple[int, int], ...], content: Any) -> None:
+def _keep(key: tuple[str, str], stamp: tuple[int, ...], content: Any) -> None:
     if len(_KEPT) >= _MOST_KEPT:
         _KEPT.clear()
     _KEPT[key] = stamp, content
 
 
 # By folder and view: when the journal was last written, and what was seen then.
-_KEPT: dict[tuple[str, str], tuple[tuple[tuple[int, int], ...], Any]] = {}
+_KEPT: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
 _MOST_KEPT = 256
 # A run in one of these states changes only when somebody resumes it, which is written into its journal.
 _OVER = frozenset({State.FINISHED, State.FAILED})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -35,6 +34,7 @@ from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.controller import Controller
+from ebbtide.live.journal_database import JournalError
 from ebbtide.live.machine_ends import MachineEnds
 from ebbtide.live.machine_list import MachineList
 from ebbtide.live.machine_requests import MachineRequests
@@ -208,7 +208,7 @@ def _a_full_disk_ends_the_run() -> _Broken:
         moments = self._moments()
         try:
             self._journal.keep(states, moments)
-        except sqlite3.OperationalError as error:
+        except JournalError as error:
             raise InputError(f"the run's journal cannot be written: {error}") from None
         self._moments_kept += len(moments)
 
