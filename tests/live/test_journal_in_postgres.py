@@ -21,7 +21,7 @@ import pytest
 from tests.postgres import PostgresServer, free_port
 
 from ebbtide.errors import InputError
-from ebbtide.live import journal_postgres
+from ebbtide.live import journal_postgres, postgres_connection
 from ebbtide.live.changes import Changes, Record
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.journal import Journal, check_database, journal_of, reserve
@@ -240,11 +240,13 @@ def relay(port: int, hangs: threading.Event) -> Iterator[int]:
 def test_a_network_that_hangs_is_like_a_server_that_is_away(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_postgres, "ANSWER_S", 0.5)
-    monkeypatch.setattr(journal_postgres, "CONNECT_S", 2)
+    monkeypatch.setattr(postgres_connection, "ANSWER_S", 0.5)
+    monkeypatch.setattr(postgres_connection, "CONNECT_S", 2)
+    monkeypatch.setattr(postgres_connection, "AWAY_S", 0.5)
     hangs = threading.Event()
     with relay(postgres.port, hangs) as port:
-        journal = Journal(PostgresPlace.of(f"postgresql://ebbtide@127.0.0.1:{port}/postgres", new_run()))
+        place = PostgresPlace.of(f"postgresql://ebbtide@127.0.0.1:{port}/postgres", new_run())
+        journal = Journal(place)
         with journal.controlled():
             journal.keep({"phase": 1})
             hangs.set()
@@ -254,6 +256,11 @@ def test_a_network_that_hangs_is_like_a_server_that_is_away(
                 with pytest.raises(JournalAwayError, match="does not answer"):
                     journal.keep({"phase": 2})
                 assert time.monotonic() - began_s < longest_s
+            # Who looks at many runs does not wait for each.
+            began_s = time.monotonic()
+            with pytest.raises(JournalAwayError, match="does not answer"):
+                Journal(place, read_only=True).state("phase")
+            assert time.monotonic() - began_s < 0.4
             hangs.clear()
             journal.keep({"phase": 3})
         assert journal.state("phase") == 3

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +37,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.collected_speeds import Rates, rates_of
 from ebbtide.live.handle import Run
 from ebbtide.live.journal import journal_of
+from ebbtide.live.journal_database import JournalError
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 from ebbtide.live.measured_speed import speed_text
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
@@ -288,8 +290,10 @@ def _print_list(listed: JobList, folder: Path, policy: str) -> None:
 
 def _print_speed(folder: RunFolder, work: Runnable) -> None:
     """Print the measured speed of each job in the form that job files for `plan` and `backtest` need."""
-    for sweep in work.parts:
-        _print_speed_of(folder, sweep, work)
+    # How the run ended is said already, and why its journal cannot be read.
+    with suppress(JournalError):
+        for sweep in work.parts:
+            _print_speed_of(folder, sweep, work)
 
 
 def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:

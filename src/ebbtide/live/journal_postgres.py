@@ -5,38 +5,34 @@ one, and a second is refused. A session may be lost while its controller lives, 
 controller has a number as well, and a write of one with an older number is refused: no two of them mix their
 states, whatever becomes of sessions.
 
-Every answer is waited for within limits, so that a network that hangs is like a server that is away.
+Every answer is waited for within limits (`postgres_connection`): a network that hangs is like a server that is
+away.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg import IsolationLevel, errors
-from psycopg.conninfo import conninfo_to_dict
+from psycopg import IsolationLevel
 
 from ebbtide.errors import InputError
+from ebbtide.live import postgres_connection
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.journal_address import PostgresPlace
-from ebbtide.live.journal_database import TABLES, JournalAwayError, JournalError, Table, UnusableJournalError
+from ebbtide.live.journal_database import TABLES, Table, UnusableJournalError
+from ebbtide.live.postgres_connection import answering, connected, within
 from ebbtide.live.settings import check_schema_version
 
 # Of the tables, which all runs share; each run's content has a version of its own. Counted up whenever an older
 # Ebbtide would misread them, or write what a newer one misreads.
 LAYOUT_VERSION = 1
 
-# Seconds until it counts as away: that connects, that ends a statement on the server, that sends its data, and in
-# which a whole transaction must be done.
-CONNECT_S, STATEMENT_S, SEND_S, ANSWER_S = 5, 15.0, 10.0, 20.0
-# Seconds to wait for others who write: of a controller, which asks again; and of everybody else.
-_LOCK_S, _PATIENT_LOCK_S = 1.0, 10.0
+# Seconds to wait for others who write, with patience.
+_PATIENT_LOCK_S = 10.0
 # A session of a killed process is over a moment later.
 _HELD_FOR_S, _LOOK_AGAIN_S = 2.0, 0.1
 # The first number of our advisory locks, by which others of the same database are not ours.
@@ -229,12 +225,12 @@ class PostgresDatabase:
     @contextmanager
     def _transaction(self, *, reads: bool = False) -> Iterator[psycopg.Connection]:
         """A transaction, in the session of the controller or in a short one."""
-        with self._answering():
-            connection = self._kept or self._connected()
+        with answering(self._place):
+            connection = self._kept or connected(self._place, asks_always=self._is_controlling)
             if self._is_controlling:
                 self._kept = connection
             try:
-                with _within(connection, ANSWER_S):
+                with within(connection, postgres_connection.ANSWER_S):
                     if self._controller is not None and not self._has_lock:
                         # Our own earlier session may still hold it. What counts is the number.
                         self._has_lock = _locked(connection, self._lock)
@@ -252,50 +248,6 @@ class PostgresDatabase:
         if self._kept is not None:
             self._kept.close()
         self._kept, self._has_lock = None, False
-
-    def _connected(self) -> psycopg.Connection:
-        send_ms = f"{SEND_S * 1000:.0f}"
-        ours = {
-            "connect_timeout": str(CONNECT_S),
-            "tcp_user_timeout": send_ms,
-            "keepalives_idle": "5",
-            "keepalives_interval": "5",
-            "keepalives_count": "2",
-            "application_name": f"ebbtide {self._run}"[:63],
-        }
-        given = conninfo_to_dict(self._place.address)
-        connection = psycopg.connect(
-            **{**ours, **given, "client_encoding": "utf8"},  # type: ignore[arg-type]
-            autocommit=True,
-            # Poolers between us and the server do not know of prepared statements.
-            prepare_threshold=None,
-        )
-        with _within(connection, ANSWER_S):
-            connection.execute(
-                f"set statement_timeout = {STATEMENT_S * 1000:.0f}; set lock_timeout = {_LOCK_S * 1000:.0f}; "
-                # So that the server, too, sees within a minute that a host is gone, and lets its lock go.
-                f"set tcp_keepalives_idle = 20; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 4; "
-                # A commit is on the server's disk before it returns.
-                "select set_config('synchronous_commit', 'on', false) "
-                "where current_setting('synchronous_commit') in ('off', 'local')".encode()
-            )
-        return connection
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Postgres's errors as ours."""
-        try:
-            yield
-        except (errors.DiskFull, errors.LockNotAvailable, errors.ReadOnlySqlTransaction) as error:
-            raise JournalError(f"{self.place}: {_line(error)}") from None
-        except (errors.DeadlockDetected, errors.SerializationFailure) as error:
-            raise JournalError(f"{self.place}: {_line(error)}") from None
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            raise JournalAwayError(
-                f"the journal's database at {self._place.name} does not answer: {_line(error)}"
-            ) from None
-        except psycopg.Error as error:
-            raise UnusableJournalError(f"{self.place}: {_line(error)}") from None
 
 
 class PostgresSession:
@@ -383,32 +335,6 @@ def _locked(connection: psycopg.Connection, number: int) -> bool:
     return bool(row and row[0])
 
 
-@contextmanager
-def _within(connection: psycopg.Connection, limit_s: float) -> Iterator[None]:
-    """Cut the connection if the block takes longer: whatever it waits for ends with an error then."""
-    timer = threading.Timer(limit_s, _cut(connection))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        # Not while it looks at a connection that is closed next.
-        timer.join()
-
-
-def _cut(connection: psycopg.Connection) -> Callable[[], None]:
-    def cut() -> None:
-        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
-            end.shutdown(socket.SHUT_RDWR)
-
-    return cut
-
-
 def _kept(value: Any) -> Any:
     """A value as Postgres takes it, whose texts have no character of code 0."""
     return value.replace("\0", "") if isinstance(value, str) else value
-
-
-def _line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

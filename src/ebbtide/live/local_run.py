@@ -26,7 +26,7 @@ from ebbtide.live.clouds.local.client import (
     start_local_cloud,
 )
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, OnProgress, Programs
+from ebbtide.live.controller import Controller, OnProgress, Outside, Programs
 from ebbtide.live.journal import journal_of
 from ebbtide.live.journal_database import JournalError
 from ebbtide.live.phase import LOCK
@@ -265,6 +265,8 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
 def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Ended:
     """Run a new run, or resume one, until it ends; then end its cloud."""
     settings = folder.settings
+    # Nothing is begun that its journal could not tell of.
+    outside = Outside.of(folder)
     cloud = local_cloud(folder)
     speed = settings.options["speed"]
     agent = AgentConfig(
@@ -286,6 +288,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         agent,
         Programs(MTTR_S / speed, code=_code(folder)),
         Pace(_POLL_S, missing_s=0.0),
+        outside,
     )
     outcome = controller.run(on_progress)
     running = machines_running(cloud_place(folder))
