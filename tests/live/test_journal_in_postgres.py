@@ -281,14 +281,36 @@ def test_a_row_that_another_process_has_locked_is_asked_for_again(
         assert Journal(place, read_only=True).state("phase") == 1
 
 
-def test_a_database_where_nothing_may_be_made_is_told_of(postgres: PostgresServer) -> None:
-    address = postgres.make(f"closed-{secrets.token_hex(4)}")
-    role = f"reader_{secrets.token_hex(4)}"
+def test_what_roles_may_do(postgres: PostgresServer) -> None:
+    """As docs/how-to.md says: to look needs no more than to read, and to run no more than to write."""
+    address = postgres.make(f"roles-{secrets.token_hex(4)}")
+    reader, writer = (f"{kind}_{secrets.token_hex(4)}" for kind in ("reader", "writer"))
+    owned, run = PostgresPlace.of(address, new_run()), new_run()
+    read, written = (
+        PostgresPlace.of(address.replace("ebbtide@", f"{role}@"), owned.run) for role in (reader, writer)
+    )
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute(f"create role {role} login".encode())
-    with pytest.raises(UnusableJournalError, match="permission denied") as caught:
-        check_database(address.replace("ebbtide@", f"{role}@"))
-    assert not caught.value.is_passing
+        connection.execute(f"create role {reader} login; create role {writer} login".encode())
+        # Nothing may be made.
+        with pytest.raises(UnusableJournalError, match="permission denied") as caught:
+            check_database(read.address)
+        assert not caught.value.is_passing
+        Journal(owned).keep({"phase": 1}, [(0.0, "start", 0, 0, "")])
+        connection.execute(
+            f"grant usage on schema ebbtide to {reader}, {writer}; "
+            f"grant select on all tables in schema ebbtide to {reader}, {writer}; "
+            f"grant insert, update, delete on all tables in schema ebbtide to {writer}".encode()
+        )
+    looked = Journal(read, read_only=True)
+    assert (looked.state("phase"), len(looked.moments()), looked.is_controlled()) == (1, 1, False)
+    with pytest.raises(UnusableJournalError, match="permission denied"):
+        Journal(PostgresPlace.of(read.address, run))
+    journal = Journal(PostgresPlace.of(written.address, run))
+    with journal.controlled():
+        journal.keep(
+            {"phase": 2}, [(0.0, "start", 0, 0, "")], Changes([Record("engine", 0, {})]), [("a", 1.0, 2.0)]
+        )
+        assert Journal(PostgresPlace.of(read.address, run), read_only=True).is_controlled()
 
 
 def test_a_server_that_is_away_is_named_in_one_line() -> None:

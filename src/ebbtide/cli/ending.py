@@ -5,7 +5,7 @@
 | 1 | the user's training failed, or machines could not be ended |
 | 2 | bad input: a wrong option, file, field or policy; a path that does not exist or is not allowed |
 | 3 | `plan`: the budget or the deadline cannot be kept |
-| 69 | a cloud or service does not answer, or refused |
+| 69 | a cloud or service does not answer, or refused; so a journal's server |
 | 70 | a bug in Ebbtide |
 | 71 | out of memory |
 | 74 | reading or writing failed: disk full, a journal that cannot be written |
