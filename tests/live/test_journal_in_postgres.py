@@ -324,6 +324,12 @@ def test_a_server_that_is_away_is_named_in_one_line() -> None:
         assert "\n" not in told
 
 
+def test_a_server_that_refuses_is_told_of_as_it_says(postgres: PostgresServer) -> None:
+    place = PostgresPlace.of(postgres.address_of("none-of-that-name"), "one")
+    with pytest.raises(JournalAwayError, match=f"at {place.name} lets nobody in: .* does not exist$"):
+        Journal(place)
+
+
 SECRET = "h8rdToGuess"
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 from psycopg import IsolationLevel
+from psycopg.pq import TransactionStatus
 
 from ebbtide.errors import InputError
 from ebbtide.live import postgres_connection
@@ -241,7 +242,8 @@ class PostgresDatabase:
             finally:
                 if connection is not self._kept:
                     connection.close()
-                elif connection.closed:
+                elif connection.info.transaction_status is not TransactionStatus.IDLE:
+                    # It is lost, or in the middle of something that was broken off.
                     self._drop()
 
     def _drop(self) -> None:

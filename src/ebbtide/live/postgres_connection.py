@@ -137,7 +137,9 @@ def answering(place: PostgresPlace) -> Iterator[None]:
 
 
 def _away_error(place: PostgresPlace, error: psycopg.Error) -> JournalAwayError:
-    return JournalAwayError(f"the journal's database at {place.name} does not answer: {_line(error)}")
+    # It answers, and refuses: no such database, a wrong password, too many sessions, or it is just starting.
+    does = "lets nobody in" if "FATAL:" in str(error) else "does not answer"
+    return JournalAwayError(f"the journal's database at {place.name} {does}: {_line(error)}")
 
 
 def _cut(connection: psycopg.Connection) -> Callable[[], None]:
