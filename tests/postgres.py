@@ -136,6 +136,15 @@ def postgres_server() -> Iterator[PostgresServer]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def ended_sessions(server: PostgresServer, run: str) -> None:
+    """End every session of a run's controller, as a network does that is cut."""
+    with psycopg.connect(server.address, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = %s",
+            (f"ebbtide {run}",),
+        )
+
+
 def free_port() -> int:
     """A port on loopback where nobody listens."""
     with socket.socket() as one:

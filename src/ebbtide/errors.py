@@ -156,6 +156,26 @@ class SupersededWriterError(CheckpointError):
     """Another writer has taken over the training."""
 
 
+class JournalError(EbbtideError):
+    """A run's journal cannot be written or read.
+
+    Attributes:
+        is_passing: Whether the same may succeed later: the disk is full, or somebody else has locked it.
+    """
+
+    is_passing = True
+
+
+class JournalAwayError(JournalError):
+    """The database server that keeps the journal does not answer, or lets nobody in."""
+
+
+class UnusableJournalError(JournalError):
+    """It is damaged, or its database does not allow what is needed: to ask again does not help."""
+
+    is_passing = False
+
+
 class TrainingError(EbbtideError):
     """A user's program failed: which trials, their exit codes and their last lines, where they are known.
 

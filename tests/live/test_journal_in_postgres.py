@@ -18,15 +18,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.postgres import PostgresServer, free_port
+from tests.postgres import PostgresServer, ended_sessions, free_port
 
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalAwayError, JournalError, UnusableJournalError
 from ebbtide.live import journal_postgres, postgres_connection
 from ebbtide.live.changes import Changes, Record
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.journal import Journal, check_database, journal_of, reserve
 from ebbtide.live.journal_address import JOURNAL, PostgresPlace, journal_address
-from ebbtide.live.journal_database import METRICS, JournalAwayError, JournalError, UnusableJournalError
+from ebbtide.live.journal_database import METRICS
 from ebbtide.live.journal_postgres import LAYOUT_VERSION, PostgresDatabase
 from ebbtide.live.settings import LiveSettings, RunFolder
 
@@ -38,15 +38,6 @@ def new_run() -> str:
 @pytest.fixture
 def place(postgres: PostgresServer) -> PostgresPlace:
     return PostgresPlace.of(postgres.address, new_run())
-
-
-def ended_sessions(server: PostgresServer, run: str) -> None:
-    """End every session of a run's controller, as a network does that is cut."""
-    with psycopg.connect(server.address, autocommit=True) as connection:
-        connection.execute(
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = %s",
-            (f"ebbtide {run}",),
-        )
 
 
 def test_runs_of_one_database_are_kept_apart(postgres: PostgresServer) -> None:

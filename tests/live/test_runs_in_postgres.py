@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.live.commands import SILENT, User, user
-from tests.postgres import PostgresServer, free_port
+from tests.live.commands import User, user
+from tests.postgres import PostgresServer, ended_sessions, free_port
 
 import ebbtide as eb
 from ebbtide.live.clouds.local.server import bills_of
@@ -145,9 +145,11 @@ def test_nothing_is_rented_where_the_server_is_away_at_the_start(
     assert not someone.runs.exists()
 
 
-def test_a_second_controller_of_a_copied_folder_is_refused(someone: User, postgres: PostgresServer) -> None:
-    """As on another host, which does not see the lock of the folder."""
-    someone.write(trials=1, program=SILENT, every_h=5.0)
+def test_a_second_controller_is_refused_and_one_that_lost_its_session_is_taken_over(
+    someone: User, postgres: PostgresServer
+) -> None:
+    """By a copy of the folder: as on another host, which does not see the lock of the folder."""
+    someone.write(trials=1, steps=200, every_h=5.0)
     controller = someone.start_run("--journal", postgres.address)
     someone.wait(lambda: someone.trains())
     name = someone.run.path.name
@@ -160,10 +162,27 @@ def test_a_second_controller_of_a_copied_folder_is_refused(someone: User, postgr
     assert (code, f"run {name} has a controller already (on another host" in errors) == (2, True)
     with pytest.raises(eb.InputError, match="has a controller already"):
         eb.resume(name, runs=other.runs)
+    # Its host is suspended, the server ends its session, and another host goes on.
+    controller.send_signal(signal.SIGSTOP)
+    try:
+        ended_sessions(postgres, name)
+        code, out, _ = other.do("status", name, "--json")
+        assert (code, json.loads(out)["state"]) == (0, "controller gone")
+        code, out, errors = other.do("resume")
+        assert code == 0, errors
+    finally:
+        controller.send_signal(signal.SIGCONT)
+        # Its policy's machines are of another local cloud than those of the copy.
+        _, errors = controller.communicate(timeout=60)
+    assert controller.returncode == 2
+    assert "another controller has taken this run over" in errors.splitlines()[-1]
+    journal = journal_of(someone.run, read_only=True)
+    assert journal.state("outcome")["finished"]
+    assert journal.state("phase")["state"] == "finished"
+    moments = journal.moments()
+    assert len(set(moments)) == len(moments)
     code, _, errors = someone.do("down")
     assert code == 0, errors
-    controller.communicate(timeout=30)
-    assert other.do("status", name, "--json")[1].count('"state": "down"') == 1
 
 
 def test_python_begins_runs_there_and_two_of_one_name_are_refused(

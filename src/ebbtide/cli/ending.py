@@ -25,8 +25,15 @@ from typing import NoReturn
 
 import typer
 
-from ebbtide.errors import CloudError, InputError, PolicyError, StorageError, TrainingError
-from ebbtide.live.journal_database import JournalAwayError, JournalError
+from ebbtide.errors import (
+    CloudError,
+    InputError,
+    JournalAwayError,
+    JournalError,
+    PolicyError,
+    StorageError,
+    TrainingError,
+)
 
 FAILED = 1
 BAD_INPUT = 2

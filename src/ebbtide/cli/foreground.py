@@ -20,10 +20,9 @@ from ebbtide._terminal import PlainConsole
 from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import snapshot
-from ebbtide.errors import CloudGoneError, InputError
+from ebbtide.errors import CloudGoneError, InputError, JournalAwayError, JournalError
 from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.live.journal import journal_of
-from ebbtide.live.journal_database import JournalAwayError, JournalError
 from ebbtide.live.phase import (
     State,
     StopRequest,

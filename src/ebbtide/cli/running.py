@@ -30,14 +30,13 @@ from ebbtide.cli.options import (
     terminal,
 )
 from ebbtide.cli.runs import RunArgument, RunsOption
-from ebbtide.errors import InputError, unknown_name
+from ebbtide.errors import InputError, JournalError, unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.collected_speeds import Rates, rates_of
 from ebbtide.live.handle import Run
 from ebbtide.live.journal import journal_of
-from ebbtide.live.journal_database import JournalError
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 from ebbtide.live.measured_speed import speed_text
 from ebbtide.live.run import PROVIDERS, RunOptions, begin

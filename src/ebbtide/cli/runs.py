@@ -16,10 +16,9 @@ from ebbtide._terminal import visible
 from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import EbbtideError, InputError
+from ebbtide.errors import EbbtideError, InputError, JournalError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.journal import journal_of
-from ebbtide.live.journal_database import JournalError
 from ebbtide.live.money import seconds, settled_figures
 from ebbtide.live.phase import (
     OVER,

@@ -14,7 +14,7 @@ from typing import Any
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore
-from ebbtide.errors import CloudError, InputError
+from ebbtide.errors import CloudError, InputError, JournalError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.account_lines import WallClock, lines_of
@@ -26,7 +26,6 @@ from ebbtide.live.changes import NOTHING, ChangeLog
 from ebbtide.live.claims import Claim, SupersededError
 from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment, journal_of
-from ebbtide.live.journal_database import JournalError
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.price_log import PriceLog
 from ebbtide.live.runtime import RUNTIME, Runtime

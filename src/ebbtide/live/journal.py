@@ -13,20 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._json import misfit
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalAwayError, JournalError
 from ebbtide.live.changes import DECISIONS, NOTHING, Changes, Record, joined, split
 from ebbtide.live.journal_address import PostgresPlace
-from ebbtide.live.journal_database import (
-    METRICS,
-    MOMENTS,
-    PRICES,
-    RECORDS,
-    STATE,
-    JournalAwayError,
-    JournalDatabase,
-    JournalError,
-    Session,
-)
+from ebbtide.live.journal_database import METRICS, MOMENTS, PRICES, RECORDS, STATE, JournalDatabase, Session
 from ebbtide.live.journal_sqlite import SqliteDatabase
 from ebbtide.live.price_log import PricePoint
 from ebbtide.live.settings import RunFolder, check_schema_version

@@ -11,28 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ebbtide.errors import EbbtideError
-
-
-class JournalError(EbbtideError):
-    """A run's journal cannot be written or read.
-
-    Attributes:
-        is_passing: Whether the same may succeed later: the disk is full, or somebody else has locked it.
-    """
-
-    is_passing = True
-
-
-class JournalAwayError(JournalError):
-    """The database server that keeps the journal does not answer, or lets nobody in."""
-
-
-class UnusableJournalError(JournalError):
-    """It is damaged, or its database does not allow what is needed: to ask again does not help."""
-
-    is_passing = False
-
 
 @dataclass(frozen=True)
 class Table:

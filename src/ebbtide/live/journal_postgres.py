@@ -20,11 +20,11 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, UnusableJournalError
 from ebbtide.live import postgres_connection
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.journal_address import PostgresPlace
-from ebbtide.live.journal_database import TABLES, Table, UnusableJournalError
+from ebbtide.live.journal_database import TABLES, Table
 from ebbtide.live.postgres_connection import answering, connected, within
 from ebbtide.live.settings import check_schema_version
 

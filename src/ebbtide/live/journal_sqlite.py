@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebbtide.live.journal_database import TABLES, JournalError, Table, UnusableJournalError
+from ebbtide.errors import JournalError, UnusableJournalError
+from ebbtide.live.journal_database import TABLES, Table
 
 _WAIT_S, _WRITE_WAIT_S = 10.0, 1.0
 

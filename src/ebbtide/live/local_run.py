@@ -12,7 +12,7 @@ from typing import Any
 
 from ebbtide._utc import to_epoch_s
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.live.agent.config import AgentConfig
@@ -28,7 +28,6 @@ from ebbtide.live.clouds.local.client import (
 from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Outside, Programs
 from ebbtide.live.journal import journal_of
-from ebbtide.live.journal_database import JournalError
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store

@@ -17,8 +17,8 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
+from ebbtide.errors import JournalAwayError, JournalError, UnusableJournalError
 from ebbtide.live.journal_address import PostgresPlace
-from ebbtide.live.journal_database import JournalAwayError, JournalError, UnusableJournalError
 
 # Seconds until it counts as away: that connects, that ends a statement on the server, that sends its data, and in
 # which a whole transaction must be done.

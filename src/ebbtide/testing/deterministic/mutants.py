@@ -20,7 +20,7 @@ from unittest.mock import patch
 from ebbtide._cores import in_processes
 from ebbtide._files import write_text
 from ebbtide.engine.engine import Engine
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalError
 from ebbtide.live import agent_training, mailboxes
 from ebbtide.live.agent.agent import Agent
 from ebbtide.live.agent.messages import MessageLog, Unreadable
@@ -34,7 +34,6 @@ from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.controller import Controller
-from ebbtide.live.journal_database import JournalError
 from ebbtide.live.machine_ends import MachineEnds
 from ebbtide.live.machine_list import MachineList
 from ebbtide.live.machine_requests import MachineRequests

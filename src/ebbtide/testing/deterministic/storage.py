@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide.errors import MissingObjectError, StorageError
+from ebbtide.errors import JournalError, MissingObjectError, StorageError
 from ebbtide.live.changes import NOTHING, Changes, Record, joined
 from ebbtide.live.journal import Journal, Moment
-from ebbtide.live.journal_database import JournalError
 from ebbtide.live.object_keys import checked_key
 from ebbtide.live.price_log import PricePoint
 from ebbtide.live.snapshots import Figures, RunSnapshot
