@@ -71,7 +71,7 @@ class Session(Protocol):
         """Rows in the order in which they were written; none, where there is no such table yet.
 
         Args:
-            table: Where they are.
+            table: The table in which they are.
             condition: What holds of them, in SQL with `?` for each value; empty: all are meant.
             values: Values in the condition.
         """

@@ -97,7 +97,7 @@ def within(connection: psycopg.Connection, limit_s: float) -> Iterator[None]:
     """Cut the connection if the block takes longer: whatever it waits for ends with an error then.
 
     Args:
-        connection: What is cut.
+        connection: The connection that is cut then.
         limit_s: Seconds for the whole block.
     """
     timer = threading.Timer(limit_s, _cut(connection))

@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ebbtide._json import finite
-from ebbtide.errors import EbbtideError, InputError
+from ebbtide.errors import EbbtideError, InputError, JournalAwayError
 from ebbtide.live.explaining import told_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import State
@@ -56,6 +56,10 @@ def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
+
+    @app.exception_handler(JournalAwayError)
+    async def away(_request: Request, error: JournalAwayError) -> Response:
+        return _json({"error": str(error)}, status=503)
 
     @app.exception_handler(InputError)
     async def wrong(_request: Request, error: InputError) -> Response:
@@ -138,11 +142,12 @@ def _read(runs: Path, run: str, look: Callable[[RunFolder], Any]) -> Any:
 
     Raises:
         InputError: There is no such run, or it cannot be read.
+        JournalAwayError: The server that keeps its journal does not answer.
     """
     folder = find_run(runs, run)
     try:
         return look(folder)
-    except InputError:
+    except (InputError, JournalAwayError):
         raise
     except _DAMAGED as error:
         raise InputError(f"run {run} {UNREADABLE}: {' '.join(str(error).split())}") from None
