@@ -55,6 +55,28 @@ def test_runs_of_one_database_are_kept_apart(postgres: PostgresServer) -> None:
             assert session.rows(METRICS) == [(0, 1, number + 0.5)]
 
 
+def test_a_database_without_tables_has_no_run(postgres: PostgresServer) -> None:
+    place = PostgresPlace.of(postgres.make(f"empty-{secrets.token_hex(4)}"), new_run())
+    journal = Journal(place, read_only=True)
+    with journal.connected():
+        assert (journal.run(), journal.state("phase"), journal.moments(), journal.prices()) == (None, None, [], {})
+        assert (journal.is_controlled(), journal.stamp()) == (False, ())
+    Journal(place).keep({"phase": 1})
+    assert journal.state("phase") == 1
+
+
+def test_what_is_read_together_needs_one_connection(place: PostgresPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    Journal(place).keep({"phase": 1})
+    made, connect = [], psycopg.connect
+    monkeypatch.setattr(psycopg, "connect", lambda *args, **options: made.append(1) or connect(*args, **options))
+    journal = Journal(place, read_only=True)
+    with journal.connected():
+        assert (journal.state("phase"), journal.figures(), journal.run()) == (1, None, None)
+    assert len(made) == 1
+    assert journal.state("phase") == 1
+    assert len(made) == 2
+
+
 def test_a_run_that_is_removed_is_gone_from_every_table(postgres: PostgresServer, place: PostgresPlace) -> None:
     journal = Journal(place)
     journal.keep({"phase": 1}, [(0.0, "start", 0, 0, "")], Changes([Record("engine", 0, {})]), [("a", 1.0, 2.0)])

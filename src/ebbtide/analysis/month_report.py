@@ -173,14 +173,15 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
 
 def _rows_of_journal(folder: RunFolder, month: str, name: str) -> list[dict[str, Any]]:
     journal = journal_of(folder, read_only=True)
-    kept, figures = journal.run(decisions=False), journal.figures()
+    with journal.connected():
+        kept, figures, phase = journal.run(decisions=False), journal.figures(), phase_of(journal)
     if kept is None or figures is None:
         return []
     settings, accounting = folder.settings, Accounting.of(folder)
     engine = kept["engine"]
     leases = [lease_of(values) for values in engine["leases"]]
     lines = lines_of(ledger_of(engine), leases, dict(figures["open_usd"]), WallClock.of(figures))
-    state, _ = state_now(folder, phase_of(journal))
+    state, _ = state_now(folder, phase)
     account = Account(
         *(name, settings.run, month, accounting.owner, accounting.tags, settings.provider),
         *(settings.policy, str(state), 0.0, 0, 0.0, 0.0),

@@ -24,7 +24,8 @@ def told_of(folder: RunFolder) -> Told:
         InputError: Nothing has been decided yet, or the journal cannot be read.
     """
     journal = journal_of(folder, read_only=True)
-    kept, figures = journal.run(), journal.figures()
+    with journal.connected():
+        kept, figures = journal.run(), journal.figures()
     if kept is None:
         raise InputError(f"run {folder.path.name} has decided nothing yet")
     engine = kept["engine"]

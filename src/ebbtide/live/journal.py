@@ -71,6 +71,10 @@ class Journal:
             session.put(PRICES, prices)
             _write(session, changes)
 
+    def connected(self) -> AbstractContextManager[None]:
+        """Use one connection for all that is read inside the `with` block."""
+        return self._database.connected()
+
     def controlled(self) -> AbstractContextManager[None]:
         """Be the only controller that writes to it inside the `with` block, as far as its database can tell.
 

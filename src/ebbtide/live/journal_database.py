@@ -100,6 +100,9 @@ class JournalDatabase(Protocol):
             patient: Whether to wait for others who write; else whoever writes asks again.
         """
 
+    def connected(self) -> AbstractContextManager[None]:
+        """Use one connection for all that is done inside the `with` block, where there are connections."""
+
     def controlled(self) -> AbstractContextManager[None]:
         """Be the only controller that writes, as far as the database can tell.
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg import IsolationLevel
+from psycopg import IsolationLevel, errors
 from psycopg.pq import TransactionStatus
 
 from ebbtide.errors import InputError, UnusableJournalError
@@ -25,7 +25,7 @@ from ebbtide.live import postgres_connection
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.journal_address import PostgresPlace
 from ebbtide.live.journal_database import TABLES, Table
-from ebbtide.live.postgres_connection import answering, connected, within
+from ebbtide.live.postgres_connection import answering, within
 from ebbtide.live.settings import check_schema_version
 
 # Of the tables, which all runs share; each run's content has a version of its own. Counted up whenever an older
@@ -38,6 +38,9 @@ _PATIENT_LOCK_S = 10.0
 _HELD_FOR_S, _LOOK_AGAIN_S = 2.0, 0.1
 # The first number of our advisory locks, by which others of the same database are not ours.
 _LOCKS = 0x45626274
+
+# Nobody has made the tables yet.
+_NO_TABLES = (errors.UndefinedTable, errors.InvalidSchemaName)
 
 _MADE_ONCE = "select pg_advisory_xact_lock(%s, 0)"
 _RUNS = """
@@ -68,9 +71,11 @@ class PostgresDatabase:
 
     def __init__(self, place: PostgresPlace) -> None:
         self._place, self._run = place, place.run
-        # Of a controller: its session, its number, the number of its run's lock, and whether it holds that.
-        self._is_controlling = False
+        # A connection that is kept for the next transaction, and whether one is.
         self._kept: psycopg.Connection | None = None
+        self._keeps = False
+        # Of a controller: its number, the number of its run's lock, and whether its session holds that.
+        self._is_controlling = False
         self._controller: int | None = None
         self._lock, self._has_lock = 0, False
         # How many events of the run are written; None: that was not asked yet.
@@ -121,11 +126,7 @@ class PostgresDatabase:
     def reading(self) -> Iterator[PostgresSession | None]:
         """A transaction that changes nothing; None: there is no such run."""
         with self._transaction(reads=True) as connection:
-            row = None
-            if self._layout(connection) is not None:
-                row = connection.execute(
-                    "select version from ebbtide.runs where run = %s", (self._run,)
-                ).fetchone()
+            row = self._row(connection, "version")
             yield None if row is None else PostgresSession(connection, self._run, row[0])
 
     @contextmanager
@@ -155,13 +156,24 @@ class PostgresDatabase:
             self._events = session.events
 
     @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Use one connection for all that is done inside the `with` block."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
+            self._drop()
+
+    @contextmanager
     def controlled(self) -> Iterator[None]:
         """Hold the run's lock in a session of its own, and be the controller with the newest number.
 
         Raises:
             InputError: Another controller holds the lock.
         """
-        self._is_controlling, self._events = True, None
+        self._keeps = self._is_controlling = True
+        self._events = None
         try:
             until_s = time.monotonic() + _HELD_FOR_S
             while not self._takes_lock():
@@ -180,26 +192,24 @@ class PostgresDatabase:
             self._controller = int(row[0])
             yield
         finally:
-            self._is_controlling, self._controller = False, None
+            self._keeps = self._is_controlling = False
+            self._controller = None
             self._drop()
 
     def is_controlled(self) -> bool:
         """Whether a controller holds the run's lock, on whatever host."""
         with self._transaction(reads=True) as connection:
-            if self._layout(connection) is None:
+            try:
+                row = connection.execute(_IS_CONTROLLED, (self._run, _LOCKS)).fetchone()
+            except _NO_TABLES:
                 return False
-            row = connection.execute(_IS_CONTROLLED, (self._run, _LOCKS)).fetchone()
         return bool(row and row[0])
 
     def stamp(self) -> tuple[int, ...]:
         """How many controllers the run has had, and how often it was written."""
         with self._transaction(reads=True) as connection:
-            if self._layout(connection) is None:
-                return ()
-            row = connection.execute(
-                "select controller, writes from ebbtide.runs where run = %s", (self._run,)
-            ).fetchone()
-        return () if row is None else tuple(row)
+            row = self._row(connection, "controller, writes")
+        return row or ()
 
     def _takes_lock(self) -> bool:
         with self._transaction() as connection:
@@ -208,6 +218,24 @@ class PostgresDatabase:
             self._lock = int(row[0])
             self._has_lock = _locked(connection, self._lock)
         return self._has_lock
+
+    def _row(self, connection: psycopg.Connection, columns: str) -> tuple[Any, ...] | None:
+        """Columns of the run's row; None: there is no such run.
+
+        Raises:
+            InputError: A newer Ebbtide made the tables.
+        """
+        query = (
+            f"select layout, {columns} from (select max(version) as layout from ebbtide.layout) as known "
+            "left join ebbtide.runs on run = %s"
+        )
+        try:
+            found = connection.execute(query.encode(), (self._run,)).fetchone()
+        except _NO_TABLES:
+            return None
+        assert found is not None
+        check_schema_version(found[0], LAYOUT_VERSION, self.place)
+        return None if found[1] is None else tuple(found[1:])
 
     def _layout(self, connection: psycopg.Connection) -> int | None:
         """The version of the tables; None: there are none.
@@ -227,8 +255,8 @@ class PostgresDatabase:
     def _transaction(self, *, reads: bool = False) -> Iterator[psycopg.Connection]:
         """A transaction, in the session of the controller or in a short one."""
         with answering(self._place):
-            connection = self._kept or connected(self._place, asks_always=self._is_controlling)
-            if self._is_controlling:
+            connection = self._kept or postgres_connection.connected(self._place, asks_always=self._is_controlling)
+            if self._keeps:
                 self._kept = connection
             try:
                 with within(connection, postgres_connection.ANSWER_S):

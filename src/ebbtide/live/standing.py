@@ -161,9 +161,11 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
         InputError: There is no such run, or its journal cannot be read.
     """
     journal = journal_of(folder, read_only=True)
-    phase = phase_of(journal)
-    state, pid = state_now(folder, phase)
-    kept, figures = journal.run(decisions=False), journal.figures()
+    with journal.connected():
+        phase = phase_of(journal)
+        state, pid = state_now(folder, phase)
+        kept, figures = journal.run(decisions=False), journal.figures()
+        unended = journal.state("unended")
     orphans = orphans_of(folder) if state is State.GONE else None
     if kept is not None and orphans is not None:
         figures, ended = orphans
@@ -177,7 +179,7 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
         phase,
         state,
         pid,
-        journal.state("unended") or {},
+        unended or {},
         catalogue,
     )
 

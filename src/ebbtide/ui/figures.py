@@ -58,13 +58,9 @@ class RunFigures:
             InputError: The journal cannot be read.
         """
         journal = journal_of(folder, read_only=True)
-        return cls(
-            runnable(folder.settings.sweep),
-            journal.run(decisions=False),
-            journal.figures(),
-            journal.prices(),
-            folder.catalogue,
-        )
+        with journal.connected():
+            kept, figures, prices = journal.run(decisions=False), journal.figures(), journal.prices()
+        return cls(runnable(folder.settings.sweep), kept, figures, prices, folder.catalogue)
 
     def curves(self) -> dict[str, Any]:
         """The metric of each trial by step, and where those that are best so far are predicted to end."""
