@@ -378,6 +378,50 @@ def test_a_password_has_other_places() -> None:
     )
 
 
+def test_passwords_are_found_where_libpq_looks(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = f"ann_{secrets.token_hex(4)}"
+    with psycopg.connect(postgres.address, autocommit=True) as connection:
+        connection.execute(f"create role {role} login password '{SECRET}' superuser".encode())
+        rules = postgres.folder / "pg_hba.conf"
+        rules.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        connection.execute("select pg_reload_conf()")
+    address = f"postgresql://{role}@127.0.0.1:{postgres.port}/postgres"
+    run = new_run()
+    place = PostgresPlace.of(address, run)
+
+    def refusal() -> str:
+        with pytest.raises(JournalAwayError, match="lets nobody in|no password supplied") as caught:
+            Journal(place)
+        return str(caught.value)
+
+    until_s = time.monotonic() + 5.0
+    while time.monotonic() < until_s:
+        with suppress(AssertionError, pytest.fail.Exception):
+            refusal()
+            break
+        time.sleep(0.05)
+    monkeypatch.setenv("PGPASSWORD", f"not-{SECRET}")
+    assert SECRET not in refusal()
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    Journal(place).keep({"phase": 1})
+    monkeypatch.delenv("PGPASSWORD")
+    passwords = tmp_path / "passwords"
+    passwords.write_text(f"127.0.0.1:*:*:{role}:{SECRET}\n")
+    passwords.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(passwords))
+    assert Journal(place, read_only=True).state("phase") == 1
+    monkeypatch.delenv("PGPASSFILE")
+    services = tmp_path / "services"
+    words = {"host": "127.0.0.1", "port": postgres.port, "dbname": "postgres", "user": role, "password": SECRET}
+    services.write_text("\n".join(["[ours]", *(f"{name}={value}" for name, value in words.items())]) + "\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    served = PostgresPlace.of(journal_address("postgresql://?service=ours"), run)
+    assert SECRET not in repr(served)
+    assert Journal(served, read_only=True).state("phase") == 1
+
+
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
