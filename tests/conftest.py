@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import ebbtide as eb
+from ebbtide.live.journal_address import PostgresPlace
+from tests.postgres import Places, PostgresServer, binary, postgres_server
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
@@ -89,3 +92,22 @@ def aws_server() -> Iterator[str]:
     host, port = moto.get_host_and_port()
     yield f"http://{host}:{port}"
     moto.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server of Postgres on this machine; whoever stops it starts it again."""
+    if binary("initdb") is None or binary("postgres") is None:
+        pytest.skip("the programs initdb and postgres are not here: on Debian, the package postgresql")
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def journal_place(request: pytest.FixtureRequest, tmp_path: Path) -> Places:
+    """Places of new journals by their names, in a folder or in a database."""
+    if request.param == "sqlite":
+        return lambda name: tmp_path / f"{name}.sqlite"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    mark = secrets.token_hex(6)
+    return lambda name: PostgresPlace.of(server.address, f"{name}-{mark}")

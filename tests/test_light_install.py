@@ -112,6 +112,7 @@ def test_what_needs_an_extra_names_it(place: Path) -> None:
         (["ui", "--port", "0"], "ui"),
         (["reproduce", "--help"], "plots"),
         (["run", "--track", "sqlite:///mlflow.db", "--", "python", "train.py"], "pipeline"),
+        (["run", "--journal", "postgresql://127.0.0.1/runs", "--", "python", "train.py"], "postgres"),
     ):
         done = program(place, "-m", "ebbtide.cli.main", *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), (words, done.stderr)

@@ -17,6 +17,9 @@ EbbtideError
 │   ├── DamagedInputError        what a needed job has stored cannot be had
 │   ├── DamagedTileError         the bytes of a matrix's tile are not those that were written
 │   └── SupersededWriterError    another writer has taken over the training
+├── JournalError                 a run's journal cannot be written or read
+│   ├── JournalAwayError         the database server that keeps it does not answer
+│   └── UnusableJournalError     it is damaged, or its database does not allow what is needed
 ├── TrainingError                a program of the user's failed
 └── InternalError                a defect of Ebbtide's
 ```
@@ -151,6 +154,26 @@ class DamagedCheckpointError(CheckpointError):
 
 class SupersededWriterError(CheckpointError):
     """Another writer has taken over the training."""
+
+
+class JournalError(EbbtideError):
+    """A run's journal cannot be written or read.
+
+    Attributes:
+        is_passing: Whether the same may succeed later: the disk is full, or somebody else has locked it.
+    """
+
+    is_passing = True
+
+
+class JournalAwayError(JournalError):
+    """The database server that keeps the journal does not answer, or lets nobody in."""
+
+
+class UnusableJournalError(JournalError):
+    """It is damaged, or its database does not allow what is needed: to ask again does not help."""
+
+    is_passing = False
 
 
 class TrainingError(EbbtideError):

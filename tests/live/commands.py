@@ -20,7 +20,7 @@ from tests.live.sweeps import flapping, sweep
 from ebbtide.cli.main import main
 from ebbtide.live.agent.left_processes import MACHINE, processes_with
 from ebbtide.live.agent_state import leases_on
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.local_run import end_local
 from ebbtide.live.settings import RunFolder, known_runs
 
@@ -84,7 +84,7 @@ class User:
 
     def trains(self, trials: int = 1) -> bool:
         """Whether so many are on machines."""
-        kept = Journal(self.run.journal, read_only=True).run() if list(self.runs.glob("*/run.json")) else None
+        kept = journal_of(self.run, read_only=True).run() if list(self.runs.glob("*/run.json")) else None
         return kept is not None and sum(bool(leases_on(trial)) for trial in kept["provider"]["trials"]) >= trials
 
     def wait(self, condition: Callable[[], object], within_s: float = 40.0) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.live.sweeps import START_S, A
+from tests.postgres import Places
 
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.snapshot import snapshot
@@ -102,9 +103,9 @@ def test_what_could_not_be_written_is_given_again(tmp_path: Path) -> None:
     assert again.metrics == [(3, 7, 1 / 8), (3, 8, 1 / 9)]
 
 
-def test_all_that_was_written_is_the_whole_state(tmp_path: Path) -> None:
+def test_all_that_was_written_is_the_whole_state(tmp_path: Path, journal_place: Places) -> None:
     draw = random.Random(4)
-    run, journal = Run(tmp_path / "store"), Journal(tmp_path / "journal.sqlite")
+    run, journal = Run(tmp_path / "store"), Journal(journal_place("journal"))
     ledger = run.engine._accounts.ledger
     for round_ in range(60):
         number = draw.randrange(TRIALS)
@@ -125,13 +126,13 @@ def test_all_that_was_written_is_the_whole_state(tmp_path: Path) -> None:
             run.log.written()
             assert plain(journal.run()) == run.state()
             # A reader has it, too, and a controller that begins anew writes it as it is.
-            assert plain(Journal(tmp_path / "journal.sqlite", read_only=True).run()) == run.state()
+            assert plain(Journal(journal_place("journal"), read_only=True).run()) == run.state()
     state = run.state()
-    Journal(tmp_path / "anew.sqlite").keep({}, changes=split(state))
-    assert plain(Journal(tmp_path / "anew.sqlite").run()) == state
+    Journal(journal_place("anew")).keep({}, changes=split(state))
+    assert plain(Journal(journal_place("anew")).run()) == state
 
 
-def test_nothing_written_is_no_run(tmp_path: Path) -> None:
+def test_nothing_written_is_no_run(journal_place: Places) -> None:
     assert joined([], []) is None
-    assert Journal(tmp_path / "journal.sqlite").run() is None
-    assert Journal(tmp_path / "none.sqlite", read_only=True).run() is None
+    assert Journal(journal_place("journal")).run() is None
+    assert Journal(journal_place("none"), read_only=True).run() is None

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.markets import C3, R3, START_S, history, job
+from tests.postgres import Places
 
 from ebbtide.engine.engine import Engine
 from ebbtide.live.journal import Journal
@@ -22,13 +23,13 @@ from ebbtide.testing.scripted import Scripted
 PRICES = history({C3: [(0, 0.1), (500, 0.2), (1500, 0.1), (3000, 0.15)], R3: [(0, 0.05)]})
 
 
-def test_each_change_is_found_once(tmp_path: Path) -> None:
+def test_each_change_is_found_once(journal_place: Places) -> None:
     rule = billing_preset("gcp-spot")
     market = ReplayedMarket(PRICES, PRICES.start_s, rule)
     policy = Scripted({Wake.START: lambda _view, _event: [Request(C3, job=0)]}, frozenset({Wake.SAVED}))
     found: list[list[PricePoint]] = []
     looks = {"refused": 1}
-    journal = Journal(tmp_path / "journal.sqlite")
+    journal = Journal(journal_place("journal"))
 
     def keep(engine: Engine) -> None:
         log = logs.setdefault("log", PriceLog(engine))

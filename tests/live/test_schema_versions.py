@@ -11,8 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 from tests.live.sweeps import A
+from tests.postgres import Place, Places
 
 from ebbtide.engine.snapshot import SNAPSHOT_VERSION, event_values
 from ebbtide.errors import InputError
@@ -24,7 +26,7 @@ from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks
 from ebbtide.live.agent_state import Stretch, StretchRecord, TrialRecord
 from ebbtide.live.changes import split
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import Journal, check_database
 from ebbtide.live.mailboxes import MailboxRecord
 from ebbtide.live.measured_speed import Seen, SpeedRecord
 from ebbtide.live.settings import LiveSettings, RunFolder
@@ -58,18 +60,39 @@ OLD_RUN = {
 }
 
 
-def old_journal(path: Path, version: int = 0) -> Path:
-    with closing(sqlite3.connect(path)) as database, database:
+def old_journal(place: Place, version: int = 0) -> Place:
+    states = {"run": json.dumps(OLD_RUN), "outcome": "null"}
+    if not isinstance(place, Path):
+        check_database(place.address)
+        with psycopg.connect(place.address) as connection:
+            connection.execute("insert into ebbtide.runs (run, version) values (%s, %s)", (place.run, version))
+            for name, content in states.items():
+                connection.execute("insert into ebbtide.state values (%s, %s, %s)", (place.run, name, content))
+        return place
+    with closing(sqlite3.connect(place)) as database, database:
         database.execute("create table state (name text primary key, content text not null)")
-        database.execute("insert into state values ('run', ?)", (json.dumps(OLD_RUN),))
-        database.execute("insert into state values ('outcome', 'null')")
+        database.executemany("insert into state values (?, ?)", states.items())
         database.execute(f"pragma user_version = {version}")
-    return path
+    return place
 
 
-def version_of(path: Path) -> int:
-    with closing(sqlite3.connect(path)) as database:
-        return int(database.execute("pragma user_version").fetchone()[0])
+def rows(place: Place, query: str) -> list[tuple[Any, ...]]:
+    """What a query gives, as the database has it."""
+    if not isinstance(place, Path):
+        with psycopg.connect(place.address) as connection:
+            found = connection.execute(
+                query.replace("rowid", "place").replace("from ", "from ebbtide.").replace("true", "run = %s"),
+                (place.run,),
+            )
+            return found.fetchall()
+    with closing(sqlite3.connect(place)) as database:
+        return database.execute(query).fetchall()
+
+
+def version_of(place: Place) -> int:
+    if not isinstance(place, Path):
+        return int(rows(place, "select version from runs where true")[0][0])
+    return int(rows(place, "pragma user_version")[0][0])
 
 
 def check_migrated(run: Any) -> None:
@@ -92,37 +115,37 @@ def check_migrated(run: Any) -> None:
     assert (run["engine"]["leases"], run["engine"]["version"]) == ([], SNAPSHOT_VERSION)
 
 
-def test_a_journal_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
-    path = old_journal(tmp_path / "journal.sqlite")
+def test_a_journal_without_a_version_is_migrated_as_it_is_read(journal_place: Places) -> None:
+    path = old_journal(journal_place("journal"))
     check_migrated(Journal(path, read_only=True).run())
     assert version_of(path) == 0
 
 
-def test_a_journal_without_a_version_is_migrated_in_the_file_when_a_controller_opens_it(tmp_path: Path) -> None:
-    path = old_journal(tmp_path / "journal.sqlite")
+def test_a_journal_without_a_version_is_migrated_in_the_file_when_a_controller_opens_it(
+    journal_place: Places,
+) -> None:
+    path = old_journal(journal_place("journal"))
     check_migrated(Journal(path).run())
     assert version_of(path) == journals.SCHEMA_VERSION
     # Written as this version does: a record a thing.
     assert Journal(path).state("run") is None
-    with closing(sqlite3.connect(path)) as database:
-        kinds = database.execute("select kind from records order by rowid").fetchall()
-        metrics = database.execute("select * from metrics").fetchall()
+    kinds = rows(path, "select kind from records where true order by rowid")
     assert kinds == [("engine",), ("provider",), ("trials",), ("mailboxes",)]
-    assert metrics == [(0, 5, 0.5)]
+    assert rows(path, "select job_id, step, value from metrics where true") == [(0, 5, 0.5)]
     assert Journal(path).state("outcome") is None
     assert Journal(path).moments() == []
 
 
-def test_a_provider_s_record_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) -> None:
+def test_a_provider_s_record_without_a_version_is_migrated_as_it_is_read(journal_place: Places) -> None:
     """Journals of this schema version, from before the provider's part had a version of its own."""
-    path = tmp_path / "journal.sqlite"
+    path = journal_place("journal")
     Journal(path).keep({"run": OLD_RUN})
     check_migrated(Journal(path, read_only=True).run())
 
 
 @pytest.mark.parametrize(("part", "version"), [("provider", PROVIDER_VERSION), ("engine", SNAPSHOT_VERSION)])
-def test_a_newer_part_of_a_run_is_refused_in_one_line(tmp_path: Path, part: str, version: int) -> None:
-    path = tmp_path / "journal.sqlite"
+def test_a_newer_part_of_a_run_is_refused_in_one_line(journal_place: Places, part: str, version: int) -> None:
+    path = journal_place("journal")
     Journal(path).keep({"run": OLD_RUN | {part: OLD_RUN[part] | {"version": version + 1}}})
     with pytest.raises(InputError) as caught:
         Journal(path).run()
@@ -132,7 +155,7 @@ def test_a_newer_part_of_a_run_is_refused_in_one_line(tmp_path: Path, part: str,
     )
 
 
-def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
+def test_a_provider_s_state_survives_a_file(tmp_path: Path, journal_place: Places) -> None:
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=1.0)
     kept = migrated(json.loads(json.dumps(OLD_RUN["provider"]))) | {
         "leases": [0],
@@ -147,8 +170,8 @@ def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
         "quarantine": [{"machine": "run-m0000", "key": "k", "why": "is torn", "content": "{"}],
         "out": [event_values(Event(Wake.SAVED, 3.0, job_id=0))],
     }
-    Journal(tmp_path / "journal.sqlite").keep({}, changes=split(OLD_RUN | {"provider": kept}))
-    run = Journal(tmp_path / "journal.sqlite").run()
+    Journal(journal_place("journal")).keep({}, changes=split(OLD_RUN | {"provider": kept}))
+    run = Journal(journal_place("journal")).run()
     assert run is not None
     cloud: Any = SimpleNamespace(now_s=9.0)
     agent = AgentConfig("run", "", str(tmp_path), "")
@@ -164,24 +187,25 @@ def test_a_provider_s_state_survives_a_file(tmp_path: Path) -> None:
     assert {field.name for field in fields(Stretch)} == set(StretchRecord.__annotations__)
 
 
-def test_a_new_journal_has_the_version(tmp_path: Path) -> None:
-    path = tmp_path / "journal.sqlite"
+def test_a_new_journal_has_the_version(journal_place: Places) -> None:
+    path = journal_place("journal")
     Journal(path).keep({"run": {"provider": {}}})
     assert version_of(path) == journals.SCHEMA_VERSION
     assert Journal(path, read_only=True).state("run") == {"provider": {}}
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_newer_journal_is_refused_in_one_line(tmp_path: Path, *, read_only: bool) -> None:
-    path = old_journal(tmp_path / "journal.sqlite", version=9)
-    before = path.read_bytes()
+def test_a_newer_journal_is_refused_in_one_line(journal_place: Places, *, read_only: bool) -> None:
+    path = old_journal(journal_place("journal"), version=9)
+    before = path.read_bytes() if isinstance(path, Path) else rows(path, "select * from state where true")
     with pytest.raises(InputError) as caught:
         Journal(path, read_only=read_only).state("run")
     assert str(caught.value) == (
         f"{path}: has schema version 9, and this Ebbtide reads versions up to {journals.SCHEMA_VERSION}; "
         "upgrade ebbtide"
     )
-    assert path.read_bytes() == before
+    after = path.read_bytes() if isinstance(path, Path) else rows(path, "select * from state where true")
+    assert after == before
 
 
 def test_run_json_has_the_version_and_reads_back(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.test_running import command
+from tests.postgres import free_port
 from tests.ui.made_run import made_run
 
 from ebbtide.live.phase import controlling
+from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.ui.server import app_for
 
 
@@ -47,6 +49,18 @@ def test_it_says_what_status_says(runs: Path, client: TestClient, capsys: pytest
 def test_a_damaged_run_hides_no_other(client: TestClient) -> None:
     found = {one["run"]: one["state"] for one in client.get("/api/runs").json()}
     assert found == {"damaged": "cannot be read", "made": "controller gone"}
+
+
+def test_a_run_whose_journal_s_server_is_away_is_there_later(tmp_path: Path) -> None:
+    address = f"postgresql://127.0.0.1:{free_port()}/runs"
+    RunFolder(tmp_path / "away").begin(
+        LiveSettings("away", "local", "reactive", {}, "/", "/", {}, journal=address)
+    )
+    client = TestClient(app_for(tmp_path), base_url="http://localhost")
+    for path in ("/api/runs/away", "/api/runs/away/curves"):
+        found = client.get(path)
+        assert (found.status_code, "does not answer" in found.json()["error"]) == (503, True)
+    assert [one["state"] for one in client.get("/api/runs").json()] == ["cannot be read"]
 
 
 def test_no_runs_are_no_error(tmp_path: Path) -> None:

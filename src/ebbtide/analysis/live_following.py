@@ -21,7 +21,7 @@ from ebbtide.analysis.live_series import (
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.snapshots import RunSnapshot
@@ -48,7 +48,7 @@ class Follower:
         self._work = runnable(self._settings.sweep)
         self._runs, self._parent = kept["runs"], kept["parent"]
         self._log, self._client = log, client
-        self._journal = Journal(folder.journal, read_only=True)
+        self._journal = journal_of(folder, read_only=True)
         self._stretches: dict[str, int] = {}
         self._has_metric: set[str] = set()
         self._ours: dict[str, bool] = {}

@@ -29,7 +29,7 @@ from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.handle import KEPT_MODELS
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.money import money_of
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.storage import object_store
@@ -61,7 +61,7 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[s
         InputError: The URI holds a password.
     """
     _check_uri(uri)
-    journal = Journal(folder.journal)
+    journal = journal_of(folder)
     if journal.state("tracking") is not None:
         resume_tracking(folder)
         return
@@ -176,7 +176,7 @@ def end_tracking(folder: RunFolder) -> None:
         folder: Folder of a live run whose controller has ended.
     """
     kept = _kept(folder)
-    journal = Journal(folder.journal)
+    journal = journal_of(folder)
     outcome = journal.state("outcome")
     if kept is None or outcome is None:
         return
@@ -339,7 +339,7 @@ def _status(is_done: bool, has_failed: bool) -> str:
 
 
 def _kept(folder: RunFolder) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = Journal(folder.journal).state("tracking")
+    found: dict[str, Any] | None = journal_of(folder).state("tracking")
     return found
 
 

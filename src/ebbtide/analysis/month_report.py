@@ -15,7 +15,7 @@ from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError, InputError, unknown_name
 from ebbtide.live.account_book import Account, AccountBook, account_name
 from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of, state_now
 from ebbtide.live.settings import RunFolder, known_runs
 from ebbtide.live.storage import object_store
@@ -172,15 +172,16 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
 
 
 def _rows_of_journal(folder: RunFolder, month: str, name: str) -> list[dict[str, Any]]:
-    journal = Journal(folder.journal, read_only=True)
-    kept, figures = journal.run(decisions=False), journal.figures()
+    journal = journal_of(folder, read_only=True)
+    with journal.connected():
+        kept, figures, phase = journal.run(decisions=False), journal.figures(), phase_of(journal)
     if kept is None or figures is None:
         return []
     settings, accounting = folder.settings, Accounting.of(folder)
     engine = kept["engine"]
     leases = [lease_of(values) for values in engine["leases"]]
     lines = lines_of(ledger_of(engine), leases, dict(figures["open_usd"]), WallClock.of(figures))
-    state, _ = state_now(folder, phase_of(journal))
+    state, _ = state_now(folder, phase)
     account = Account(
         *(name, settings.run, month, accounting.owner, accounting.tags, settings.provider),
         *(settings.policy, str(state), 0.0, 0, 0.0, 0.0),

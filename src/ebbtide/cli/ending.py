@@ -5,7 +5,7 @@
 | 1 | the user's training failed, or machines could not be ended |
 | 2 | bad input: a wrong option, file, field or policy; a path that does not exist or is not allowed |
 | 3 | `plan`: the budget or the deadline cannot be kept |
-| 69 | a cloud or service does not answer, or refused |
+| 69 | a cloud or service does not answer, or refused; so a journal's server |
 | 70 | a bug in Ebbtide |
 | 71 | out of memory |
 | 74 | reading or writing failed: disk full, a journal that cannot be written |
@@ -25,7 +25,15 @@ from typing import NoReturn
 
 import typer
 
-from ebbtide.errors import CloudError, InputError, PolicyError, StorageError, TrainingError
+from ebbtide.errors import (
+    CloudError,
+    InputError,
+    JournalAwayError,
+    JournalError,
+    PolicyError,
+    StorageError,
+    TrainingError,
+)
 
 FAILED = 1
 BAD_INPUT = 2
@@ -70,6 +78,7 @@ _EXTRAS = {
     "pipeline": ("prefect", "dvc", "mlflow", "sqlalchemy", "cronsim"),
     "plots": ("plotly", "matplotlib", "jinja2"),
     "portfolio": ("cvxopt",),
+    "postgres": ("psycopg",),
     "ui": ("fastapi", "uvicorn", "prometheus_client", "starlette"),
 }
 
@@ -135,7 +144,11 @@ def _code_and_problem(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, f"{told} (see `{command} --help`)"
     if isinstance(error, _ClickException):
         return BAD_INPUT, error.format_message()  # type: ignore[attr-defined]
-    if isinstance(error, (ConnectionError, TimeoutError, CloudError, StorageError, *_service_errors())):
+    if isinstance(error, JournalError) and not isinstance(error, JournalAwayError):
+        return INPUT_OUTPUT, f"the run's journal cannot be used: {error}"
+    if isinstance(
+        error, (ConnectionError, TimeoutError, CloudError, StorageError, JournalAwayError, *_service_errors())
+    ):
         return UNAVAILABLE, str(error) or type(error).__name__
     if isinstance(error, sqlite3.Error):
         return INPUT_OUTPUT, f"a database cannot be used: {error}"

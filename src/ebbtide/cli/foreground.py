@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sqlite3
 import sys
 import threading
 import time
@@ -21,10 +20,18 @@ from ebbtide._terminal import PlainConsole
 from ebbtide.cli.live_table import answer_lines, run_table, state_line, warning_lines
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import snapshot
-from ebbtide.errors import CloudGoneError, InputError
+from ebbtide.errors import CloudGoneError, InputError, JournalAwayError, JournalError
 from ebbtide.jobs.job_list import JobList, Runnable
-from ebbtide.live.journal import Journal
-from ebbtide.live.phase import State, StopRequest, controller_pid, phase_of, request_stop, requested_stop
+from ebbtide.live.journal import journal_of
+from ebbtide.live.phase import (
+    State,
+    StopRequest,
+    controller_of,
+    controller_words,
+    phase_of,
+    request_stop,
+    requested_stop,
+)
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import RunSnapshot
@@ -152,9 +159,11 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
         typer.Exit: With code 1 if trials failed or machines could not be ended, with 130 if it was stopped.
     """
     run, catalogue = folder.path.name, folder.catalogue
-    pid = controller_pid(folder.path)
+    pid = controller_of(folder)
     if pid is not None:
-        raise InputError(f"run {run} has a controller already (pid {pid}); `ebbtide status {run}` shows it")
+        raise InputError(
+            f"run {run} has a controller already ({controller_words(pid)}); `ebbtide status {run}` shows it"
+        )
     if track:
         from ebbtide.analysis.live_tracking import begin_tracking
 
@@ -180,7 +189,9 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
             interrupts.looked(engine)
             if console.is_terminal and time.monotonic() - shown_s > _TABLE_EVERY_S:
                 shown_s = time.monotonic()
-                live.update(run_table(_now(folder, engine, provider, catalogue)))
+                # A server that is away keeps the table as it is; the controller itself waits for it.
+                with suppress(JournalError):
+                    live.update(run_table(_now(folder, engine, provider, catalogue)))
 
         try:
             with _followed(folder):
@@ -193,12 +204,14 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
             raise
     try:
         is_tracked = _is_tracked(folder)
-    except sqlite3.Error as error:
+    except JournalError as error:
+        is_away = isinstance(error, JournalAwayError)
         _say(
-            f"run {run} has ended, but its journal can be neither written nor read ({error}): make room on the "
-            f"disk; `ebbtide down {run}` sees that no machine is left, `ebbtide resume {run}` continues\n"
+            f"run {run} has ended, but its journal can be neither written nor read ({error}): "
+            f"{'start its server' if is_away else 'make room on the disk'}; "
+            f"`ebbtide down {run}` sees that no machine is left, `ebbtide resume {run}` continues\n"
         )
-        raise typer.Exit(os.EX_IOERR) from None
+        raise typer.Exit(os.EX_UNAVAILABLE if is_away else os.EX_IOERR) from None
     if is_tracked:
         from ebbtide.analysis.live_tracking import end_tracking
 
@@ -212,7 +225,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
 
 
 def _is_tracked(folder: RunFolder) -> bool:
-    return Journal(folder.journal, read_only=True).state("tracking") is not None
+    return journal_of(folder, read_only=True).state("tracking") is not None
 
 
 @contextmanager
@@ -240,7 +253,7 @@ def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
 
 def _now(folder: RunFolder, engine: Engine, provider: AgentProvider, catalogue: Catalogue) -> RunStanding:
     """The current state of the controller in this process."""
-    journal = Journal(folder.journal, read_only=True)
+    journal = journal_of(folder, read_only=True)
     kept: RunSnapshot = {"engine": snapshot(engine), "provider": provider.snapshot()}
     return standing(
         folder.settings,

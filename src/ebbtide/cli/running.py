@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,13 +30,13 @@ from ebbtide.cli.options import (
     terminal,
 )
 from ebbtide.cli.runs import RunArgument, RunsOption
-from ebbtide.errors import InputError, unknown_name
+from ebbtide.errors import InputError, JournalError, unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.collected_speeds import Rates, rates_of
 from ebbtide.live.handle import Run
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 from ebbtide.live.measured_speed import speed_text
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
@@ -106,6 +107,13 @@ class Kept:
     track: Annotated[
         str, typer.Option(metavar="URI", help="Track each trial in MLflow: sqlite:///FILE or http://HOST.")
     ] = ""
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep its journal in Postgres, postgresql://HOST/DATABASE; by default of EBBTIDE_JOURNAL.",
+        ),
+    ] = None
     spells: SpellsOption = None
     models: ModelsOption = None
     runs: RunsOption = RUNS
@@ -180,6 +188,7 @@ def run_command(
         "speed": source.speed,
         "runs": kept.runs,
         "store": kept.store,
+        "journal": kept.journal,
         "machines": rented.machines,
         "parameters": parameters,
         **paid.as_options(),  # type: ignore[typeddict-item]
@@ -280,13 +289,14 @@ def _print_list(listed: JobList, folder: Path, policy: str) -> None:
 
 def _print_speed(folder: RunFolder, work: Runnable) -> None:
     """Print the measured speed of each job in the form that job files for `plan` and `backtest` need."""
-    for sweep in work.parts:
-        _print_speed_of(folder, sweep, work)
+    # How the run ended is said already, and why its journal cannot be read.
+    with suppress(JournalError):
+        for sweep in work.parts:
+            _print_speed_of(folder, sweep, work)
 
 
 def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
-    journal = Journal(folder.journal) if folder.journal.exists() else None
-    kept = journal.run(decisions=False) if journal else None
+    kept = journal_of(folder, read_only=True).run(decisions=False)
     rates = rates_of([folder], sweep.name)
     if kept is None or rates == Rates():
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,11 +16,20 @@ from ebbtide._terminal import visible
 from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import EbbtideError, InputError
+from ebbtide.errors import EbbtideError, InputError, JournalError
 from ebbtide.jobs.job_list import runnable
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.money import seconds, settled_figures
-from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
+from ebbtide.live.phase import (
+    OVER,
+    State,
+    StopRequest,
+    controller_of,
+    controller_words,
+    phase_of,
+    request_stop,
+    state_now,
+)
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import LATEST, RUNS, UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
 from ebbtide.live.standing import RunStanding, standing_of
@@ -92,7 +100,7 @@ def logs_command(
         raise InputError(f"run {folder.path.name} has {has}, not {trial}")
     known: dict[Path, int] = {}
     while True:
-        over = controller_pid(folder.path) is None
+        over = controller_of(folder) is None
         for (number, kind, machine), path in _logs(folder):
             if trial in (None, number):
                 content = path.read_text(encoding="utf-8", errors="replace")[known.get(path, 0) :]
@@ -109,19 +117,19 @@ def stop_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """Stop a run: save everything, wait for uploads, and release its machines. It can be resumed later."""
     folder = find_run(runs, run)
     name = folder.path.name
-    pid = controller_pid(folder.path)
+    pid = controller_of(folder)
     if pid is None:
-        state, _ = state_now(folder, phase_of(Journal(folder.journal, read_only=True)))
+        state, _ = state_now(folder, phase_of(journal_of(folder, read_only=True)))
         raise InputError(_nothing_to_stop(name, _named(folder, run), state))
     request_stop(folder.path, StopRequest.STOP)
-    requested = f"stop requested of {_named(folder, run)} (controller pid {pid})"
+    requested = f"stop requested of {_named(folder, run)} (controller {controller_words(pid)})"
     typer.echo(f"{requested}; `ebbtide status {name}` shows how far it is")
 
 
 def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """End every machine of a run and its controller now; stored data stays. Exit code 1 if any still runs."""
     folder = find_run(runs, run)
-    had_controller = controller_pid(folder.path) is not None
+    had_controller = controller_of(folder) is not None
     open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
     open_after = _leases_open(folder)
@@ -181,25 +189,25 @@ def _leases_open(folder: RunFolder) -> list[bool]:
     """For each requested machine, whether the run still has it; none, where the journal cannot be read."""
     kept = None
     with suppress(*_UNREADABLE):
-        kept = Journal(folder.journal, read_only=True).run(decisions=False) if folder.journal.exists() else None
+        kept = journal_of(folder, read_only=True).run(decisions=False)
     return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 
 def _end_controller(folder: RunFolder) -> bool:
     """End the run's controller, if one runs; returns whether it has ended."""
     name, began_s, next_print_s = folder.path.name, time.monotonic(), 0.0
-    while (pid := controller_pid(folder.path)) is not None:
+    while (pid := controller_of(folder)) is not None:
         request_stop(folder.path, StopRequest.DOWN)
-        waited_s = time.monotonic() - began_s
+        waited_s, which = time.monotonic() - began_s, controller_words(pid)
         if waited_s >= _CONTROLLER_ENDS_S:
             typer.echo(
-                f"the controller of {name} (pid {pid}) does not end; `kill -9 {pid}` ends it, and "
+                f"the controller of {name} ({which}) does not end; `kill -9 {pid or 'PID'}` ends it, and "
                 f"`ebbtide down {name}` once more whatever it rents meanwhile",
                 err=True,
             )
             return False
         if waited_s >= next_print_s:
-            typer.echo(f"waiting for the controller (pid {pid}) to save and end, {waited_s:.0f} s", err=True)
+            typer.echo(f"waiting for the controller ({which}) to save and end, {waited_s:.0f} s", err=True)
             next_print_s += _PRINT_EVERY_S
         time.sleep(0.1)
     return True
@@ -207,10 +215,10 @@ def _end_controller(folder: RunFolder) -> bool:
 
 def _note_down(folder: RunFolder, refused: object) -> None:
     """Record in the journal that the machines have ended and what they cost, if no controller does."""
-    with suppress(OSError, sqlite3.Error):
-        journal = Journal(folder.journal)
+    with suppress(OSError, JournalError):
+        journal = journal_of(folder)
         phase = phase_of(journal)
-        if phase is not None and controller_pid(folder.path) is None:
+        if phase is not None and controller_of(folder) is None:
             down = phase.end(State.DOWN) if phase.state is State.RUNNING else phase
             figures = None if refused else settled_figures(folder)
             settled = {} if figures is None else {"figures": figures}

@@ -11,7 +11,7 @@ from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import EbbtideError
 from ebbtide.jobs.job_list import JobList, runnable
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.measured_speed import Seen, SpeedRecords
 from ebbtide.live.settings import RunFolder
 
@@ -82,7 +82,7 @@ def speeds_of_runs(runs: Path) -> dict[str, Rates]:
 
 
 def _measured(folder: RunFolder) -> SpeedRecords:
-    kept = Journal(folder.journal, read_only=True).run(decisions=False) if folder.journal.exists() else None
+    kept = journal_of(folder, read_only=True).run(decisions=False)
     if kept is None or any(trial["problem"] for trial in kept["provider"]["trials"]):
         return {}
     return kept["provider"]["speeds"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sqlite3
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore
-from ebbtide.errors import CloudError, InputError
+from ebbtide.errors import CloudError, InputError, JournalError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.account_lines import WallClock, lines_of
@@ -26,7 +25,7 @@ from ebbtide.live.attendant import Attendant
 from ebbtide.live.changes import NOTHING, ChangeLog
 from ebbtide.live.claims import Claim, SupersededError
 from ebbtide.live.clouds.cloud import Cloud
-from ebbtide.live.journal import Journal, Moment
+from ebbtide.live.journal import Journal, Moment, journal_of
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.price_log import PriceLog
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -88,7 +87,7 @@ class Outside:
     @classmethod
     def of(cls, folder: RunFolder) -> Outside:
         """The operating system's clock, and what the run's folder and settings name."""
-        return cls(RUNTIME, object_store(folder.settings.store, within_s=_STORAGE_S), Journal(folder.journal))
+        return cls(RUNTIME, object_store(folder.settings.store, within_s=_STORAGE_S), journal_of(folder))
 
 
 class Controller:
@@ -180,7 +179,7 @@ class Controller:
             InputError: Another controller has the run, or a problem that only its user can solve ends it.
         """
         self._on_progress = on_progress
-        with controlling(self._folder.path, self._runtime):
+        with controlling(self._folder.path, self._runtime), self._journal.controlled():
             forget_stop(self._folder.path)
             self._phase = self._begun()
             try:
@@ -201,7 +200,8 @@ class Controller:
                 outcome = self._end_remaining(outcome)
             except BaseException as error:
                 why = " ".join(str(error).split()) or type(error).__name__
-                with suppress(sqlite3.Error):
+                # One that was taken over has nothing to write.
+                with suppress(JournalError, SupersededError):
                     ended = self._phase.end(self._broken_as(error), why)
                     self._journal.keep({"phase": ended.encode(), "unended": self._provider.unended})
                 raise
@@ -317,9 +317,9 @@ class Controller:
     def _write(self, states: dict[str, Any], *, has_begun: bool = True) -> None:
         """Write states, new events and what has changed of the run to the journal, all or nothing.
 
-        While that cannot be done, because the disk is full or another process has locked it, nothing else is done
-        either: machines train on, and are told that their controller lives. Only when its user requests that, or
-        when its budget is reached, the run goes on, unwritten, to give its machines back.
+        While that cannot be done, because the disk is full, another process has locked it or its server is away,
+        nothing else is done either: machines train on, and are told that their controller lives. Only when its
+        user requests that, or when its budget is reached, the run goes on, unwritten, to give its machines back.
         """
         began_s, warned_s = self._runtime.monotonic_s(), -math.inf
         moments, changes = self._moments(), self._changes.changes() if has_begun else NOTHING
@@ -333,7 +333,9 @@ class Controller:
                     self._prices.written()
                 self._ends_unwritten = False
                 break
-            except sqlite3.OperationalError as error:
+            except JournalError as error:
+                if not error.is_passing:
+                    raise
                 now_s = self._runtime.monotonic_s()
                 if now_s - warned_s >= _WARN_AGAIN_S:
                     warned_s = now_s
@@ -474,7 +476,7 @@ class Controller:
 
 def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
     """Metrics of a run's trials: values by step, one mapping a trial."""
-    kept = Journal(folder.journal).run(decisions=False)
+    kept = journal_of(folder, read_only=True).run(decisions=False)
     return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
 
 

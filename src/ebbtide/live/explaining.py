@@ -10,7 +10,7 @@ from ebbtide.engine.explanation import Told
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import runnable
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.settings import RunFolder
 
 # A machine as people name it: `3`, `m0003` or `RUN-m0003`.
@@ -23,8 +23,9 @@ def told_of(folder: RunFolder) -> Told:
     Raises:
         InputError: Nothing has been decided yet, or the journal cannot be read.
     """
-    journal = Journal(folder.journal, read_only=True)
-    kept, figures = journal.run(), journal.figures()
+    journal = journal_of(folder, read_only=True)
+    with journal.connected():
+        kept, figures = journal.run(), journal.figures()
     if kept is None:
         raise InputError(f"run {folder.path.name} has decided nothing yet")
     engine = kept["engine"]

@@ -18,8 +18,17 @@ from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.fetching import Fetched, fetch_trial
-from ebbtide.live.journal import Journal
-from ebbtide.live.phase import OVER, State, StopRequest, controller_pid, phase_of, request_stop, state_now
+from ebbtide.live.journal import journal_of
+from ebbtide.live.phase import (
+    OVER,
+    State,
+    StopRequest,
+    controller_of,
+    controller_words,
+    phase_of,
+    request_stop,
+    state_now,
+)
 from ebbtide.live.run_results import results_frame, results_html
 from ebbtide.live.runs import run_live
 from ebbtide.live.settings import RUNS, RunFolder, find_run
@@ -91,10 +100,11 @@ class Run:
         Raises:
             InputError: It has a controller already.
         """
-        pid = controller_pid(self.folder)
+        pid = controller_of(self._kept)
         if pid is not None or (self._thread is not None and self._thread.is_alive()):
             raise InputError(
-                f"run {self.id} has a controller already (pid {pid}); `ebbtide status {self.id}` shows it"
+                f"run {self.id} has a controller already ({'here' if pid is None else controller_words(pid)}); "
+                f"`ebbtide status {self.id}` shows it"
             )
         policy = self.policy
         self._begun.clear()
@@ -159,8 +169,8 @@ class Run:
         # What is asked before a controller begins, it forgets.
         while self._thread is not None and self._thread.is_alive() and not self._begun.wait(_LOOK_S):
             pass
-        if controller_pid(self.folder) is None:
-            state, _ = state_now(self._kept, phase_of(Journal(self._kept.journal, read_only=True)))
+        if controller_of(self._kept) is None:
+            state, _ = state_now(self._kept, phase_of(journal_of(self._kept, read_only=True)))
             hint = "there is nothing to stop" if state in OVER else f"`ebbtide down {self.id}` ends its machines"
             raise InputError(f"run {self.id} has no controller ({state}); {hint}")
         request_stop(self.folder, StopRequest.STOP)
@@ -222,7 +232,7 @@ class Run:
     def _is_controlled(self) -> bool:
         if self._thread is not None:
             return self._thread.is_alive()
-        return controller_pid(self.folder) is not None
+        return controller_of(self._kept) is not None
 
     def _control(self, policy: Policy) -> None:
         try:

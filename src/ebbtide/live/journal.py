@@ -1,59 +1,56 @@
-"""What a controller remembers between two starts, in SQLite: each state is written whole or not at all."""
+"""What a controller remembers between two starts: each state is written whole or not at all.
+
+It is a file in the run's folder, or lies in a database of Postgres that many runs share; `journal_of` knows which.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import sqlite3
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ebbtide._json import misfit
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalAwayError, JournalError
 from ebbtide.live.changes import DECISIONS, NOTHING, Changes, Record, joined, split
+from ebbtide.live.journal_address import PostgresPlace
+from ebbtide.live.journal_database import METRICS, MOMENTS, PRICES, RECORDS, STATE, JournalDatabase, Session
+from ebbtide.live.journal_sqlite import SqliteDatabase
 from ebbtide.live.price_log import PricePoint
-from ebbtide.live.settings import check_schema_version
+from ebbtide.live.settings import RunFolder, check_schema_version
 from ebbtide.live.snapshots import Figures, RunSnapshot, migrated_run
 
 # Market time in seconds, kind of event, lease id, job id, detail in words.
 Moment = tuple[float, str, int, int, str]
 
-# Counted up whenever what is kept changes in a way that an older Ebbtide would misread. In the file it is SQLite's
-# `user_version`, which is 0 in journals from before it was written.
+# Counted up whenever what is kept changes in a way that an older Ebbtide would misread.
 SCHEMA_VERSION = 2
-
-_TABLES = """
-create table if not exists state (name text primary key, content text not null);
-create table if not exists moments (time_s real, what text, lease_id integer, job_id integer, detail text);
-create table if not exists records (kind text, number integer, content text, primary key (kind, number));
-create table if not exists prices (market text, time_s real, usd_per_hour real, primary key (market, time_s));
-create table if not exists metrics (job_id integer, step integer, value real, primary key (job_id, step));
-"""
-_WAIT_S, _WRITE_WAIT_S = 10.0, 1.0
 
 
 class Journal:
     """The journal of one run.
 
-    An older schema version is migrated: in the file when it is opened for writing, else as it is read.
+    An older schema version is migrated: where it is kept when it is opened for writing, else as it is read.
 
     Args:
-        path: The SQLite file; it is made if it does not exist and `read_only` is false.
+        place: A file of SQLite, which is made if it does not exist and `read_only` is false; or one in Postgres.
         read_only: Nothing is made or changed, so a reader never waits for the controller's writes.
 
     Raises:
-        InputError: The file was written by a newer Ebbtide, or is no journal.
+        InputError: It was written by a newer Ebbtide, or is no journal.
+        JournalError: It cannot be made; `JournalAwayError` where its server does not answer.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._path, self._read_only = path, read_only
+    def __init__(self, place: Path | PostgresPlace, *, read_only: bool = False) -> None:
+        self._database = _database_of(place, read_only=read_only)
         if not read_only:
-            with closing(self._connected()) as database:
-                version = self._version(database)
-                database.executescript("pragma journal_mode = wal;" + _TABLES)
-                if version < SCHEMA_VERSION:
-                    self._migrate(database)
+            with self._read() as session:
+                version = 0 if session is None else self._version(session)
+            self._database.make()
+            if version < SCHEMA_VERSION:
+                self._migrate()
 
     def keep(
         self,
@@ -65,33 +62,59 @@ class Journal:
         """Write states, the events and prices since the last call and what has changed of the run, all or nothing.
 
         Raises:
-            sqlite3.OperationalError: Another process has locked the file for long, or the disk is full.
+            JournalError: Another process has locked it for long, the disk is full, or its server does not answer.
+            SupersededError: It is controlled, and another controller has taken the run over.
         """
-        # Whoever writes has something else to do meanwhile, and asks again.
-        with closing(self._connected(_WRITE_WAIT_S)) as database, database:
-            for name, content in states.items():
-                database.execute("insert or replace into state values (?, ?)", (name, json.dumps(content)))
-            database.executemany("insert into moments values (?, ?, ?, ?, ?)", moments)
-            database.executemany("insert or replace into prices values (?, ?, ?)", prices)
-            _write(database, changes)
+        with self._database.writing() as session:
+            session.put(STATE, [(name, json.dumps(content)) for name, content in states.items()])
+            session.put(MOMENTS, moments)
+            session.put(PRICES, prices)
+            _write(session, changes)
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Use one connection for all that is read inside the `with` block."""
+        return self._database.connected()
+
+    def controlled(self) -> AbstractContextManager[None]:
+        """Be the only controller that writes to it inside the `with` block, as far as its database can tell.
+
+        Raises:
+            InputError: Another controller has the run.
+            JournalError: That cannot be known at present.
+        """
+        return self._database.controlled()
+
+    def is_controlled(self) -> bool:
+        """Whether its database knows of a controller that has the run now, on whatever host.
+
+        Of a file only the lock in the run's folder tells: see `phase.controller_pid`.
+
+        Raises:
+            JournalError: That cannot be known at present.
+        """
+        return self._database.is_controlled()
+
+    def stamp(self) -> tuple[int, ...]:
+        """Differs whenever the journal was written; empty: it is not there.
+
+        Raises:
+            JournalError: That cannot be known at present.
+        """
+        return self._database.stamp()
 
     def state(self, name: str) -> Any:
         """A state as it was last kept; None: it was never kept.
 
         Raises:
-            InputError: The file is no journal, was written by a newer Ebbtide, or is locked for long.
+            InputError: It is no journal, was written by a newer Ebbtide, or is locked for long.
+            JournalAwayError: Its server does not answer.
         """
-        if self._read_only and not self._path.exists():
-            return None
-        try:
-            with closing(self._connected()) as database:
-                self._version(database)
-                row = database.execute("select content from state where name = ?", (name,)).fetchone()
-        except sqlite3.DatabaseError as error:
-            if self._read_only and "no such table" in str(error):
-                return None  # it is being made at this moment
-            raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
-        return json.loads(row[0]) if row else None
+        with self._read() as session:
+            if session is None:
+                return None
+            self._version(session)
+            rows = session.rows(STATE, "name = ?", (name,))
+        return json.loads(rows[0][1]) if rows else None
 
     def run(self, *, decisions: bool = True) -> RunSnapshot | None:
         """The run as it was last kept, in the present versions of its parts; None: it was never kept.
@@ -100,25 +123,19 @@ class Journal:
             decisions: Whether its decisions are read as well, which of a long run are most of it.
 
         Raises:
-            InputError: The file is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
+            InputError: It is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
+            JournalAwayError: Its server does not answer.
         """
-        if self._read_only and not self._path.exists():
-            return None
         try:
-            with closing(self._connected()) as database:
-                self._version(database)
-                # Both as of one moment.
-                database.execute("begin")
-                records = database.execute(
-                    "select kind, number, content from records where ? or kind != ? order by rowid",
-                    (decisions, DECISIONS),
-                )
-                found = [Record(kind, number, json.loads(content)) for kind, number, content in records]
-                metrics = database.execute("select job_id, step, value from metrics order by rowid").fetchall()
-        except sqlite3.DatabaseError as error:
-            if "no such table" not in str(error):
-                raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
-            found, metrics = [], []
+            with self._read() as session:
+                if session is None:
+                    return None
+                self._version(session)
+                rows = session.rows(RECORDS) if decisions else session.rows(RECORDS, "kind != ?", (DECISIONS,))
+                found = [Record(kind, number, json.loads(content)) for kind, number, content in rows]
+                metrics = [(job_id, step, value) for job_id, step, value in session.rows(METRICS)]
+        except InputError:
+            raise
         except ValueError as error:
             raise self._damaged(error) from None
         try:
@@ -129,72 +146,137 @@ class Journal:
         except (LookupError, TypeError, AttributeError) as error:
             raise self._damaged(error) from None
 
-    def _damaged(self, error: Exception) -> InputError:
-        return InputError(f"the run's journal is damaged: {misfit(error)}", file=self._path)
-
     def figures(self) -> Figures | None:
         """What the run had spent when that was last kept; None: it was never kept.
 
         Raises:
-            InputError: The file is no journal, was written by a newer Ebbtide, or is locked for long.
+            InputError: It is no journal, was written by a newer Ebbtide, or is locked for long.
+            JournalAwayError: Its server does not answer.
         """
         found: Figures | None = self.state("figures")
         return found
 
     def moments(self) -> list[Moment]:
         """All events of the run, in order."""
-        with closing(self._connected()) as database:
-            return list(database.execute("select * from moments order by rowid"))
+        with self._read() as session:
+            return [] if session is None else [(r[0], r[1], r[2], r[3], r[4]) for r in session.rows(MOMENTS)]
 
     def prices(self) -> dict[str, list[tuple[float, float]]]:
-        """Price changes of the markets that the run has to do with: pairs of time and USD per hour, by market."""
+        """Price changes of the markets that the run has to do with: pairs of time and USD per hour, by market.
+
+        Raises:
+            JournalAwayError: Its server does not answer.
+        """
         found: dict[str, list[tuple[float, float]]] = {}
         try:
-            with closing(self._connected()) as database:
-                for market, time_s, usd in database.execute("select * from prices order by market, time_s"):
-                    found.setdefault(market, []).append((time_s, usd))
-        except sqlite3.OperationalError:
-            return {}  # it is from before prices were kept, or is being made
+            with self._database.reading() as session:
+                rows = [] if session is None else session.rows(PRICES)
+        except JournalAwayError:
+            raise
+        except JournalError:
+            return {}  # it is being made
+        for market, time_s, usd in sorted(rows):
+            found.setdefault(market, []).append((time_s, usd))
         return found
+
+    @contextmanager
+    def _read(self) -> Iterator[Session | None]:
+        """A transaction of reading; None: there is no journal yet."""
+        try:
+            with self._database.reading() as session:
+                yield session
+        except JournalAwayError:
+            raise
+        except JournalError as error:
+            raise InputError(f"the run's journal cannot be read: {error}", file=self._database.place) from None
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(f"the run's journal is damaged: {misfit(error)}", file=self._database.place)
 
     def _migrated_run(self, kept: dict[str, Any]) -> RunSnapshot:
         try:
             return migrated_run(kept)
         except InputError as error:
-            raise InputError(error.problem, file=self._path) from None
+            raise InputError(error.problem, file=self._database.place) from None
 
-    def _version(self, database: sqlite3.Connection) -> int:
-        try:
-            version = int(database.execute("pragma user_version").fetchone()[0])
-        except sqlite3.DatabaseError as error:
-            raise InputError(f"the run's journal cannot be read: {error}", file=self._path) from None
-        check_schema_version(version, SCHEMA_VERSION, self._path)
+    def _version(self, session: Session) -> int:
+        version = session.version()
+        check_schema_version(version, SCHEMA_VERSION, self._database.place)
         return version
 
-    def _migrate(self, database: sqlite3.Connection) -> None:
+    def _migrate(self) -> None:
         """Write every state of an older version as this one has it, all or nothing."""
-        with database:
-            database.execute("begin immediate")
-            self._version(database)
-            row = database.execute("select content from state where name = 'run'").fetchone()
-            if row:
-                _write(database, split(self._migrated_run(json.loads(row[0]))))
-                database.execute("delete from state where name = 'run'")
-            database.execute(f"pragma user_version = {SCHEMA_VERSION}")
-
-    def _connected(self, wait_s: float = _WAIT_S) -> sqlite3.Connection:
-        if self._read_only:
-            return sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True, timeout=wait_s)
-        database = sqlite3.connect(self._path, timeout=wait_s)
-        # A commit is on disk before it returns.
-        database.execute("pragma synchronous = full")
-        return database
+        with self._database.writing(patient=True) as session:
+            self._version(session)
+            rows = session.rows(STATE, "name = ?", ("run",))
+            if rows:
+                _write(session, split(self._migrated_run(json.loads(rows[0][1]))))
+                session.remove(STATE, "name = ?", ("run",))
+            session.set_version(SCHEMA_VERSION)
 
 
-def _write(database: sqlite3.Connection, changes: Changes) -> None:
+def journal_of(folder: RunFolder, *, read_only: bool = False) -> Journal:
+    """The journal of a run, wherever its settings say that it is.
+
+    Args:
+        folder: Folder of the run; one that is not begun has its journal there.
+        read_only: Nothing is made or changed.
+
+    Raises:
+        InputError: The run or its journal cannot be read, or the extra `postgres` is missing.
+        JournalError: It cannot be made; `JournalAwayError` where its server does not answer.
+    """
+    settings = folder.settings if folder.is_begun else None
+    if settings is None or not settings.journal:
+        return Journal(folder.journal, read_only=read_only)
+    return Journal(PostgresPlace.of(settings.journal, settings.run), read_only=read_only)
+
+
+def check_database(address: str) -> None:
+    """Make sure that a database of journals can be used, before anything of a new run is written down.
+
+    Args:
+        address: The address of the database; empty: the journal will be a file.
+
+    Raises:
+        InputError: A newer Ebbtide made its tables, or the extra `postgres` is missing.
+        JournalError: It cannot be used; `JournalAwayError` where its server does not answer.
+    """
+    if address:
+        from ebbtide.live.journal_postgres import PostgresDatabase
+
+        PostgresDatabase(PostgresPlace.of(address)).make()
+
+
+def reserve(folder: RunFolder, address: str) -> None:
+    """Take the id of a new run in the database of journals, for this folder and its copies.
+
+    Args:
+        folder: Folder of the run, not begun yet.
+        address: The address of the database; empty: the journal will be a file.
+
+    Raises:
+        InputError: The database has another run with that id.
+        JournalError: It cannot be used; `JournalAwayError` where its server does not answer.
+    """
+    if address:
+        from ebbtide.live.journal_postgres import PostgresDatabase
+
+        # Two folders never have the same key, and a copy of one has.
+        owner = hashlib.sha256(b"journal of " + folder.key).hexdigest()
+        PostgresDatabase(PostgresPlace.of(address, folder.path.name)).reserve(owner)
+
+
+def _database_of(place: Path | PostgresPlace, *, read_only: bool) -> JournalDatabase:
+    if not isinstance(place, PostgresPlace):
+        return SqliteDatabase(place, read_only=read_only)
+    # Imported here: it needs an extra, and takes a while.
+    from ebbtide.live.journal_postgres import PostgresDatabase
+
+    return PostgresDatabase(place)
+
+
+def _write(session: Session, changes: Changes) -> None:
     """Write what has changed of a run."""
-    database.executemany(
-        "insert or replace into records values (?, ?, ?)",
-        ((record.kind, record.number, json.dumps(record.content)) for record in changes.records),
-    )
-    database.executemany("insert or replace into metrics values (?, ?, ?)", changes.metrics)
+    session.put(RECORDS, ((record.kind, record.number, json.dumps(record.content)) for record in changes.records))
+    session.put(METRICS, changes.metrics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sqlite3
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from ebbtide._utc import to_epoch_s
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.live.agent.config import AgentConfig
@@ -27,8 +26,8 @@ from ebbtide.live.clouds.local.client import (
     start_local_cloud,
 )
 from ebbtide.live.command_check import check_command
-from ebbtide.live.controller import Controller, OnProgress, Programs
-from ebbtide.live.journal import Journal
+from ebbtide.live.controller import Controller, OnProgress, Outside, Programs
+from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
@@ -218,6 +217,7 @@ def begin_local(
         options,
         seed,
         dict(parameters or {}),
+        new.journal,
     )
     prices.write(folder.path / _PRICES)
     if market.availability:
@@ -264,6 +264,8 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
 def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Ended:
     """Run a new run, or resume one, until it ends; then end its cloud."""
     settings = folder.settings
+    # Nothing is begun that its journal could not tell of.
+    outside = Outside.of(folder)
     cloud = local_cloud(folder)
     speed = settings.options["speed"]
     agent = AgentConfig(
@@ -285,13 +287,14 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         agent,
         Programs(MTTR_S / speed, code=_code(folder)),
         Pace(_POLL_S, missing_s=0.0),
+        outside,
     )
     outcome = controller.run(on_progress)
     running = machines_running(cloud_place(folder))
     bills = cloud.end()
-    with suppress(sqlite3.Error):
+    with suppress(JournalError):
         # Whatever it did not answer to, a local cloud that has ended leaves no machine.
-        Journal(folder.journal).keep({"unended": {}})
+        journal_of(folder).keep({"unended": {}})
     return Ended(outcome, tuple(bills), running)
 
 

@@ -13,7 +13,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.live.agent_state import Stretch, decode_stretches, present_s
 from ebbtide.live.clouds.local.server import CLOCK, bills_of
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.settings import LiveSettings, RunFolder
 from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
@@ -173,8 +173,9 @@ def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
         Figures up to now, and the ids of the leases that have ended since the controller last wrote; None: it had
         no machine then.
     """
-    settings, journal = folder.settings, Journal(folder.journal, read_only=True)
-    kept, figures = journal.run(decisions=False), journal.figures()
+    settings, journal = folder.settings, journal_of(folder, read_only=True)
+    with journal.connected():
+        kept, figures = journal.run(decisions=False), journal.figures()
     leases = [lease_of(values) for values in kept["engine"]["leases"]] if kept is not None else []
     still_open = {lease.lease_id for lease in leases if lease.is_open}
     if kept is None or figures is None or not still_open:

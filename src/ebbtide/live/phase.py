@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide._files import only_one, write_text
-from ebbtide.errors import InputError
-from ebbtide.live.journal import Journal
+from ebbtide.errors import EbbtideError, InputError
+from ebbtide.live.journal import Journal, journal_of
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 
@@ -118,7 +118,7 @@ def state_now(folder: RunFolder, phase: Phase | None) -> tuple[State, int | None
     Returns:
         The state; the process id, None: no controller runs, 0: its id is not known.
     """
-    pid = controller_pid(folder.path)
+    pid = controller_of(folder)
     if pid is not None:
         asked = requested_stop(folder.path) is not None
         return (State.STOPPING if asked else State.RUNNING), pid
@@ -207,6 +207,24 @@ def controlling(run: Path, runtime: Runtime = RUNTIME) -> Iterator[None]:
     finally:
         (run / _PID).unlink(missing_ok=True)
         lock.__exit__(None, None, None)
+
+
+def controller_of(folder: RunFolder) -> int | None:
+    """Process id of a run's controller; None: no controller runs; 0: one runs, but its id is not known.
+
+    Where the journal is in a database, it tells of controllers on other hosts as well.
+    """
+    pid = controller_pid(folder.path)
+    if pid is None:
+        # Whoever needs to know more reads the journal next, and is told.
+        with suppress(EbbtideError):
+            return 0 if journal_of(folder, read_only=True).is_controlled() else None
+    return pid
+
+
+def controller_words(pid: int) -> str:
+    """Which controller it is, for its user, from what `controller_of` gave."""
+    return f"pid {pid}" if pid else "on another host, or its pid is not known"
 
 
 def controller_pid(run: Path) -> int | None:

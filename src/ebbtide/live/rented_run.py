@@ -103,6 +103,7 @@ def begin_rented(
             {**kept, "code": code_key(run, code)},
             seed,
             dict(parameters or {}),
+            new.journal,
         ),
         catalogue,
     )

@@ -24,6 +24,8 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.clouds.machines import MachineSettings
 from ebbtide.live.clouds.providers import EACH_CLOUDS, Machines, machines_of, with_billing
 from ebbtide.live.handle import Run, keep_policy
+from ebbtide.live.journal import check_database, reserve
+from ebbtide.live.journal_address import journal_address
 from ebbtide.live.local_run import SPEED, LocalMarket, begin_local, generated_market
 from ebbtide.live.settings import RENTED, RUNS, NewRun, RunFolder
 from ebbtide.live.team import Team, accounting_of
@@ -78,6 +80,8 @@ class RunOptions(TypedDict, total=False):
         tags: For all but `replay`: what it is for, value by name; on its machines, too.
         team: For all but `replay`: limits over all runs of a team, or the path of their file; by default the file
             that the environment variable EBBTIDE_TEAM names, if any.
+        journal: For all but `replay`: the database that keeps its journal, postgresql://HOST/DATABASE, by default
+            that of the environment variable EBBTIDE_JOURNAL, if any; empty: a file in its folder.
         name: For all but `replay`: name of the run, which no run there may have; by default one from the name of
             what is trained and the time.
     """
@@ -101,6 +105,7 @@ class RunOptions(TypedDict, total=False):
     owner: str | None
     tags: Mapping[str, str] | None
     team: Team | str | Path | None
+    journal: str | None
     name: str
 
 
@@ -175,6 +180,7 @@ def begin(
     Raises:
         InputError: The policy or a preset is unknown, or the policy is not made for such work, the program is not
             there, no market has what is asked for, or the start is outside the prices.
+        JournalError: The database of its journal cannot be used, or does not answer.
     """
     options = options or {}
     catalogue = options.get("catalogue") or default_catalogue()
@@ -200,12 +206,15 @@ def begin(
     # Here, and not when its engine is made: a run that cannot begin leaves nothing behind.
     check_fits(decides, sweep.live_jobs(catalogue))
     accounting = accounting_of(options.get("owner"), options.get("tags"), options.get("team"))
+    journal = journal_address(options.get("journal"))
+    check_database(journal)
 
     def keep(kept: RunFolder) -> None:
+        reserve(kept, journal)
         keep_policy(kept, policy, spells, models)
         accounting.keep(kept)
 
-    new = NewRun(runs, options.get("name", ""), keep)
+    new = NewRun(runs, options.get("name", ""), keep, journal)
     if provider in RENTED:
         from ebbtide.live.rented_run import begin_rented
 

@@ -33,7 +33,7 @@ UNREADABLE = "cannot be read"
 
 # Of run.json, as its field `schema_version`; 0 where a file has none. Counted up whenever an older Ebbtide would
 # misread what is written.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 # Real seconds without a controller after which machines end themselves, where settings name no other time.
@@ -54,6 +54,7 @@ class LiveSettings:
         options: What the provider needs besides, by name.
         seed: Seed of all random numbers of the run.
         parameters: Parameters of the policy that differ from its defaults, by name.
+        journal: Address of the database of Postgres that keeps its journal; empty: it is a file in its folder.
     """
 
     run: str
@@ -65,6 +66,7 @@ class LiveSettings:
     options: dict[str, Any]
     seed: int = 0
     parameters: dict[str, Any] = field(default_factory=dict)
+    journal: str = ""
 
     @property
     def controller_limit_s(self) -> float:
@@ -151,7 +153,7 @@ class RunFolder:
 
     @property
     def journal(self) -> Path:
-        """Path of the journal, which may not exist yet."""
+        """Path of the journal where it is a file, which may not exist yet; `journal_of` finds it anywhere."""
         return self.path / "journal.sqlite"
 
     def log_of(self, trial_id: str) -> Path:
@@ -195,6 +197,8 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
         values.setdefault("seed", 0)
     if version < 2:
         values.setdefault("parameters", {})
+    if version < 4:
+        values.setdefault("journal", "")
     if not isinstance(values.get("parameters"), dict):
         raise InputError("holds no settings of a run: its parameters are no mapping", file=file)
     try:
@@ -203,13 +207,13 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
         raise InputError(f"holds no settings of a run: {error}", file=file) from None
 
 
-def check_schema_version(found: Any, newest: int, file: Path) -> None:
+def check_schema_version(found: Any, newest: int, file: str | Path) -> None:
     """Refuse a file that a newer Ebbtide wrote.
 
     Args:
         found: The schema version in the file.
         newest: The newest schema version that this Ebbtide reads.
-        file: Path of the file, for errors.
+        file: Path of the file, or what else it is, for errors.
 
     Raises:
         InputError: The version is newer than that, or is no version.
@@ -247,11 +251,13 @@ class NewRun:
         runs: Folder in which runs are kept.
         run_id: Id of the run; empty: one from the name of what is trained and the time.
         keep: Writes what else the run needs into its folder, before it counts as begun.
+        journal: Address of the database that keeps its journal; empty: it is a file in its folder.
     """
 
     runs: Path
     run_id: str = ""
     keep: Callable[[RunFolder], None] = _nothing
+    journal: str = ""
 
     def folder(self, name: str) -> RunFolder:
         """The folder of the run, made if it does not exist; a killed process may have left one without a run.

@@ -15,7 +15,7 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import TrialRecord, leases_on, trial_id_of
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.money import Money, money_of, orphans_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import LiveSettings, RunFolder
@@ -160,10 +160,12 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     Raises:
         InputError: There is no such run, or its journal cannot be read.
     """
-    journal = Journal(folder.journal, read_only=True)
-    phase = phase_of(journal)
-    state, pid = state_now(folder, phase)
-    kept, figures = journal.run(decisions=False), journal.figures()
+    journal = journal_of(folder, read_only=True)
+    with journal.connected():
+        phase = phase_of(journal)
+        state, pid = state_now(folder, phase)
+        kept, figures = journal.run(decisions=False), journal.figures()
+        unended = journal.state("unended")
     orphans = orphans_of(folder) if state is State.GONE else None
     if kept is not None and orphans is not None:
         figures, ended = orphans
@@ -177,7 +179,7 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
         phase,
         state,
         pid,
-        journal.state("unended") or {},
+        unended or {},
         catalogue,
     )
 

@@ -18,7 +18,7 @@ from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import observed
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
@@ -57,15 +57,10 @@ class RunFigures:
         Raises:
             InputError: The journal cannot be read.
         """
-        journal = Journal(folder.journal, read_only=True)
-        prices = journal.prices() if folder.journal.exists() else {}
-        return cls(
-            runnable(folder.settings.sweep),
-            journal.run(decisions=False),
-            journal.figures(),
-            prices,
-            folder.catalogue,
-        )
+        journal = journal_of(folder, read_only=True)
+        with journal.connected():
+            kept, figures, prices = journal.run(decisions=False), journal.figures(), journal.prices()
+        return cls(runnable(folder.settings.sweep), kept, figures, prices, folder.catalogue)
 
     def curves(self) -> dict[str, Any]:
         """The metric of each trial by step, and where those that are best so far are predicted to end."""

@@ -20,8 +20,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ebbtide._json import finite
-from ebbtide.errors import EbbtideError, InputError
+from ebbtide.errors import EbbtideError, InputError, JournalAwayError
 from ebbtide.live.explaining import told_of
+from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import State
 from ebbtide.live.settings import UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
 from ebbtide.live.standing import RunStanding, standing_of
@@ -55,6 +56,10 @@ def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
+
+    @app.exception_handler(JournalAwayError)
+    async def away(_request: Request, error: JournalAwayError) -> Response:
+        return _json({"error": str(error)}, status=503)
 
     @app.exception_handler(InputError)
     async def wrong(_request: Request, error: InputError) -> Response:
@@ -137,11 +142,12 @@ def _read(runs: Path, run: str, look: Callable[[RunFolder], Any]) -> Any:
 
     Raises:
         InputError: There is no such run, or it cannot be read.
+        JournalAwayError: The server that keeps its journal does not answer.
     """
     folder = find_run(runs, run)
     try:
         return look(folder)
-    except InputError:
+    except (InputError, JournalAwayError):
         raise
     except _DAMAGED as error:
         raise InputError(f"run {run} {UNREADABLE}: {' '.join(str(error).split())}") from None
@@ -175,20 +181,19 @@ def _unchanged(view: str, look: Callable[[RunFolder], Any]) -> Callable[[RunFold
     return kept
 
 
-def _stamp(folder: RunFolder) -> tuple[tuple[int, int], ...]:
-    """When a run's journal was last written, and its size."""
-    files = (folder.journal, folder.journal.with_name(f"{folder.journal.name}-wal"))
-    return tuple((one.stat().st_mtime_ns, one.stat().st_size) for one in files if one.exists())
+def _stamp(folder: RunFolder) -> tuple[int, ...]:
+    """Differs whenever a run's journal was written."""
+    return journal_of(folder, read_only=True).stamp()
 
 
-def _keep(key: tuple[str, str], stamp: tuple[tuple[int, int], ...], content: Any) -> None:
+def _keep(key: tuple[str, str], stamp: tuple[int, ...], content: Any) -> None:
     if len(_KEPT) >= _MOST_KEPT:
         _KEPT.clear()
     _KEPT[key] = stamp, content
 
 
 # By folder and view: when the journal was last written, and what was seen then.
-_KEPT: dict[tuple[str, str], tuple[tuple[tuple[int, int], ...], Any]] = {}
+_KEPT: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
 _MOST_KEPT = 256
 # A run in one of these states changes only when somebody resumes it, which is written into its journal.
 _OVER = frozenset({State.FINISHED, State.FAILED})

@@ -29,7 +29,7 @@ from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud
-from ebbtide.live.journal import Journal
+from ebbtide.live.journal import journal_of
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local
 from ebbtide.live.phase import controller_pid
 from ebbtide.live.settings import NewRun, RunFolder
@@ -183,7 +183,7 @@ def _disturb(
     counts: Counter[str] = Counter()
     agents: set[int] = set()
     controller, took_over_s = _controller(folder), math.inf
-    journal, spared = Journal(folder.journal), _Spared(storage.seen)
+    journal, spared = journal_of(folder), _Spared(storage.seen)
     prices = PriceHistory.read(folder.path / "prices.parquet")
     last_s = time.monotonic() + _LONGEST_WITH_FAULTS_S
     end_s = time.monotonic() + _LONGEST_S
@@ -315,7 +315,7 @@ def _children(pid: int) -> list[int]:
 def _report(
     folder: RunFolder, seen: Seen, notes: Path, seed: int, counts: Counter[str], agents: set[int], seconds: float
 ) -> ChaosReport:
-    journal = Journal(folder.journal)
+    journal = journal_of(folder)
     outcome, kept = journal.state("outcome"), journal.run()
     bills = json.loads((folder.path / "cloud" / "bills.json").read_text(encoding="utf-8"))
     billed_usd = math.fsum(bill["usd"] for bill in bills)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +20,7 @@ from unittest.mock import patch
 from ebbtide._cores import in_processes
 from ebbtide._files import write_text
 from ebbtide.engine.engine import Engine
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalError
 from ebbtide.live import agent_training, mailboxes
 from ebbtide.live.agent.agent import Agent
 from ebbtide.live.agent.messages import MessageLog, Unreadable
@@ -208,7 +207,7 @@ def _a_full_disk_ends_the_run() -> _Broken:
         moments = self._moments()
         try:
             self._journal.keep(states, moments)
-        except sqlite3.OperationalError as error:
+        except JournalError as error:
             raise InputError(f"the run's journal cannot be written: {error}") from None
         self._moments_kept += len(moments)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import marshal
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide.errors import MissingObjectError, StorageError
+from ebbtide.errors import JournalError, MissingObjectError, StorageError
 from ebbtide.live.changes import NOTHING, Changes, Record, joined
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.object_keys import checked_key
@@ -261,7 +261,7 @@ class SimulatedJournal(Journal):
         if strikes("controller: disk fills", _DIES, now_s):
             self._disk.full_until_s = now_s + self._faults.number("disk full for", 5.0, 90.0)
         if now_s < self._disk.full_until_s and self._faults.is_active:
-            raise sqlite3.OperationalError("database or disk is full")
+            raise JournalError("database or disk is full")
         written = {name: json.dumps(content) for name, content in states.items()}
         self._disk.states.update(written)
         for record in changes.records:
@@ -279,6 +279,9 @@ class SimulatedJournal(Journal):
             tells and strikes("controller: dies before it tells", _DIES_BEFORE_IT_TELLS, now_s)
         ):
             self._time.kill(self._process)
+
+    def controlled(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def state(self, name: str) -> Any:
         found = self._disk.states.get(name)

@@ -1,0 +1,107 @@
+"""Where the journal of a run lies in Postgres: an address without a password, as `--journal` takes it.
+
+A password is never in it, since the address is kept with the run and named in messages: libpq, the client library
+of Postgres, finds passwords by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ebbtide.errors import InputError
+
+# Names the database of journals where no option does.
+JOURNAL = "EBBTIDE_JOURNAL"
+
+_SCHEMES = ("postgresql://", "postgres://")
+_RIGHT = "write it as postgresql://HOST[:PORT]/DATABASE"
+_SECRETS = ("password", "sslpassword", "oauth_client_secret")
+_NO_PASSWORD = (
+    "holds a password, which would be kept with the run; leave it out, and give it by the environment variable "
+    "PGPASSWORD, in ~/.pgpass, or in a service file (postgresql://?service=NAME)"
+)
+
+
+@dataclass(frozen=True)
+class PostgresPlace:
+    """The journal of one run in a database of Postgres, which many runs share.
+
+    Attributes:
+        address: The address of the database, without a password.
+        run: Id of the run, unique over all runs of the database.
+        name: The database as messages name it: HOST[:PORT]/DATABASE.
+    """
+
+    address: str
+    run: str
+    name: str
+
+    @classmethod
+    def of(cls, address: str, run: str = "") -> PostgresPlace:
+        """The place of a run's journal.
+
+        Args:
+            address: The address of the database, as `--journal` takes it.
+            run: Id of the run; empty: the database alone is meant.
+
+        Raises:
+            InputError: It is no address of a database, or holds a password; the extra `postgres` is not installed.
+        """
+        return cls(address, run, _name(_parts(address)))
+
+    def __str__(self) -> str:
+        return f"journal at {self.name}"
+
+
+def journal_address(named: str | None = None) -> str:
+    """The address of the journals' database for a new run.
+
+    Args:
+        named: What its user has named; None: what `EBBTIDE_JOURNAL` names, if anything; empty: none.
+
+    Returns:
+        The address; empty: the journal is a file in the run's folder.
+
+    Raises:
+        InputError: It is no address of a database, or holds a password; the extra `postgres` is not installed.
+    """
+    address = os.environ.get(JOURNAL, "") if named is None else named
+    if address:
+        try:
+            _parts(address)
+        except InputError as error:
+            raise InputError(error.problem, field=JOURNAL if named is None else "journal") from None
+    return address
+
+
+def _parts(address: str) -> dict[str, str]:
+    """What libpq makes of an address, by the names of its parameters. No message repeats any of it."""
+    if not address.startswith(_SCHEMES):
+        raise InputError(f"is no address of a Postgres database; {_RIGHT}")
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:
+        raise InputError("its journal needs psycopg, of an extra: pip install 'ebbtide[postgres]'") from None
+    try:
+        found = {name: str(value) for name, value in conninfo_to_dict(address).items() if value is not None}
+    except psycopg.Error:
+        raise InputError(f"is no address of a Postgres database; {_RIGHT}") from None
+    if any(found.get(name) for name in _SECRETS):
+        raise InputError(_NO_PASSWORD)
+    ports = found.get("port", "").split(",")
+    # A password with a `/` in it ends up in what looks like the database.
+    if any(port and not port.isdecimal() for port in ports) or "@" in found.get("dbname", ""):
+        raise InputError(f"is no address of a Postgres database; {_RIGHT}, without a password")
+    if not found.get("dbname") and not found.get("service"):
+        raise InputError(f"names no database; {_RIGHT}")
+    return found
+
+
+def _name(parts: dict[str, str]) -> str:
+    hosts = parts.get("host") or parts.get("hostaddr") or ""
+    if not hosts and "service" in parts:
+        return f"service {parts['service']}"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"{hosts or 'localhost'}{port}/{parts.get('dbname', '')}"

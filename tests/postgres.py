@@ -1,0 +1,156 @@
+"""A real server of Postgres on this machine, for tests of journals that are kept in one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from ebbtide.live.journal_address import PostgresPlace
+
+# Places of new journals by their names: in files, or in a database.
+Place = Path | PostgresPlace
+Places = Callable[[str], Place]
+
+_STARTS_WITHIN_S = 20.0
+# Nothing of a test survives a crash of the machine, and nothing listens but on loopback.
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "fsync": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "40",
+    "autovacuum": "off",
+}
+
+
+def binary(name: str) -> str | None:
+    """Path of a program of the server; None: it is not installed. Debian keeps them off the path."""
+    kept = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return shutil.which(name) or (str(kept[-1]) if kept else None)
+
+
+@dataclass
+class PostgresServer:
+    """A server in a folder of its own, which may be stopped, frozen and started again.
+
+    Attributes:
+        folder: The folder of its data.
+        port: Where it listens, on loopback.
+        user: Whom it runs as, since it refuses to run as root; None: as whoever runs the tests.
+        process: Its process; None: it is stopped.
+    """
+
+    folder: Path
+    port: int
+    user: str | None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """The address of a database of all tests."""
+        return self.address_of("postgres")
+
+    def address_of(self, database: str) -> str:
+        return f"postgresql://ebbtide@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        program = binary("postgres")
+        assert program is not None
+        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder.parent / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [program, "-D", str(self.folder), "-p", str(self.port), *settings],
+                stdout=log,
+                stderr=log,
+                user=self.user,
+                group=_group(self.user),
+                extra_groups=None if self.user is None else [],
+                cwd="/",
+            )
+        until_s = time.monotonic() + _STARTS_WITHIN_S
+        while True:
+            try:
+                psycopg.connect(self.address, connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                assert time.monotonic() < until_s, (self.folder.parent / "log").read_text()
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop it at once, sessions and all, as a machine would that is switched off; what was kept is there."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(20)
+            self.process = None
+
+    def make(self, database: str) -> str:
+        """The address of a new database."""
+        with psycopg.connect(self.address, autocommit=True) as connection:
+            connection.execute(f'create database "{database}"'.encode())
+        return self.address_of(database)
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server, with data of its own that is removed at the end."""
+    user = None
+    if os.getuid() == 0:
+        names = {entry.pw_name for entry in pwd.getpwall()}
+        user = next(name for name in ("postgres", "nobody") if name in names)
+    place = Path(tempfile.mkdtemp(prefix="ebbtide-postgres-"))
+    try:
+        if user is not None:
+            shutil.chown(place, user)
+        program = binary("initdb")
+        assert program is not None
+        made = [program, "-D", str(place / "data"), "-U", "ebbtide", "-A", "trust", "--no-sync", "-E", "UTF8"]
+        subprocess.run(
+            [*made, "--locale", "C"],
+            check=True,
+            capture_output=True,
+            user=user,
+            group=_group(user),
+            extra_groups=None if user is None else [],
+            cwd="/",
+        )
+        server = PostgresServer(place / "data", free_port(), user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def ended_sessions(server: PostgresServer, run: str) -> None:
+    """End every session of a run's controller, as a network does that is cut."""
+    with psycopg.connect(server.address, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = %s",
+            (f"ebbtide {run}",),
+        )
+
+
+def free_port() -> int:
+    """A port on loopback where nobody listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _group(user: str | None) -> int | None:
+    return None if user is None else pwd.getpwnam(user).pw_gid
