@@ -24,10 +24,12 @@ def cut_answers(where: str, times: int | None = None, then: bytes = b"") -> Iter
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            # What was sent is read, or closing would cut the answer in another place.
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
             left[0] -= 1
             self.close_connection = True
             if left[0] < 0:
-                head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(then)}\r\n\r\n".encode()
+                head = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(then)}\r\n\r\n".encode()
                 self.wfile.write(head + then)
             elif where == "content":
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")

@@ -71,7 +71,7 @@ _PREFIX = "step-"
 _DIGITS = 12
 _POSITION = "position.json"
 # Names that the agent reads as something else than a metric.
-_RESERVED = frozenset(
+RESERVED = frozenset(
     ["api", "trial", "step", "step_s", "started", "saved", "save_s", "folder", "left", "finished", "not_finite"]
 )
 
@@ -205,6 +205,21 @@ class Trial:
     def latest(cls) -> Trial | None:
         """The trial that `current` made last in this process; None: it made none."""
         return cls._latest
+
+    @classmethod
+    def of_program(cls) -> Trial:
+        """The trial of this process, for a training that is all that the program trains.
+
+        Raises:
+            RuntimeError: The process has trained before: a second training would resume from the first one's
+                checkpoint.
+        """
+        if cls._latest is not None and cls._latest._looped:
+            raise RuntimeError(
+                "this program has had a training already, and would take its checkpoint for this one's: train "
+                "once in a program, or keep one training of it alone"
+            )
+        return cls.current()
 
     @classmethod
     def current(cls, agree: Callable[[int], int] | None = None) -> Trial:
@@ -341,8 +356,8 @@ class Trial:
         """
         found: dict[str, float | None] = {}
         for name, value in metrics.items():
-            if name in _RESERVED:
-                raise ValueError(f"a metric cannot be called {name}, nor any of {sorted(_RESERVED)}")
+            if name in RESERVED:
+                raise ValueError(f"a metric cannot be called {name}, nor any of {sorted(RESERVED)}")
             if value is not None:
                 found[name] = _number(name, value)
         self._has_reported |= bool(found)

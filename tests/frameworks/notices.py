@@ -28,13 +28,14 @@ def digest(model: torch.nn.Module) -> str:
 
 @contextmanager
 def signals_as_before() -> Iterator[None]:
-    """Handlers of signals are those of before at the end."""
+    """As if it were a program of its own: handlers of signals are those of before at the end, and no trial is left."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+        Trial._latest = None
 
 
 def undisturbed(train: Callable[[], str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:

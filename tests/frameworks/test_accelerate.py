@@ -7,6 +7,7 @@ import runpy
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,6 +22,8 @@ accelerate = pytest.importorskip("accelerate", reason="Accelerate is not install
 from ebbtide.frameworks.accelerate import epochs  # noqa: E402
 
 STEPS = 15
+# What cannot be a metric, or has another's name.
+OTHERS = {"note": "no", "many": [1.0], "words": np.array(["q"]), "step": 3, 5: 1j, "when": np.datetime64(1, "s")}
 
 
 def train(
@@ -63,7 +66,7 @@ def train(
             with accelerator.accumulate(model):
                 loss = torch.nn.functional.mse_loss(model(some), goals)
                 accelerator.backward(loss)
-                accelerator.log({"train/loss": loss, "note": "no number", "many": [1.0, 2.0]}, step=7)
+                accelerator.log({"train/loss": loss, **OTHERS}, step=7)
                 latest = Trial.latest()
                 assert latest is not None
                 if latest.step + 1 == notice_at:
@@ -109,7 +112,7 @@ def test_what_is_logged_is_reported(capfd: pytest.CaptureFixture[str], monkeypat
     losses = {each["step"]: each["train_loss"] for each in found if "train_loss" in each}
     assert sorted(losses) == list(range(1, STEPS + 1))
     assert all(loss > 0 for loss in losses.values())
-    assert not any("note" in each or "many" in each for each in found)
+    assert not any({"note", "many", "words", "5", "when"} & each.keys() for each in found)
 
 
 def test_all_that_was_prepared_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +156,14 @@ def test_all_that_was_prepared_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
         trained(5)
     with signals_as_before():
         assert trained() == wanted
+
+
+def test_a_program_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHECKPOINT_DIR, str(tmp_path))
+    with signals_as_before():
+        train()
+        with pytest.raises(RuntimeError, match="this program has had a training already"):
+            train()
 
 
 def test_what_cannot_be_kept_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 
 from ebbtide.frameworks.keras import SpotCallback  # noqa: E402
-from ebbtide.trial import MAX_STEPS  # noqa: E402
+from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS  # noqa: E402
 
 ROWS, BATCH, EPOCHS = 38, 8, 3
 # Two in each epoch, its last among them.
@@ -47,10 +47,26 @@ def data(kind: str) -> dict[str, Any]:
     inputs, labels = arrays()
     if kind == "arrays":
         return {"x": inputs, "y": labels, "batch_size": BATCH}
-    if kind == "loader":
-        rows = TensorDataset(torch.tensor(inputs), torch.tensor(labels))
-        return {"x": DataLoader(rows, batch_size=BATCH, shuffle=True)}
-    return {"x": Rows()}
+    if kind == "batches":
+        return {"x": Rows()}
+    rows = TensorDataset(torch.tensor(inputs), torch.tensor(labels))
+    generator = torch.Generator().manual_seed(1) if kind == "its own generator" else None
+    return {"x": DataLoader(rows, batch_size=BATCH, shuffle=True, generator=generator)}
+
+
+class Noise(keras.layers.Layer):  # type: ignore[misc]
+    """Draws from Keras's own random numbers, without a seed."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return inputs + 0.1 * keras.random.normal(keras.ops.shape(inputs)) if training else inputs
+
+
+class WarmUp(keras.callbacks.Callback):  # type: ignore[misc]
+    """Sets another rate at each batch, from that of the batch before."""
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        rate = self.model.optimizer.learning_rate
+        rate.assign(rate * 1.05)
 
 
 def network(width: int = 8) -> Any:
@@ -60,6 +76,7 @@ def network(width: int = 8) -> Any:
         [
             layers.Input((4,)),
             layers.Dense(width, "relu"),
+            Noise(),
             layers.BatchNormalization(),
             layers.Dropout(0.3),
             layers.Dense(1),
@@ -67,14 +84,31 @@ def network(width: int = 8) -> Any:
     )
 
 
-def train(kind: str = "arrays", *, validates: bool = True, width: int = 8, **compiled: Any) -> str:
+def train(
+    kind: str = "arrays",
+    *,
+    validates: bool = True,
+    width: int = 8,
+    rows: int = ROWS,
+    others: Any = None,
+    **compiled: Any,
+) -> str:
     model = network(width)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 4, 0.9)
     options = {"optimizer": keras.optimizers.Adam(schedule), "loss": "mse", "metrics": ["mae"], **compiled}
     model.compile(**options)
     checked = {"validation_data": arrays()} if validates else {}
-    model.fit(**data(kind), **checked, epochs=EPOCHS, verbose=0, callbacks=[SpotCallback()])
+    given = data(kind)
+    if rows < ROWS:
+        given |= {"x": given["x"][:rows], "y": given["y"][:rows]}
+    spot = SpotCallback(given["x"] if kind == "its own generator" else None)
+    model.fit(**given, **checked, epochs=EPOCHS, verbose=0, callbacks=[*(others() if others else ()), spot])
     return digest(model)
+
+
+def rates() -> list[Any]:
+    """Callbacks that change the learning rate from what it is."""
+    return [keras.callbacks.LearningRateScheduler(lambda _, rate: rate * 0.5), WarmUp()]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +117,9 @@ def train(kind: str = "arrays", *, validates: bool = True, width: int = 8, **com
         ("arrays", {}, range(1, 15)),
         ("arrays", {"validates": False}, SOME),
         ("arrays", {"optimizer": "sgd"}, (3,)),
+        ("arrays", {"optimizer": "adam", "others": rates}, SOME),
         ("loader", {}, SOME),
+        ("its own generator", {}, SOME),
         ("batches", {}, SOME),
     ],
 )
@@ -136,6 +172,39 @@ def test_another_model_s_checkpoint_is_told(tmp_path: Path, monkeypatch: pytest.
     undisturbed(train, tmp_path, monkeypatch)
     with pytest.raises(ValueError, match="use the same model and optimizer"):
         undisturbed(lambda: train(width=9), tmp_path, monkeypatch)
+
+
+def test_other_data_at_a_resumption_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = iter([ROWS, 16, 16])
+    with pytest.raises(ValueError, match="an epoch has 2 batches now, and 4 of it were done: use the same data"):
+        after_notices(lambda: train(rows=next(runs)), tmp_path, monkeypatch, [9])
+
+
+def test_a_program_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second training would go on from the first one's checkpoint."""
+    monkeypatch.setenv(CHECKPOINT_DIR, str(tmp_path))
+    with signals_as_before():
+        train()
+        with pytest.raises(RuntimeError, match="this program has had a training already"):
+            train()
+
+
+def test_optimizers_that_are_not_kept_are_told() -> None:
+    class Two(keras.Sequential):  # type: ignore[misc]
+        def __init__(self, layers: Any) -> None:
+            super().__init__(layers)
+            self.other = keras.optimizers.SGD()
+
+    for model, optimizer, said in (
+        (Two([keras.layers.Input((4,)), keras.layers.Dense(1)]), "adam", r"beside the compiled one \(other\)"),
+        (network(), None, "compiled without an optimizer"),
+    ):
+        with signals_as_before():
+            spot = SpotCallback()
+            model.compile(optimizer=optimizer, loss="mse")
+            spot.set_model(model)
+            with pytest.raises(ValueError, match=said):
+                spot.on_train_begin()
 
 
 def test_another_backend_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,13 @@ def test_what_is_given_back_ends_as_the_cloud_has_it(
     assert (lease.state, lease.ended_s) == (found, START_S + 50.0)
 
 
+def test_a_cloud_whose_clock_is_ahead_lets_no_lease_end_before_it_starts(tmp_path: Path) -> None:
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING)
+    instance = Instance("run-m0000", LeaseState.RELEASED, START_S + 60.0, START_S + 60.0, START_S + 50.0)
+    provider(tmp_path, instance, START_S + 50.0).terminate(lease)
+    assert (lease.started_s, lease.ended_s) == (START_S + 60.0, START_S + 60.0)
+
+
 def test_one_that_the_cloud_never_heard_of_has_ended_too(tmp_path: Path) -> None:
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S)
     provider(tmp_path, None, None).terminate(lease)

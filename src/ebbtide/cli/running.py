@@ -58,12 +58,15 @@ class Rented:
 
     provider: Annotated[
         str,
-        typer.Option(help="local: processes here, revoked by a replayed market; ec2; gcp; several; or replay."),
+        typer.Option(
+            help="local: processes here, revoked by a replayed market; ec2; gcp; skypilot; several; or replay."
+        ),
     ] = "local"
     machines: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.yaml", help="For ec2, gcp and several: settings of machines, as examples/live/ec2.yaml."
+            metavar="FILE.yaml",
+            help="For all but local and replay: settings of machines, as examples/live/ec2.yaml.",
         ),
     ] = None
     policy: Annotated[

@@ -15,13 +15,13 @@ next one, in the same order and with the same random numbers. What `accelerator.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from accelerate import Accelerator, DistributedType
 from accelerate.tracking import GeneralTracker
 
+from ebbtide.frameworks.metrics import reportable
 from ebbtide.trial import Batches, Trial
 from ebbtide.trial_torch import TorchState
 
@@ -41,7 +41,8 @@ def epochs(
 ) -> Iterator[tuple[int, Batches[Batch]]]:
     """Numbers of the epochs that are left, counted from 1, each with its batches that are left.
 
-    As `Trial.epochs`, with the state of an accelerator kept: call it once, when everything is prepared.
+    As `Trial.epochs`, with the state of an accelerator kept: call it once in a program, when everything is
+    prepared. Batches of another loader that the body reads are not passed over when training resumes.
 
     Args:
         accelerator: The accelerator that has prepared what is trained.
@@ -51,8 +52,9 @@ def epochs(
     Raises:
         ValueError: Nothing was prepared, or the model is divided among processes; or the loader does not fit, as
             `Trial.epochs` tells.
+        RuntimeError: The program has trained before.
     """
-    trial = Trial.current()
+    trial = Trial.of_program()
     trial.keep(_keeper(accelerator))
     # `accelerator.log` gives to each of these what it is given.
     accelerator.trackers.append(_Reports(trial))
@@ -110,11 +112,6 @@ class _Reports(GeneralTracker):
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
         """Report what is logged, a `/` in a name as `_`, as of the present step, whatever the program counts."""
-        found = {name.replace("/", "_"): value for name, value in values.items() if _is_number(value)}
+        found = reportable(values)
         if found:
             self._trial.report(**found)
-
-
-def _is_number(value: Any) -> bool:
-    one = getattr(value, "numel", None)
-    return isinstance(value, numbers.Real) or (callable(one) and one() == 1) or getattr(value, "size", None) == 1

@@ -17,7 +17,9 @@ from typing import Any
 
 import keras
 import torch
+from keras.src.random.seed_generator import global_seed_generator
 
+from ebbtide.frameworks.metrics import reportable
 from ebbtide.trial import Trial
 from ebbtide.trial_processes import Agreement
 from ebbtide.trial_torch import TorchState
@@ -28,41 +30,40 @@ _FILE = "keras.pt"
 class SpotCallback(keras.callbacks.Callback):
     """Reports steps and metrics, saves when asked, and resumes within an epoch, no batch skipped or repeated.
 
-    A step is a batch. The batches of an epoch that are done are read again and passed over, so data have to begin
-    anew with each epoch: arrays, a `DataLoader` or a `PyDataset`, not a generator. What other callbacks remember,
-    such as `EarlyStopping`, is not kept.
+    A step is a batch. The batches of an epoch that are done are read again and passed over, so each epoch has to
+    go over all data anew, in an order that follows from random states alone: arrays, or a `DataLoader`. What a
+    generator, a `PyDataset` that shuffles itself in `on_epoch_end`, or another callback such as `EarlyStopping`
+    remembers is not kept, and an epoch that `steps_per_epoch` cuts short is not found again.
+
+    Args:
+        loader: The `DataLoader` that `fit` is given, if it has a generator of its own; None: it has none.
 
     Raises:
         ValueError: Keras runs on another backend than PyTorch.
+        RuntimeError: The program has trained before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loader: object = None) -> None:
         super().__init__()
         if keras.backend.backend() != "torch":
             raise ValueError(
                 f"Keras runs on {keras.backend.backend()}, and this callback needs PyTorch beneath it: set "
                 "KERAS_BACKEND=torch, or let the program keep checkpoints of its own in $EBBTIDE_CHECKPOINT_DIR"
             )
-        self._trial = Trial.current()
+        self._trial = Trial.of_program()
         # Random states, and those with which the epoch began.
-        self._randoms = TorchState()
+        self._randoms, self._loader = TorchState(), loader
         self._epoch = self._done = 0
-        # Batches that are left to be passed over, and the metrics after them.
-        self._passing, self._metrics = 0, list[torch.Tensor]()
+        # Batches that are left to be passed over, and the state after them.
+        self._passing, self._restored = 0, dict[str, list[torch.Tensor]]()
         self._train: Callable[[Any], Any] | None = None
 
     # As a keeper.
 
     def save(self, folder: Path, *, within_step: bool) -> None:
         """Write all variables and the place in the epoch into a folder, and the random states beside it."""
-        content = {
-            "epoch": self._epoch,
-            "done": self._done,
-            "model": _values(self.model.variables),
-            "optimizer": _values(self.model.optimizer.variables),
-            "metrics": _values(self.model.metrics_variables),
-        }
-        torch.save(content, folder / _FILE)
+        parts = {name: _values(variables) for name, variables in self._variables().items()}
+        torch.save({"epoch": self._epoch, "done": self._done, **parts}, folder / _FILE)
         self._randoms.save(folder, within_step=within_step)
 
     def restore(self, folder: Path) -> None:
@@ -72,10 +73,16 @@ class SpotCallback(keras.callbacks.Callback):
             ValueError: The checkpoint is of another model or optimizer.
         """
         content = torch.load(folder / _FILE, map_location="cpu", weights_only=True)
-        _assign(self.model.variables, content["model"], "model", folder)
-        _assign(self.model.optimizer.variables, content["optimizer"], "optimizer", folder)
-        self._metrics = content["metrics"]
-        self._epoch, self._done = content["epoch"], content["done"]
+        self._epoch, self._done = content.pop("epoch"), content.pop("done")
+        for name, variables in self._variables().items():
+            ours, theirs = ([tuple(each.shape) for each in several] for several in (variables, content[name]))
+            if ours != theirs:
+                raise ValueError(
+                    f"{folder}: the checkpoint's {name} has variables of shapes {theirs}, the program's {ours}: "
+                    "use the same model and optimizer, or begin with an empty checkpoint folder"
+                )
+        self._restored = content
+        self._assign()
         self._randoms.restore(folder)
 
     @property
@@ -90,7 +97,12 @@ class SpotCallback(keras.callbacks.Callback):
     # As a callback.
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Begin, or go on from the newest checkpoint."""
+        """Begin, or go on from the newest checkpoint.
+
+        Raises:
+            ValueError: There are optimizers that cannot be kept, or the checkpoint is of another model.
+        """
+        self._check_optimizers()
         self._trial.keep(self)
         self._passing = self._done
         # As Keras's own `BackupAndRestore` has it begin with another epoch.
@@ -101,9 +113,9 @@ class SpotCallback(keras.callbacks.Callback):
         """Remember the random states from which the order of its data follows, or set them to those of then."""
         self._epoch, self._done = epoch, 0
         if not self._passing:
-            self._randoms.epoch_began(None)
+            self._randoms.epoch_began(self._loader)
             return
-        self._randoms.rewind(to_epoch=True)
+        self._randoms.rewind(self._loader, to_epoch=True)
         self._train = self.model.train_function
         self.model.train_function = self._pass_over
 
@@ -120,8 +132,18 @@ class SpotCallback(keras.callbacks.Callback):
             self._trial.save_wanted()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report what Keras has computed, of training and of validation."""
-        self._trial.report(**{name.replace("/", "_"): value for name, value in (logs or {}).items()})
+        """Report what Keras has computed, of training and of validation.
+
+        Raises:
+            ValueError: The epoch had fewer batches than were done of it before.
+        """
+        if self._train is not None:
+            self.model.train_function = self._train
+            raise ValueError(
+                f"an epoch has {self._done} batches now, and {self._passing} of it were done: use the same data "
+                "and batch size, or an empty checkpoint folder"
+            )
+        self._trial.report(**reportable(logs or {}))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Save, and say that the training is done."""
@@ -133,29 +155,48 @@ class SpotCallback(keras.callbacks.Callback):
         return self.model.get_metrics_result()
 
     def _go_on(self) -> None:
-        """All that was done is passed over: train, with the metrics and random states of then."""
+        """All that was done is passed over: train, with the state of then.
+
+        Other callbacks, such as those that set the learning rate, have been called meanwhile as they were before.
+        """
         self.model.train_function, self._train, self._passing = self._train, None, 0
-        for variable, value in zip(self.model.metrics_variables, self._metrics, strict=True):
-            variable.assign(value)
-        self._randoms.rewind()
+        self._assign()
+        self._randoms.rewind(self._loader)
         self._stop_if_enough()
 
     def _stop_if_enough(self) -> None:
         if self._trial.max_steps is not None and self._trial.step >= self._trial.max_steps:
             self.model.stop_training = True
 
+    def _variables(self) -> dict[str, Sequence[Any]]:
+        """All that Keras itself counts with."""
+        return {
+            "model": self.model.variables,
+            "optimizer": self.model.optimizer.variables,
+            "metrics": self.model.metrics_variables,
+            "seed": [global_seed_generator().state],
+        }
+
+    def _assign(self) -> None:
+        for name, variables in self._variables().items():
+            for variable, value in zip(variables, self._restored[name], strict=True):
+                variable.assign(value)
+
+    def _check_optimizers(self) -> None:
+        kind = keras.optimizers.Optimizer
+        if not isinstance(self.model.optimizer, kind):
+            raise ValueError("the model was compiled without an optimizer, whose state could be kept")
+        other = [
+            name
+            for name, one in vars(self.model).items()
+            if isinstance(one, kind) and one is not self.model.optimizer
+        ]
+        if other:
+            raise ValueError(
+                f"the model has optimizers beside the compiled one ({', '.join(other)}), whose state is not "
+                "kept: let the program keep checkpoints of its own in $EBBTIDE_CHECKPOINT_DIR"
+            )
+
 
 def _values(variables: Sequence[Any]) -> list[torch.Tensor]:
     return [keras.ops.convert_to_tensor(each).detach().cpu().clone() for each in variables]
-
-
-def _assign(variables: Sequence[Any], values: Sequence[torch.Tensor], name: str, folder: Path) -> None:
-    """Set variables to what was saved."""
-    ours, theirs = ([tuple(each.shape) for each in several] for several in (variables, values))
-    if ours != theirs:
-        raise ValueError(
-            f"{folder}: the checkpoint's {name} has variables of shapes {theirs}, the program's {ours}: use the "
-            "same model and optimizer, or begin with an empty checkpoint folder"
-        )
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)

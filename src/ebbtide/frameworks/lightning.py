@@ -19,6 +19,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ebbtide import trial as trials
+from ebbtide.frameworks.metrics import reportable
 from ebbtide.trial import Trial
 from ebbtide.trial_processes import Agreement
 from ebbtide.trial_torch import TorchState
@@ -42,7 +43,7 @@ class SpotCallback(Callback):
     """
 
     def __init__(self) -> None:
-        self._trial = Trial.current()
+        self._trial = Trial.of_program()
         # Random states, and those with which the epoch began.
         self._randoms = TorchState()
         self._trainer: Trainer | None = None
@@ -153,8 +154,7 @@ class SpotCallback(Callback):
         self._trial.loop_ended()
 
     def _report(self, trainer: Trainer) -> None:
-        metrics = {name.replace("/", "_"): value for name, value in trainer.callback_metrics.items()}
-        self._trial.report(**metrics)
+        self._trial.report(**reportable(trainer.callback_metrics))
 
     def _epoch_begins(self, *loaders: object) -> None:
         self._randoms.watch(*loaders)

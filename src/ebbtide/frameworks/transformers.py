@@ -20,6 +20,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ebbtide import trial as trials
+from ebbtide.frameworks.metrics import reportable
 from ebbtide.trial import Trial
 from ebbtide.trial_processes import Agreement
 from ebbtide.trial_torch import TorchState
@@ -41,7 +42,7 @@ class SpotCallback(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        self._trial = Trial.current()
+        self._trial = Trial.of_program()
         self._written: Path | None = None
         self._is_wanted = False
 
@@ -126,7 +127,8 @@ class SpotCallback(TrainerCallback):
     ) -> TrainerControl:
         """Report what was evaluated; where that ends the training, its last state is kept."""
         control.should_save = control.should_save or control.should_training_stop
-        self._trial.report(**{name: value for name, value in metrics.items() if name.startswith("eval_")})
+        evaluated = {name: value for name, value in metrics.items() if name.startswith("eval_")}
+        self._trial.report(**reportable(evaluated))
         return control
 
     def on_log(

@@ -46,7 +46,7 @@ from ebbtide.live.checkpoints.whole import Whole, newest_whole
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud, Instance
 from ebbtide.live.machine_ends import MachineEnds
-from ebbtide.live.machine_list import OVER, MachineList, note_times
+from ebbtide.live.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.live.machine_requests import MachineRequests
 from ebbtide.live.mailboxes import Mailboxes
 from ebbtide.live.measured_speed import MeasuredSpeeds
@@ -452,7 +452,7 @@ class AgentProvider:
             if not math.isnan(lease.running_s):
                 self._mailboxes.open(lease.lease_id)
             self._receive(lease)
-            lease.state, lease.ended_s = instance.state, instance.ended_s
+            lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
             self._check_begins(lease)
             self._notify_of(Wake.ENDED, lease, instance.why or str(instance.state))
             self._training.gone(lease)
@@ -481,7 +481,7 @@ class AgentProvider:
             return
         self._receive(lease)
         lease.state = LeaseState.RELEASED
-        lease.ended_s = self._machines.last_seen_s(lease)
+        lease.ended_s = end_of(lease, self._machines.last_seen_s(lease))
         self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
         self._training.gone(lease)
 

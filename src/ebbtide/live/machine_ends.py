@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.clouds.cloud import Cloud, Instance
-from ebbtide.live.machine_list import OVER, MachineList, note_times
+from ebbtide.live.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.live.runtime import Runtime
 from ebbtide.market.leases import Lease, LeaseState
 
@@ -60,7 +60,7 @@ class MachineEnds:
         if instance is not None and instance.state is LeaseState.REVOKED:
             # Revoked before it could be released, which may cost a different amount.
             lease.state = LeaseState.REVOKED
-        lease.ended_s = ended_s if ended_s is not None else self._cloud.now_s
+        lease.ended_s = end_of(lease, ended_s if ended_s is not None else self._cloud.now_s)
 
     def _ended(self, lease: Lease) -> tuple[float | None, Instance | None]:
         """The time of its end, None: not known; and the machine as the cloud has it, None: not known."""
@@ -115,7 +115,7 @@ class MachineEnds:
         if math.isnan(instance.ended_s):
             return False
         note_times(lease, instance)
-        lease.state, lease.ended_s = instance.state, instance.ended_s
+        lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
         now = lease.state, lease.started_s, lease.ended_s
         # What was never charged has no start, and NaN equals nothing.
         return lease.is_charged and now != before
@@ -126,7 +126,7 @@ class MachineEnds:
         seen_s = self._machines.seen_s.get(lease.lease_id, math.inf)
         if not was_assumed or not lease.is_charged or seen_s >= lease.ended_s:
             return False
-        lease.ended_s = max(seen_s, lease.started_s)
+        lease.ended_s = end_of(lease, seen_s)
         return True
 
     def end_remaining(

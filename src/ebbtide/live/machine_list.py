@@ -87,6 +87,11 @@ class MachineList:
         self.trouble = str(error)
 
 
+def end_of(lease: Lease, ended_s: float) -> float:
+    """When a machine ended, as its cloud or we say; by two clocks, and no lease ends before it starts."""
+    return max(ended_s, lease.started_s) if lease.is_charged and not math.isnan(ended_s) else ended_s
+
+
 def note_times(lease: Lease, instance: Instance) -> None:
     """Note when a machine started and had booted, as far as the cloud says."""
     if not math.isnan(instance.started_s):

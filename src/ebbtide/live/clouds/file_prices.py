@@ -99,8 +99,15 @@ def in_places(
             for zone in named:
                 found.setdefault(replace(market, zone=zone), series)
     if not found:
-        wanted = ", ".join(place.region if only else str(place) for place in zones)
-        there = ", ".join(sorted({str(market.place) for market in history})[:12])
+        wanted = ", ".join(
+            (place.region if only else str(place)) + (f" ({', '.join(named)})" if named else "")
+            for place, named in zones.items()
+        )
+        there = ", ".join(sorted({_where(market) for market in history})[:12])
         problem = f"has no price {f'of {only} ' if only else ''}in {wanted}; it has {there}"
         raise InputError(problem, file=file, field="prices")
     return PriceHistory(found, start_s=history.start_s, end_s=history.end_s)
+
+
+def _where(market: Market) -> str:
+    return str(market.place) if market.zone == market.region else f"{market.place} ({market.zone})"

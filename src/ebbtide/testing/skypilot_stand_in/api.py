@@ -68,12 +68,14 @@ class SkyPilotApi:
         asked: Path and body of each request that was queued, in order.
         boots_s: Real seconds from a launch until its cluster is up.
         ends_s: Real seconds from a request to take a cluster down until it is gone.
+        launched_at: What is listed as the time of every launch; `...`: when it was.
     """
 
     def __init__(self) -> None:
         self.refusals = SkyRefusals()
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self.boots_s, self.ends_s = 0.3, 0.2
+        self.launched_at: object = ...
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._clusters: dict[str, _Cluster] = {}
@@ -191,7 +193,9 @@ class SkyPilotApi:
             case "/down":
                 self._down(request_id, str(name))
             case "/status":
-                self._done(request_id, [_shown(one) for one in self._clusters.values()])
+                shown = [_shown(one) for one in self._clusters.values()]
+                told = {} if self.launched_at is ... else {"launched_at": self.launched_at}
+                self._done(request_id, [one | told for one in shown])
             case "/api/cancel":
                 for one in body["request_ids"]:
                     if self._requests[one]["status"] not in _DONE:

@@ -45,7 +45,9 @@ def test_a_price_of_a_region_holds_in_its_zones_unless_they_have_their_own(tmp_p
     known = history(us_central1=0.04, us_central1_b=0.05, asia_east1=0.01, us_central1_f=0.01)
     found = in_zones(known, settings(tmp_path))
     assert {market: series.at(BEGAN_S) for market, series in found.items()} == {G: 0.04, H: 0.05}
-    with pytest.raises(InputError, match="no price of gcp in us-central1, europe-west4; it has gcp asia-east1"):
+    with pytest.raises(
+        InputError, match=r"no price of gcp in us-central1 \(.*\), europe-west4 \(.*\); it has gcp asia"
+    ):
         in_zones(history(asia_east1=0.01), settings(tmp_path))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import jsonschema
@@ -130,7 +131,7 @@ def test_what_the_server_answered_is_read(monkeypatch: pytest.MonkeyPatch) -> No
         "request",
         lambda _method, url, **_: Answer(*answers[url.removeprefix(api.url).partition("?")[0]]),
     )
-    assert api.health()["status"] == "healthy"
+    api.check()
     assert api.clusters() == []
     launch, down = api.requests("ebbtide-abc-r-1")
     assert (launch.what, launch.status, launch.is_done, launch.cluster) == ("launch", "FAILED", True, down.cluster)
@@ -156,19 +157,52 @@ def test_what_the_server_answered_is_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("where", CUTS)
 def test_an_answer_that_is_cut_off_is_no_answer(where: str) -> None:
-    with cut_answers(where) as url, pytest.raises(CloudError, match="does not answer"):
-        SkyApi(url).health()
+    with cut_answers(where) as url:
+        api = SkyApi(url)
+        with pytest.raises(CloudError, match="does not answer"):
+            api.clusters()
+        with pytest.raises(InputError, match="does not answer"):
+            api.check()
 
 
 def test_a_token_is_sent_and_only_where_nobody_else_reads_it(
     served: SkyPilotApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.refusals.token = "sky_secret"
-    with pytest.raises(CloudError, match=r"refused \(401\): Authentication required; set SKYPILOT_SERVICE"):
-        SkyApi(served.url).health()
+    with pytest.raises(InputError, match=r"refused \(401\): Authentication required; set SKYPILOT_SERVICE"):
+        SkyApi(served.url).check()
+    # A file may end in another line than it should.
+    monkeypatch.setenv("SKYPILOT_SERVICE_ACCOUNT_TOKEN", "sky_secret\r\n")
+    SkyApi(served.url).check()
+    monkeypatch.setenv("SKYPILOT_SERVICE_ACCOUNT_TOKEN", "sky_\rsecret€")
+    with pytest.raises(InputError, match="holds characters that no token has") as wrong:
+        SkyApi(served.url)
+    assert "secret" not in str(wrong.value)
     monkeypatch.setenv("SKYPILOT_SERVICE_ACCOUNT_TOKEN", "sky_secret")
-    assert SkyApi(served.url).health()["status"] == "healthy"
     with pytest.raises(InputError, match="unencrypted") as told:
         SkyApi("http://sky.example.org")
     assert "sky_secret" not in str(told.value)
     SkyApi("https://sky.example.org")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://user:pw@host", "http://[::1", "ftp://host", "http://", "http://h:x", "pw h"]
+)
+def test_an_address_that_is_none_is_told_and_not_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYPILOT_API_SERVER_ENDPOINT", url)
+    with pytest.raises(InputError, match="holds a name or a password|is no address of an API server") as told:
+        SkyApi()
+    assert told.value.field == "SKYPILOT_API_SERVER_ENDPOINT"
+    assert "pw" not in str(told.value)
+
+
+@pytest.mark.parametrize("answer", ["<html>", "null", "[]", "{}", "[" * 100_000])
+def test_what_is_no_api_server_is_told(answer: str) -> None:
+    with cut_answers("content", times=0, then=answer.encode()) as url:
+        api = SkyApi(url)
+        with pytest.raises(InputError, match="answers, and is no API server of SkyPilot"):
+            api.check()
+        with pytest.raises(CloudError):
+            api.clusters()
+        with pytest.raises(CloudError) if answer != "[]" else nullcontext():
+            api.requests()

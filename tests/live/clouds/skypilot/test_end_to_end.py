@@ -291,3 +291,18 @@ def test_what_only_its_user_can_mend_ends_the_run(
         InputError, match="SkyPilot will not rent as it is asked to: NoCloudAccessError: Failed to"
     ):
         cloud.instances()
+
+
+@pytest.mark.parametrize("launched_at", [4e9, 1e300, "yesterday", None, -1])
+def test_whatever_its_server_says_of_the_time_no_machine_ends_before_it_starts(
+    rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings], launched_at: object
+) -> None:
+    api, cloud, _ = rented
+    api.launched_at = launched_at
+    cloud.launch(WANTED)
+    only(cloud, LeaseState.RUNNING)
+    (found,) = cloud.instances()
+    assert found.started_s <= found.running_s <= time.time()
+    assert (cloud.terminate(WANTED.token) or 0.0) >= found.started_s
+    (ended,) = cloud.instances()
+    assert ended.ended_s >= ended.started_s

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -27,6 +27,8 @@ _REQUEST_ID = "X-Skypilot-Request-ID"
 _CONNECT_S, _WITHIN_S = 2.0, 20.0
 _DONE = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 _MOST = 500
+# No time is after the year 9999, seconds since 1970.
+_LATEST_S = 2.5e11
 # What it says is made for terminals.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -68,13 +70,16 @@ class SkyApi:
         url: Its address.
 
     Raises:
-        InputError: A token is set, and would be sent to another machine unencrypted.
+        InputError: The address is none, or holds a password; the token cannot be one, or would be sent to another
+            machine unencrypted.
     """
 
     def __init__(self, server: str = "") -> None:
         self.url = (server or os.environ.get(_SERVER) or _HERE).rstrip("/")
-        token = os.environ.get(_TOKEN, "")
-        parts = urlsplit(self.url)
+        token = os.environ.get(_TOKEN, "").strip()
+        if not re.fullmatch(r"[!-~]*", token):
+            raise InputError("holds characters that no token has", field=_TOKEN)
+        parts = _parts(self.url, "server" if server else _SERVER)
         if token and parts.scheme != "https" and parts.hostname not in _LOOPBACK:
             raise InputError(
                 f"{self.url} would be sent {_TOKEN} unencrypted; give an https address", field="server"
@@ -86,14 +91,23 @@ class SkyApi:
         self._user = {"SKYPILOT_USER_ID": secrets.token_hex(4), "SKYPILOT_USER": "ebbtide"}
         self._pool = urllib3.PoolManager(timeout=Timeout(connect=_CONNECT_S, read=_WITHIN_S), retries=False)
 
-    def health(self) -> Mapping[str, Any]:
-        """What it says of itself: `status` and `version`.
+    def check(self) -> None:
+        """Ask whether it is there.
 
         Raises:
-            CloudError: It does not answer, or refuses; so for all of these.
+            InputError: It does not answer, is not well, or is something else than SkyPilot's API server.
         """
-        found, _ = self._ask("GET", "/api/health")
-        return found if isinstance(found, dict) else {}
+        try:
+            found, _ = self._ask("GET", "/api/health")
+        except _Refused as error:
+            raise InputError(str(error), field="server") from None
+        except CloudError as error:
+            raise InputError(f"{error}; `sky api start` starts one on this machine", field="server") from None
+        status = found.get("status") if isinstance(found, dict) else None
+        if not isinstance(status, str):
+            raise InputError(f"{self.url} answers, and is no API server of SkyPilot", field="server")
+        if status != "healthy":
+            raise InputError(f"SkyPilot's API server at {self.url} says {status!r:.60}", field="server")
 
     def launch(self, cluster: str, task: str) -> str:
         """Have a cluster launched that runs a task; gives the id of the request.
@@ -121,7 +135,7 @@ class SkyApi:
         kept = found if isinstance(found, dict) else {}
         try:
             listed = json.loads(kept.get("return_value") or "null")
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             listed = None
         if not isinstance(listed, list):
             raise CloudError("SkyPilot's API server does not list its clusters")
@@ -189,11 +203,27 @@ class SkyApi:
             raise CloudError(f"SkyPilot's API server at {self.url} does not answer: {said}") from error
         try:
             found = json.loads(answer.data) if answer.data else None
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise _refusal(answer.status, found)
         return found, answer.headers
+
+
+def _parts(url: str, field: str) -> SplitResult:
+    """The parts of an address. No message repeats it: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_address = False
+    if not is_address or re.search(r"[^!-~]", url):
+        raise InputError("is no address of an API server; write it as https://HOST[:PORT]", field=field)
+    if parts.username is not None or parts.password is not None:
+        raise InputError(
+            f"holds a name or a password, which would be kept with the run; set {_TOKEN}", field=field
+        )
+    return parts
 
 
 class _Refused(CloudError):
@@ -229,16 +259,21 @@ def _request(kept: Mapping[str, Any]) -> SkyRequest:
         str(kept.get("name", "")).removeprefix("sky."),
         str(kept.get("cluster_name") or ""),
         str(kept.get("status", "")),
-        float(kept.get("created_at") or 0.0),
-        None if finished is None else float(finished),
+        _time_s(kept.get("created_at")) or 0.0,
+        _time_s(finished),
     )
+
+
+def _time_s(value: Any) -> float | None:
+    """A time in seconds since 1970, as far as it is one."""
+    return float(value) if isinstance(value, int | float) and 0 < value < _LATEST_S else None
 
 
 def _error(error: Any) -> tuple[str, str]:
     """Kind of an error and what it says, in one line; the pickled object that comes with it is not read."""
     try:
         found = json.loads(error) if isinstance(error, str) else error
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         return "Error", "it does not say why"

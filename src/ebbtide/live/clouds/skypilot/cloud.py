@@ -182,7 +182,7 @@ class SkyPilotCloud:
         if before is not None and not math.isnan(before.ended_s):
             self._end_left(token, cluster)
             return before
-        began_s = float(cluster.get("launched_at") or now_s)
+        began_s = _began_s(cluster, now_s)
         state = str(cluster.get("status"))
         if state == "UP":
             self._not_up_s.pop(token, None)
@@ -232,9 +232,9 @@ class SkyPilotCloud:
 
     def _taken_unseen(self, token: str, launch: SkyRequest, now_s: float) -> Instance:
         """A machine that was up between two looks, and has gone."""
-        began_s = launch.created_s
-        up_s = max(launch.finished_s or began_s, began_s)
-        return self._revoked(Instance(token, LeaseState.RUNNING, began_s, up_s, math.nan), max(now_s, up_s))
+        began_s = min(launch.created_s, now_s)
+        up_s = min(max(launch.finished_s or began_s, began_s), now_s)
+        return self._revoked(Instance(token, LeaseState.RUNNING, began_s, up_s, math.nan), now_s)
 
     def _failed_launch(self, token: str, now_s: float, *, has_cluster: bool) -> Instance | None:
         """A machine whose launch has failed, or was in vain; None: it may still come.
@@ -284,3 +284,9 @@ class SkyPilotCloud:
         failed = Instance(token, LeaseState.FAILED, math.nan, math.nan, self.now_s, why)
         self._known[token] = failed
         return failed
+
+
+def _began_s(cluster: Mapping[str, Any], now_s: float) -> float:
+    """When a cluster was launched, as its server says; its clock may be ahead of ours."""
+    found = cluster.get("launched_at")
+    return float(found) if isinstance(found, int | float) and 0 < found < now_s else now_s

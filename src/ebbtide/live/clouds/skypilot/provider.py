@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import validated
 from ebbtide.live.clouds.file_prices import FilePrices, in_places
@@ -31,15 +30,7 @@ class SkyPilotProvider:
 
     def ready(self, settings: SkyPilotSettings, expected_end_s: float) -> SkyPilotSettings:  # noqa: ARG002
         api = SkyApi(settings.server)
-        try:
-            status = api.health().get("status")
-        except CloudError as error:
-            raise InputError(f"{error}; `sky api start` starts one on this machine", field="server") from None
-        if status != "healthy":
-            raise InputError(
-                f"SkyPilot's API server at {api.url} is {status or 'no such server'}; `sky api info` tells more",
-                field="server",
-            )
+        api.check()
         # Which server it was is kept: the run may be resumed where the environment names another.
         return settings.model_copy(update={"server": api.url})
 
