@@ -120,3 +120,12 @@ def test_a_spent_budget_rents_nothing(place: Path, tmp_path: Path, capsys: pytes
     assert f"the team's budget of 1e-05 USD for {NOW} is spent" in errors
     (status,) = json.loads(command(capsys, "status", "--json", "--runs", tmp_path / "runs")[1])
     assert (status["state"], status["rented_ever"]) == ("refused", 0)
+
+
+def test_what_cannot_be_read_is_not_told_as_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = place / "ann"
+    for journal in runs.glob("*/journal.sqlite"):
+        journal.write_bytes(b"torn")
+    code, out, errors = command(capsys, "report", "--month", NOW, "--runs", runs)
+    assert (code, out) == (0, f"nothing was spent in {NOW} by the runs that can be read\n")
+    assert "cannot be read" in errors

@@ -357,6 +357,8 @@ SECRET = "h8rdToGuess"
         f"postgresql://ann:{SECRET}#x@db.example.org/runs",
         f"postgresql://ann:{SECRET}?x@db.example.org/runs",
         f"host=db.example.org password={SECRET} dbname=runs",
+        f"postgresql://db.example.org/runs?options=-c%20my.passwd%3D{SECRET}",
+        f"postgresql:///runs?host=ann:{SECRET}@db.example.org",
     ],
 )
 def test_a_password_is_refused_and_not_repeated(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,6 +431,7 @@ def test_passwords_are_found_where_libpq_looks(
         ("postgresql://host", "names no database"),
         ("postgresql://host:high/runs", "is no address of a Postgres database"),
         ("postgresql://host/runs?colour=red", "is no address of a Postgres database"),
+        ("postgresql://host/runs?connect_timeout=abc", "is no address of a Postgres database"),
     ],
 )
 def test_another_address_is_refused(address: str, problem: str) -> None:
@@ -442,6 +445,8 @@ def test_an_address_is_named_by_host_and_database(monkeypatch: pytest.MonkeyPatc
         "postgresql://ann@db.example.org:5433/runs?sslmode=verify-full": "db.example.org:5433/runs",
         "postgres://db.example.org/runs": "db.example.org/runs",
         "postgresql:///runs": "localhost/runs",
+        "postgresql://a,b:5433,c:5434/runs": "a,b:5433,c:5434/runs",
+        "postgresql://a,b/runs?port=5433": "a:5433,b:5433/runs",
         "postgresql://?service=ebbtide": "service ebbtide",
     }
     assert {address: PostgresPlace.of(address).name for address in names} == names

@@ -98,7 +98,8 @@ def _print_month(spent: Spent) -> None:
         }
         typer.echo(json.dumps(finite(found), indent=2))
     elif report.lines.empty:
-        typer.echo(f"nothing was spent in {report.month}")
+        of = " by the runs that can be read" if report.unreadable else ""
+        typer.echo(f"nothing was spent in {report.month}{of}")
     else:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for heading in (spent.by, "runs", "machine-hours", "charged USD", "refunded", "egress", "USD"):
@@ -107,7 +108,8 @@ def _print_month(spent: Spent) -> None:
             money = [f"{row[name]:.4f}" for name in ("charged_usd", "refunded_usd", "egress_usd", "usd")]
             table.add_row(Text(str(row[spent.by])), str(row["runs"]), f"{row['machine_hours']:.2f}", *money)
         table_console().print(table)
-        typer.echo(f"{report.total_usd:.4f} USD in {report.month}")
+        of = " by the runs that can be read" if report.unreadable else ""
+        typer.echo(f"{report.total_usd:.4f} USD in {report.month}{of}")
         for of, usd, most in report.budgets():
             typer.echo(f"{of}: {usd:.4f} of {most:g} USD, {usd / most:.0%}")
         if report.outside & set(report.lines["run"]):

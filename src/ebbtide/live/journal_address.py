@@ -7,7 +7,9 @@ of Postgres, finds passwords by itself.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from ebbtide.errors import InputError
 
@@ -17,6 +19,17 @@ JOURNAL = "EBBTIDE_JOURNAL"
 _SCHEMES = ("postgresql://", "postgres://")
 _RIGHT = "write it as postgresql://HOST[:PORT]/DATABASE"
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
+# A setting of the session with such a name holds one, too.
+_LIKE_SECRET = re.compile("passw|secret|token", re.IGNORECASE)
+# What has to be a number, which libpq reads as late as it connects.
+_WHOLE = (
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+)
 _NO_PASSWORD = (
     "holds a password, which would be kept with the run; leave it out, and give it by the environment variable "
     "PGPASSWORD, in ~/.pgpass, or in a service file (postgresql://?service=NAME)"
@@ -88,11 +101,12 @@ def _parts(address: str) -> dict[str, str]:
         found = {name: str(value) for name, value in conninfo_to_dict(address).items() if value is not None}
     except psycopg.Error:
         raise InputError(f"is no address of a Postgres database; {_RIGHT}") from None
-    if any(found.get(name) for name in _SECRETS):
+    if any(found.get(name) for name in _SECRETS) or _LIKE_SECRET.search(found.get("options", "")):
         raise InputError(_NO_PASSWORD)
     ports = found.get("port", "").split(",")
     # A password with a `/` in it ends up in what looks like the database.
-    if any(port and not port.isdecimal() for port in ports) or "@" in found.get("dbname", ""):
+    whole = [*filter(None, ports), *(found[name] for name in _WHOLE if name in found)]
+    if not all(number.isdecimal() for number in whole) or "@" in found.get("dbname", "") + found.get("host", ""):
         raise InputError(f"is no address of a Postgres database; {_RIGHT}, without a password")
     if not found.get("dbname") and not found.get("service"):
         raise InputError(f"names no database; {_RIGHT}")
@@ -100,8 +114,11 @@ def _parts(address: str) -> dict[str, str]:
 
 
 def _name(parts: dict[str, str]) -> str:
-    hosts = parts.get("host") or parts.get("hostaddr") or ""
-    if not hosts and "service" in parts:
+    named = parts.get("host") or parts.get("hostaddr") or ""
+    if not named and "service" in parts:
         return f"service {parts['service']}"
-    port = f":{parts['port']}" if parts.get("port") else ""
-    return f"{hosts or 'localhost'}{port}/{parts.get('dbname', '')}"
+    hosts, ports = (named or "localhost").split(","), parts.get("port", "").split(",")
+    # One port holds for all hosts.
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    pairs = zip_longest(hosts, ports, fillvalue="")
+    return ",".join(f"{host}:{port}" if port else host for host, port in pairs) + f"/{parts.get('dbname', '')}"
