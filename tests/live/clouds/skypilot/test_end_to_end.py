@@ -303,6 +303,8 @@ def test_whatever_its_server_says_of_the_time_no_machine_ends_before_it_starts(
     only(cloud, LeaseState.RUNNING)
     (found,) = cloud.instances()
     assert found.started_s <= found.running_s <= time.time()
+    time.sleep(0.05)
+    assert cloud.instances()[0].started_s == found.started_s
     assert (cloud.terminate(WANTED.token) or 0.0) >= found.started_s
     (ended,) = cloud.instances()
     assert ended.ended_s >= ended.started_s

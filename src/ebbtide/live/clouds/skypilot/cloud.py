@@ -111,7 +111,7 @@ class SkyPilotCloud:
         if not wanted.on_demand:
             usd = self.prices(wanted.market).at(self.now_s)
             if usd > wanted.max_price_usd_per_hour:
-                self._fail(token, f"the price, {usd:g} USD an hour, is above the max price; SkyPilot has none")
+                self._fail(token, f"the price, {usd:g} USD an hour, is above the max price")
                 return
         self._api.launch(name, task_yaml(self._run, wanted, self._settings))
         self._launched_s[token] = self.now_s
@@ -182,7 +182,8 @@ class SkyPilotCloud:
         if before is not None and not math.isnan(before.ended_s):
             self._end_left(token, cluster)
             return before
-        began_s = _began_s(cluster, now_s)
+        was_charged = before is not None and not math.isnan(before.started_s)
+        began_s = before.started_s if before is not None and was_charged else _began_s(cluster, now_s)
         state = str(cluster.get("status"))
         if state == "UP":
             self._not_up_s.pop(token, None)
