@@ -25,6 +25,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -210,15 +211,17 @@ class Trial:
     def of_program(cls) -> Trial:
         """The trial of this process, for a training that is all that the program trains.
 
+        Without checkpoints, as in a notebook, a second training only warns.
+
         Raises:
             RuntimeError: The process has trained before: a second training would resume from the first one's
                 checkpoint.
         """
         if cls._latest is not None and cls._latest._looped:
-            raise RuntimeError(
-                "this program has had a training already, and would take its checkpoint for this one's: train "
-                "once in a program, or keep one training of it alone"
-            )
+            problem = "this program has had a training already; where it keeps checkpoints, it can train once only"
+            if _folder() is not None:
+                raise RuntimeError(f"{problem}: the second would go on from the first one's")
+            warnings.warn(problem, stacklevel=3)
         return cls.current()
 
     @classmethod

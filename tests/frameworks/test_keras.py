@@ -187,6 +187,10 @@ def test_a_program_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         train()
         with pytest.raises(RuntimeError, match="this program has had a training already"):
             train()
+        # Without checkpoints nothing is gone on from.
+        monkeypatch.delenv(CHECKPOINT_DIR)
+        with pytest.warns(UserWarning, match="can train once only"):
+            train()
 
 
 def test_optimizers_that_are_not_kept_are_told() -> None:

@@ -1,7 +1,7 @@
 """Fetches the agent from a bucket and unpacks it: `bootstrap.py URL SHA256 FOLDER`.
 
-Part of a start script: short, with the standard library alone, and readable by old Pythons. The
-request is made in the machine's role.
+Part of a start script: short, with the standard library alone, and readable by old Pythons. It asks
+in the machine's role.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import configparser
 import datetime
 import hashlib
 import hmac
-import http.client
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from http.client import HTTPException
 
 METADATA = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/") + "/latest/"
 LIMIT_S = 300.0
@@ -108,7 +108,7 @@ def fetched(url: str, checksum: str) -> bytes:
             if hashlib.sha256(content).hexdigest() == checksum:
                 return content
             problem = "it is not what the run put there"
-        except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError) as error:
+        except (OSError, HTTPException, ValueError, LookupError) as error:
             problem = str(error)
             right = error.headers.get("x-amz-bucket-region") if isinstance(error, urllib.error.HTTPError) else None
             if right and right != region:

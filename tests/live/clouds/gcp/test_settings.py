@@ -75,7 +75,7 @@ def test_several_clouds_share_what_one_run_has_once(tmp_path: Path) -> None:
     ):
         machines_of("several", several)
     several.write_text(yaml.safe_dump({"ec2": "ec2.yaml", "azure": GOOD}))
-    with pytest.raises(InputError, match="is no provider; known: ec2, gcp"):
+    with pytest.raises(InputError, match="is no provider of one cloud; known: ec2, gcp"):
         machines_of("several", several)
     several.write_text(yaml.safe_dump({"ec2": "ec2.yaml"}))
     with pytest.raises(InputError, match="several needs settings of two or more of ec2, gcp"):
