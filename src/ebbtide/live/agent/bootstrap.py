@@ -1,7 +1,6 @@
 """Fetches the agent from a bucket and unpacks it: `bootstrap.py URL SHA256 FOLDER`.
 
-Part of a start script: short, with the standard library alone, and readable by old Pythons. It asks
-in the machine's role.
+Part of a start script: short, with the standard library alone, and readable by old Pythons.
 """
 
 from __future__ import annotations
@@ -128,5 +127,5 @@ if __name__ == "__main__":
     with open("agent.tar.gz", "wb") as file:
         file.write(fetched(sys.argv[1], sys.argv[2]))
     with tarfile.open("agent.tar.gz") as tar:
-        # Its checksum is right, so its members are what the controller packed.
+        # Its checksum is right.
         tar.extractall(sys.argv[3])
