@@ -187,7 +187,7 @@ def test_a_program_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         train()
         with pytest.raises(RuntimeError, match="this program has had a training already"):
             train()
-        # Without checkpoints nothing is gone on from.
+        # Without checkpoints there is nothing to resume from.
         monkeypatch.delenv(CHECKPOINT_DIR)
         with pytest.warns(UserWarning, match="can train once only"):
             train()

@@ -87,6 +87,7 @@ def _print_month(spent: Spent) -> None:
         check_place(spent.audit)
     report = month_report(checked_month(spent.month or ""), spent.runs, named_team(spent.team))
     sums = report.by(spent.by)
+    by_whom = " by the runs that can be read" if report.unreadable else ""
     if spent.as_json:
         found = {
             "month": report.month,
@@ -98,8 +99,7 @@ def _print_month(spent: Spent) -> None:
         }
         typer.echo(json.dumps(finite(found), indent=2))
     elif report.lines.empty:
-        of = " by the runs that can be read" if report.unreadable else ""
-        typer.echo(f"nothing was spent in {report.month}{of}")
+        typer.echo(f"nothing was spent in {report.month}{by_whom}")
     else:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         for heading in (spent.by, "runs", "machine-hours", "charged USD", "refunded", "egress", "USD"):
@@ -108,8 +108,7 @@ def _print_month(spent: Spent) -> None:
             money = [f"{row[name]:.4f}" for name in ("charged_usd", "refunded_usd", "egress_usd", "usd")]
             table.add_row(Text(str(row[spent.by])), str(row["runs"]), f"{row['machine_hours']:.2f}", *money)
         table_console().print(table)
-        of = " by the runs that can be read" if report.unreadable else ""
-        typer.echo(f"{report.total_usd:.4f} USD in {report.month}{of}")
+        typer.echo(f"{report.total_usd:.4f} USD in {report.month}{by_whom}")
         for of, usd, most in report.budgets():
             typer.echo(f"{of}: {usd:.4f} of {most:g} USD, {usd / most:.0%}")
         if report.outside & set(report.lines["run"]):

@@ -47,7 +47,7 @@ class Names:
         return text if kind == "t" else self._hidden.get(name)
 
     def request_id(self, token: str) -> str:
-        """The UUID that goes with the request for a token: with it Google rents once, however often it is sent."""
+        """A UUID for the request for a token: a cloud that takes one rents once, however often it is sent."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"ebbtide:{self._run}:{token}"))
 
 
