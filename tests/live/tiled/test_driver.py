@@ -56,12 +56,16 @@ def expected(tiles: TileStore) -> np.ndarray:
 def test_all_tasks_are_done_and_each_is_told_of(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy machine the cluster takes longer to tell a duration.
+    monkeypatch.setattr("ebbtide.live.tiled.driver._TOLD_WITHIN_S", 30.0)
     progress, told = drive(client, RSVD, tmp_path / "tiles")
     assert progress.step == ALL
     assert told == sorted(told)
-    # A time that the cluster does not tell within a second is left out, as on a busy machine.
-    most = {"product 1": 4, "product 2": 6, "product 3": 4}
-    assert all(1 <= progress.times[job][0] <= count for job, count in most.items())
+    assert {job: count for job, (count, _) in progress.times.items()} == {
+        "product 1": 4,
+        "product 2": 6,
+        "product 3": 4,
+    }
     assert all(seconds > 0 for seconds in progress.mean_s.values())
     tiles = TileStore(FolderStore(tmp_path / "tiles"))
     monkeypatch.chdir(tmp_path)

@@ -33,6 +33,8 @@ _RETRIES = 2
 # So often is one tile made again because its bytes are damaged.
 _MOST_REMADE = 3
 _LOOK_S = 0.2
+# A duration that the cluster does not tell in so many seconds is left out: its machine may be gone.
+_TOLD_WITHIN_S = 1.0
 _KEPT_EVERY_S = 2.0
 _KEPT = "done.json"
 # A larger result is left as tiles.
@@ -200,7 +202,7 @@ def _slots(dask_scheduler: Any) -> int:
 
 def _result_of(future: Any) -> float | None:
     try:
-        found = future.result(timeout=1.0)
+        found = future.result(timeout=_TOLD_WITHIN_S)
         return None if found is None else float(found)
     except Exception:
         return None
