@@ -12,13 +12,28 @@ from ebbtide.errors import CloudError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.clouds.cloud import Instance
+from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease, LeaseState
 
 KEY = bytes(range(32))
 
 
-def provider(folder: Path, instance: Instance | None, ended_s: float | None, failures: int = 0) -> AgentProvider:
+class Clock(Runtime):
+    """A clock that moves only where something waits, or a test moves it."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+def provider(
+    folder: Path, instance: Instance | None, ended_s: float | None, failures: int = 0, runtime: Runtime = RUNTIME
+) -> AgentProvider:
     asked: list[str] = []
 
     def terminate(token: str) -> float | None:
@@ -32,7 +47,7 @@ def provider(folder: Path, instance: Instance | None, ended_s: float | None, fai
     )
     agent = AgentConfig("run", "", str(folder), "")
     callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
-    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, key=KEY, pace=Pace(0.01))
+    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, key=KEY, pace=Pace(0.01), runtime=runtime)
 
 
 def running(rents: AgentProvider) -> Lease:

@@ -6,16 +6,17 @@ import io
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 from unittest.mock import patch
 
 import pytest
 import yaml
 from tests.live.sweeps import flapping, sweep
+from tests.waiting import eventually
 
 from ebbtide.cli.main import main
 from ebbtide.live.agent.left_processes import MACHINE, processes_with
@@ -87,11 +88,24 @@ class User:
         kept = journal_of(self.run, read_only=True).run() if list(self.runs.glob("*/run.json")) else None
         return kept is not None and sum(bool(leases_on(trial)) for trial in kept["provider"]["trials"]) >= trials
 
-    def wait(self, condition: Callable[[], object], within_s: float = 40.0) -> None:
-        end_s = time.monotonic() + within_s
-        while not condition():
-            assert time.monotonic() < end_s, "it did not come about"
-            time.sleep(0.1)
+    def steps(self) -> float:
+        """Steps done of the newest run's first trial, as its journal has it."""
+        kept = journal_of(self.run, read_only=True).run()
+        return float(kept["engine"]["jobs"][0]["steps_done"]) if kept is not None else 0.0
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        eventually(condition, poll_s=0.1)
+
+
+def heard(stream: IO[str] | None, words: str) -> str:
+    """What a process has said up to a line with these words; what it says later is there for others."""
+    assert stream is not None
+    said = ""
+    while words not in said:
+        line = stream.readline()
+        assert line, f"it ended without {words!r}: {said}"
+        said += line
+    return said
 
 
 @contextmanager
@@ -104,6 +118,6 @@ def user(folder: Path) -> Iterator[User]:
         for process in one.started:
             if process.poll() is None:
                 process.kill()
-                process.wait(10)
+                process.wait()
         for path in one.runs.glob("*/run.json"):
             end_local(RunFolder(path.parent))

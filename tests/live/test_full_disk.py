@@ -25,10 +25,9 @@ def test_the_budget_ends_a_run_whose_disk_is_full(monkeypatch: pytest.MonkeyPatc
         simulated = world._World(2, place / "run", (), two_on_demand)
 
         def fill() -> None:
-            simulated.time.sleep(60.0)
             simulated.disk.full_until_s = simulated.time.now_s + 1_500.0
 
-        simulated.time.begin(simulated.user, fill)
+        simulated.time.begin(simulated.user, fill, 60.0)
         run = simulated.run()
         spent_usd = sum(machine.bill_usd for machine in simulated.cloud.machines.values())
         ended_s = max(machine.ended_s for machine in simulated.cloud.machines.values()) - START_S

@@ -39,7 +39,7 @@ def test_the_library_s_chain_gives_a_token(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
         token, ends_s = new_token()
         assert token == api.given[-1]
-        assert ends_s == pytest.approx(time.time() + 3600.0, abs=60.0)
+        assert ends_s == pytest.approx(time.time() + 3600.0, abs=600.0)
     finally:
         api.close()
     with pytest.raises(CloudError, match="^the Google credentials give no token: .*; renew them$") as refused:
@@ -65,7 +65,7 @@ def test_a_machine_without_the_library_asks_its_metadata(monkeypatch: pytest.Mon
         monkeypatch.setenv("GCE_METADATA_HOST", f"{server.url.removeprefix('http://')}/m1")
         token, ends_s = new_token()
         assert token == "TOKEN"
-        assert ends_s == pytest.approx(role.expires_s, abs=5.0)
+        assert ends_s == pytest.approx(role.expires_s, abs=600.0)
         # Of a machine without an account.
         monkeypatch.setenv("GCE_METADATA_HOST", f"{server.url.removeprefix('http://')}/m2")
         with pytest.raises(CloudError, match="the machine's metadata give no token of a service account"):

@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.live.sweeps import PROGRAM, START_S, flapping, total
+from tests.waiting import eventually
 
 from ebbtide.jobs.job_list import JobList
 from ebbtide.jobs.reading import read_runnable
@@ -86,10 +86,7 @@ def test_jobs_in_order_through_revocations_and_a_killed_controller(tmp_path: Pat
     try:
         with subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)]) as controller:
             log = folder.log_of(f"{folder.settings.run}-001")
-            for _ in range(600):
-                if log.exists() and log.read_text():
-                    break
-                time.sleep(0.1)
+            eventually(lambda: log.exists() and log.read_text())
             controller.send_signal(signal.SIGKILL)
         ended = run_local(folder, policy_for(work, DEFAULT))
     finally:

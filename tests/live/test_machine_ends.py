@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.cloud_as_told import provider, running
+from tests.live.cloud_as_told import Clock, provider, running
 from tests.live.sweeps import START_S, A
 
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.clouds.cloud import Instance
+from ebbtide.live.machine_ends import _ENDS_WITHIN_S, _SILENT_S
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Wake
 
@@ -55,7 +55,8 @@ class Refuses(CloudError):
 def test_an_end_that_is_refused_is_noted_and_asked_for_again_at_each_look(tmp_path: Path) -> None:
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
     running = Instance("run-m0000", LeaseState.RUNNING, START_S, START_S, math.nan)
-    rents = provider(tmp_path, running, None)
+    clock = Clock()
+    rents = provider(tmp_path, running, None, runtime=clock)
     asked: list[str] = []
 
     def refuse(token: str) -> None:
@@ -65,9 +66,8 @@ def test_an_end_that_is_refused_is_noted_and_asked_for_again_at_each_look(tmp_pa
     cloud: Any = rents._cloud
     cloud.terminate = refuse
     rents._leases[0] = lease
-    began_s = time.monotonic()
     rents.terminate(lease)
-    assert time.monotonic() - began_s < 2.0
+    assert (clock.now_s, len(asked)) == (0.0, 1)
     assert not lease.is_open
     assert rents.unended == {"run-m0000": "not allowed"}
     rents._look()
@@ -93,23 +93,22 @@ def test_one_that_ended_otherwise_just_before_the_run_did_is_charged_as_it_was(t
     assert rents.end_remaining(0.3) == [lease]
 
 
-def test_one_that_does_not_answer_is_given_up_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ebbtide.live.machine_ends._ENDS_WITHIN_S", 0.2)
+def test_one_that_does_not_answer_is_given_up_after_a_while(tmp_path: Path) -> None:
+    clock = Clock()
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, started_s=START_S)
-    rents = provider(tmp_path, None, None, failures=10**9)
+    rents = provider(tmp_path, None, None, failures=10**9, runtime=clock)
     rents.terminate(lease)
     assert rents.unended == {"run-m0000": "not now"}
-    began_s = time.monotonic()
+    assert clock.now_s == pytest.approx(_ENDS_WITHIN_S, abs=0.1)
+    clock.now_s = 0.0
     cloud: Any = rents._cloud
 
     def silent() -> list[Instance]:
         raise CloudError("not now either")
 
     cloud.instances = silent
-    rents.end_remaining(0.3)
-    assert time.monotonic() - began_s < 3.0
+    rents.end_remaining(3.0)
+    assert clock.now_s == pytest.approx(3.0, abs=0.6)
     assert rents.unended == {"run-m0000": "not now either"}
 
 
@@ -157,10 +156,9 @@ def test_a_machine_that_the_cloud_forgot_before_it_was_given_back_ended_when_it_
 
 
 def test_a_machine_that_is_forgotten_after_its_end_seemed_refused_ended_when_it_was_last_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("ebbtide.live.machine_ends._ENDS_WITHIN_S", 0.05)
-    rents = provider(tmp_path, None, None, failures=10**9)
+    rents = provider(tmp_path, None, None, failures=10**9, runtime=Clock())
     lease = running(rents)
     rents._machines.seen_s[0] = START_S + 30.0
     rents.terminate(lease)
@@ -173,15 +171,16 @@ def test_a_machine_that_is_forgotten_after_its_end_seemed_refused_ended_when_it_
 def test_many_ends_do_not_each_wait_for_a_cloud_that_does_not_answer(tmp_path: Path) -> None:
     """Else a request to stop a run of many machines would be answered after minutes."""
     asked: list[str] = []
+    clock = Clock()
 
     def terminate(token: str) -> float:
         asked.append(token)
         if len(asked) > 2:
             return START_S + 90.0
-        time.sleep(0.3)
+        clock.now_s += 3.0
         raise CloudError("the connection timed out")
 
-    rents = provider(tmp_path, None, None)
+    rents = provider(tmp_path, None, None, runtime=clock)
     rents._cloud.terminate = terminate  # type: ignore[method-assign]
     rents._ends.unended[99] = "refused before"
     leases = [Lease(number, A, 0.21, on_demand=False, requested_s=START_S) for number in range(50)]
@@ -191,7 +190,7 @@ def test_many_ends_do_not_each_wait_for_a_cloud_that_does_not_answer(tmp_path: P
     assert rents.unended["run-m0049"] == "the connection timed out"
     # After a while it is asked again, and once it answers, for all.
     for expected in (2, 4, 5):
-        rents._ends._silent_until_s = min(rents._ends._silent_until_s, time.monotonic())
+        clock.now_s += _SILENT_S
         rents.terminate(leases[0])
         if expected == 4:
             rents.terminate(leases[1])

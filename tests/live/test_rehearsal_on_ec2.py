@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.parsing import validated
@@ -86,10 +87,7 @@ def test_what_the_service_refuses_ends_the_rehearsal_and_its_machines(tmp_path: 
             rehearse_on_ec2(
                 rehearsable_on_ec2(WORK, 1.0), tmp_path / "code", settings, ec2, SpotInterruptions(ROLE)
             )
-        until_s = time.monotonic() + 10.0
-        while machines.running and time.monotonic() < until_s:
-            time.sleep(0.1)
-        assert machines.running == []
+        eventually(lambda: not machines.running)
         assert api.experiments.templates == {}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.live.sweeps import PROGRAM, START_S, flapping, sweep, total
 from tests.markets import C3, history, job
 from tests.markets import START_S as OF_MARKETS_S
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide.cli.live_table import state_line
@@ -44,16 +44,9 @@ def of_own_type() -> eb.PriceHistory:
     return eb.PriceHistory(series, start_s=prices.start_s, end_s=prices.end_s)
 
 
-def wait(condition: object, within_s: float = 60.0) -> None:
-    until_s = time.monotonic() + within_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < until_s
-        time.sleep(0.1)
-
-
 def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_path: Path, runs: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    work = eb.Job(command=[sys.executable, "program.py", "{checkpoint_dir}", "300", "0.1"], cpus=5, steps=300)
+    work = eb.Job(command=[sys.executable, "program.py", "{checkpoint_dir}", "600", "0.1"], cpus=5, steps=600)
     catalogue = eb.default_catalogue() + [OWN]  # noqa: RUF005
     run = eb.run(
         work,
@@ -67,14 +60,14 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
     )
     assert run.id.startswith("program-")
     assert run.folder.parent == runs
-    wait(lambda: (run.status().trials or [None])[0] and (run.status().trials[0].steps_done or 0) >= 40)
+    eventually(lambda: (run.status().trials or [None])[0] and (run.status().trials[0].steps_done or 0) >= 40)
     assert run.status().state is State.RUNNING
     assert not run.wait(0.1)
     with pytest.raises(TimeoutError):
         run.result(0.1)
     with pytest.raises(eb.InputError, match="has a controller already"):
         eb.resume(run.id, runs=runs)
-    assert eb.stop(runs=runs).wait(60.0)
+    assert eb.stop(runs=runs).wait(LIMIT_S)
     assert run.result().gave_up == "stopped by its user"
     assert eb.status(run.id, runs=runs).state is State.STOPPED
     with pytest.raises(eb.InputError, match="no controller"):
@@ -83,14 +76,14 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
         eb.Run(run.kept).result()
     # Its catalogue and its policy are kept with it.
     assert OWN in run.kept.catalogue.instance_types
-    outcome = eb.resume(runs=runs).result(120.0)
+    outcome = eb.resume(runs=runs).result(LIMIT_S)
     assert outcome.finished
     assert outcome.policy == "cheapest-spot"
     assert {lease.market.instance_type for lease in outcome.leases} == {OWN.name}
-    assert outcome.jobs[0].steps_done == 300
+    assert outcome.jobs[0].steps_done == 600
     (said,) = [line for line in run.logs().splitlines() if line.startswith("total")]
-    assert float(said.split()[1]) == pytest.approx(total(0.1, 300))
-    assert run.fetch(into=tmp_path / "best").step == 300
+    assert float(said.split()[1]) == pytest.approx(total(0.1, 600))
+    assert run.fetch(into=tmp_path / "best").step == 600
     with pytest.raises(eb.InputError, match="has trials 0 to 0, not 1"):
         run.logs(1)
 
@@ -99,7 +92,7 @@ def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs:
     command = [sys.executable, "-c", "print('no data'); raise SystemExit(3)"]
     run = eb.run(eb.Job(command=command), "reactive", prices=flapping(), start=START_S, folder=tmp_path, runs=runs)
     with pytest.raises(eb.TrainingError, match="trial 0 failed: .* with exit code 3: no data") as failed:
-        run.result(60.0)
+        run.result(LIMIT_S)
     assert run.id in str(failed.value)
     assert failed.value.outcome.cost_usd > 0.0
     assert run.status().state is State.FAILED
@@ -152,7 +145,7 @@ def test_what_the_controller_fails_with_is_the_result(tmp_path: Path, runs: Path
 
     run = eb.run(sweep(tmp_path), Wrong(), prices=flapping(), folder=tmp_path, runs=runs)
     with pytest.raises(Exception, match="wrong"):
-        run.result(60.0)
+        run.result(LIMIT_S)
     assert run.status().state is State.BROKEN
 
 
@@ -183,7 +176,7 @@ def test_what_a_policy_refuses_at_its_first_decision_is_not_to_be_resumed(tmp_pa
 
     run = eb.run(sweep(tmp_path), Refuses(), prices=flapping(), folder=tmp_path, runs=runs)
     with pytest.raises(eb.InputError, match="no such work"):
-        run.result(60.0)
+        run.result(LIMIT_S)
     found = run.status()
     assert found.state is State.REFUSED
     assert state_line(found) == "refused, and nothing was rented: no such work"

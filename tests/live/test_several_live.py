@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.live.agent.bare_python import bare_python
 from tests.live.sweeps import flapping, steady, sweep, total
+from tests.waiting import eventually
 
 from ebbtide._utc import HOUR_S
 from ebbtide.live.journal import Journal
@@ -84,9 +85,10 @@ def has_saved(machines: StandInMachines) -> bool:
     return any(any((one.folder / "root" / "work").glob("*/checkpoints/*")) for one in machines.running)
 
 
-def wait_for(controller: subprocess.Popen[bytes], condition: Callable[[], object], within_s: float = 90.0) -> None:
-    end_s = time.monotonic() + within_s
-    while not condition():
-        assert controller.poll() is None, "the run has ended"
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.05)
+def wait_for(controller: subprocess.Popen[bytes], condition: Callable[[], object]) -> None:
+    def came() -> object:
+        found = condition()
+        assert found or controller.poll() is None, "the run has ended"
+        return found
+
+    eventually(came)
