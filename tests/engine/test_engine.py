@@ -483,3 +483,28 @@ def test_a_job_of_many_quick_steps_ends(per_hour: float) -> None:
     (outcome,) = result.outcomes["cheapest-spot"]
     assert outcome.finished
     assert outcome.makespan_s == pytest.approx(2.345 * 3600 + 120, abs=2)
+
+
+def test_a_machine_that_has_booted_after_its_job_s_end_is_not_put_on_it() -> None:
+    """It is kept for other jobs, so it was not given back when the job ended."""
+    seen: list[tuple[bool, list[int]]] = []
+
+    def booted(view, event):
+        if event.lease_id == 2:
+            done = view.jobs[0]
+            seen.append((done.is_finished, [lease.lease_id for lease in done.leases]))
+            return [Assign(1, [2])]
+        return []
+
+    policy = Scripted(
+        {
+            Wake.START: lambda view, _e: [Request(C3, job=0), Request(R3, job=1), WakeAt(view.now_s + 200)],
+            Wake.TIMER: rent(keep=True),
+            Wake.RUNNING: booted,
+        }
+    )
+    outcome = replay(policy, [job(160), job(3600)], history(CALM))
+    # The first job ends at 310 s, and the machine asked for at 200 s has booted at 320 s.
+    assert outcome.jobs[0].finished_s == START_S + 310
+    assert seen == [(True, [])]
+    assert outcome.jobs[1].steps_on.keys() == {1, 2}

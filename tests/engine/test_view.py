@@ -201,3 +201,21 @@ def test_a_view_is_up_to_date_in_the_midst_of_a_decision() -> None:
 
     replayed(Looks())
     assert seen[0] == (0, 1)
+
+
+def test_a_price_set_at_this_very_moment_is_among_the_past_prices() -> None:
+    seen: list[tuple[list[float], list[float]]] = []
+
+    @dataclass(frozen=True)
+    class Looks(Reactive):
+        def decide(self, view: View) -> Iterable[Action]:
+            if view.now_s == START_S + 3_600.0:
+                times_s, prices = view.past_prices(C3, 1_800.0)
+                seen.append(((times_s - START_S).tolist(), prices.tolist()))
+            yield from Reactive.decide(self, view)
+            if view.now_s < START_S + 3_600.0:
+                yield WakeAt(START_S + 3_600.0)
+
+    replayed(Looks())
+    # The price half an hour ago, and the one that begins now.
+    assert seen == [([1_800.0, 3_600.0], [0.05, 0.06])]

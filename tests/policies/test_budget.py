@@ -16,10 +16,12 @@ from ebbtide._utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.policies import budget
+from ebbtide.policies.api.actions import Request
+from ebbtide.policies.api.events import Wake
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.spottune.offers import StepCost
-from ebbtide.testing.scripted import replay
+from ebbtide.testing.scripted import Scripted, replay
 
 NAMES = ["spottune", "spottune-bid", "cheapest-spot", "reactive", "on-demand"]
 
@@ -132,3 +134,17 @@ def test_a_budget_that_is_not_reached_changes_no_decision(billing: str, deadline
     what = [(made.time_s, made.action, made.market, made.on_demand) for made in free.made]
     assert [(made.time_s, made.action, made.market, made.on_demand) for made in within.made] == what
     assert within.cost_usd == pytest.approx(free.cost_usd)
+
+
+@pytest.mark.parametrize("hours", [1, 2])
+def test_the_last_second_that_the_budget_pays_is_not_waited_for(hours: int) -> None:
+    """A machine that is paid for so many hours: 35 seconds are kept for two saves of ten, and for its end."""
+    asked = Scripted({Wake.START: lambda _view, _event: [Request(R3, on_demand=True, job=0)]})
+    outcome = replay(
+        WithinBudget(asked, 0.175 * hours), [job(36_000, save_s=10)], history({R3: [(0, 0.1)]}), "per-second"
+    )
+    (gave_up,) = (moment for moment in outcome.timeline if moment.what == "gave up")
+    # The second before is rounded down to a whole one, and what comes up to a second later is acted on at once.
+    last_s = outcome.leases[0].started_s + 3600 * hours - 35
+    assert last_s - 2 <= gave_up.time_s < last_s
+    assert outcome.leases[0].ended_s == gave_up.time_s + 10

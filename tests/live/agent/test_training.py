@@ -1,4 +1,4 @@
-"""Lines of a training program, as the agent hears them."""
+"""A training: the lines of its program, as the agent hears them, and the time that it has to leave."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import queue
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent.parts import Part
 from ebbtide.live.agent.processes import TrainingProcess
+from ebbtide.live.agent.training import Loop, Training
+from ebbtide.live.agent.work import SavingTimes
+from ebbtide.live.runtime import Runtime
+from ebbtide.live.storage import FolderStore
 
 
 def heard(program: str, folder: Path) -> list[object]:
@@ -111,3 +118,98 @@ def test_what_a_program_says_of_its_process_is_believed_only_of_its_own(tmp_path
         program.kill()
         other.kill()
         other.wait()
+
+
+class HeldProgram:
+    """A program of which only what it is asked for is kept, as its mirror is, too."""
+
+    pid, exit_code = 1, None
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask_to_save(self) -> None:
+        self.asked.append("save")
+
+    def ask_to_leave(self) -> None:
+        self.asked.append("leave")
+
+    def kill(self) -> None:
+        self.asked.append("kill")
+
+    def close(self) -> None:
+        """Nothing is watched."""
+
+
+class StillRuntime(Runtime):
+    """A clock that stands still; what is to go on beside the caller waits until it is called."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def begin(self, target: Callable[[], None]) -> None:
+        self.waiting.append(target)
+
+
+class HeldMachine:
+    """A machine with one program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runtime, self.objects, self.program = StillRuntime(), FolderStore(folder), HeldProgram()
+
+    def start(
+        self, _arguments: object, _environment: object, _folder: object, on_line: Any, _cores: object
+    ) -> Any:
+        self.on_line = on_line
+        return self.program
+
+    def mirror(self, *_given: object) -> Any:
+        return self.program
+
+
+def begun(folder: Path) -> tuple[Training, HeldMachine]:
+    """A training whose program runs, and its machine; saving is assumed to take ten seconds."""
+    machine = HeldMachine(folder / "store")
+    loop = Loop(
+        put=lambda _training, happened: happened(),
+        tell=lambda _report, _at_once: None,
+        over=lambda _training, _ended: None,
+        is_waiting=lambda _training: False,
+        end_left=lambda _training: None,
+    )
+    training = Training(
+        Assignment("t", ("train",), 100, "loss"),
+        AgentConfig("run", "m-1", str(folder / "store"), str(folder / "work")),
+        machine,  # type: ignore[arg-type]
+        SavingTimes(first_s=10.0, margin_s=0.0),
+        loop,
+        Part(),
+    )
+    machine.runtime.waiting.pop(0)()
+    return training, machine
+
+
+def asked_by(training: Training, program: HeldProgram, now_s: float, taken_at_s: float) -> list[str]:
+    """Look at a training; returns what its program has been asked for so far."""
+    training.tick(now_s, taken_at_s, taken_at_s)
+    return program.asked
+
+
+def test_a_program_that_does_not_say_when_it_has_saved_gets_as_much_time_again(tmp_path: Path) -> None:
+    training, machine = begun(tmp_path)
+    assert asked_by(training, machine.program, 9.9, 30.0) == []
+    assert asked_by(training, machine.program, 10.0, 30.0) == ["leave"]
+    assert asked_by(training, machine.program, 19.9, 30.0) == ["leave"]
+    # What it has written by now can still be stored.
+    assert asked_by(training, machine.program, 20.0, 30.0) == ["leave", "kill"]
+
+
+def test_a_program_that_says_when_it_has_saved_trains_as_long_as_it_can(tmp_path: Path) -> None:
+    training, machine = begun(tmp_path)
+    machine.on_line({"api": 1})
+    assert asked_by(training, machine.program, 19.9, 30.0) == []
+    assert asked_by(training, machine.program, 20.0, 30.0) == ["leave"]
+    assert asked_by(training, machine.program, 29.9, 30.0) == ["leave"]

@@ -23,6 +23,7 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.ebbtide.ways import Refunds
 from ebbtide.simulation.scenario import Scenario
@@ -352,3 +353,15 @@ def test_an_on_demand_machine_is_left_once_spot_is_there_again() -> None:
         outcome = replay(Ebbtide(patience=0.0), [job(8 * 3600)], CALM, billing, availability=later)
         assert rented(outcome) == [("c3.xlarge", True), ("c3.xlarge", False)]
         assert outcome.cost_usd < 1.3 * 0.21 + 7 * 0.04 * 1.1
+
+
+@pytest.mark.parametrize(("share", "is_taken"), [(0.94, True), (0.96, False), (0.99, False)])
+def test_a_machine_of_another_type_has_to_cost_a_twentieth_less_than_waiting(
+    share: float, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table's type is gone for half an hour. On the other, six hours of work take twelve, after two minutes."""
+    other_usd = 0.03 * (12.0 + 120.0 / HOUR_S)
+    monkeypatch.setattr(Deadline, "expected_usd", lambda *_: other_usd / share)
+    gone = Availability({C3: capacity((0.0, 0), (0.5, 9)), R3: capacity((0.0, 9))})
+    outcome = replay(Ebbtide(deadline_s=16 * HOUR_S), [job(6 * 3600)], CALM, "gcp-spot", availability=gone)
+    assert (("r3.large", False) in rented(outcome)) is is_taken
