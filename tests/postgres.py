@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ from pathlib import Path
 import psycopg
 
 from ebbtide.live.journal_address import PostgresPlace
+from tests.waiting import LIMIT_S, eventually
 
 # Places of new journals by their names: in files, or in a database.
 Place = Path | PostgresPlace
 Places = Callable[[str], Place]
 
-_STARTS_WITHIN_S = 20.0
 # Nothing of a test survives a crash of the machine, and nothing listens but on loopback.
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -79,21 +78,21 @@ class PostgresServer:
                 extra_groups=None if self.user is None else [],
                 cwd="/",
             )
-        until_s = time.monotonic() + _STARTS_WITHIN_S
-        while True:
-            try:
-                psycopg.connect(self.address, connect_timeout=5).close()
-                return
-            except psycopg.OperationalError:
-                assert time.monotonic() < until_s, (self.folder.parent / "log").read_text()
-                time.sleep(0.05)
+        eventually(self._answers, message=(self.folder.parent / "log").read_text)
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.address, connect_timeout=60).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Stop it at once, sessions and all, as a machine would that is switched off; what was kept is there."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(20)
+            self.process.wait(LIMIT_S)
             self.process = None
 
     def make(self, database: str) -> str:
@@ -140,7 +139,7 @@ def ended_sessions(server: PostgresServer, run: str) -> None:
     """End every session of a run's controller, as a network does that is cut."""
     with psycopg.connect(server.address, autocommit=True) as connection:
         connection.execute(
-            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = %s",
+            "select pg_terminate_backend(pid, 120000) from pg_stat_activity where application_name = %s",
             (f"ebbtide {run}",),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from unittest.mock import patch
 import pytest
 import yaml
 from tests.live.sweeps import flapping, sweep
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.cli.main import main
 from ebbtide.live.agent.left_processes import MACHINE, processes_with
@@ -98,14 +99,15 @@ class User:
 
 
 def heard(stream: IO[str] | None, words: str) -> str:
-    """What a process has said up to a line with these words; what it says later is there for others."""
+    """All that a process says up to these words; the rest stays in the pipe, for `communicate`."""
     assert stream is not None
-    said = ""
-    while words not in said:
-        line = stream.readline()
-        assert line, f"it ended without {words!r}: {said}"
-        said += line
-    return said
+    said = b""
+    while words.encode() not in said:
+        ready, _, _ = select.select([stream], [], [], LIMIT_S)
+        byte = os.read(stream.fileno(), 1) if ready else b""
+        assert byte, f"it did not say {words!r}: {said.decode(errors='replace')}"
+        said += byte
+    return said.decode()
 
 
 @contextmanager

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from tests.live.commands import User, user
 from tests.live.sweeps import sweep
+from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live import controller
 from ebbtide.live.command_check import check_command
+from ebbtide.live.controller import Controller
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import StopRequest, request_stop
 
@@ -218,7 +220,25 @@ def test_a_policy_that_rents_nothing_is_told_of(
         "class Idle:\n    name = 'idle'\n    wakes_on = frozenset()\n\n    def decide(self, view):\n        return []\n"
     )
     someone.write(trials=1)
-    stopping = threading.Timer(6.0, lambda: request_stop(someone.run.path, StopRequest.STOP))
+    looks_s: list[float] = []
+    watched = Controller._watch_idleness
+
+    def watch(self: Controller, now_s: float) -> None:
+        watched(self, now_s)
+        looks_s.append(now_s)
+
+    monkeypatch.setattr(Controller, "_watch_idleness", watch)
+
+    def stop() -> None:
+        """Long enough after the first warning that a second one would have come."""
+        try:
+            eventually(lambda: "has had no machine" in caplog.text)
+            warned_s = looks_s[-1]
+            eventually(lambda: looks_s[-1] > warned_s + 3.0)
+        finally:
+            request_stop(someone.run.path, StopRequest.STOP)
+
+    stopping = threading.Thread(target=stop)
     stopping.start()
     code, _, _ = someone.do(
         "run",
@@ -254,7 +274,7 @@ def test_a_policy_s_mistake_ends_its_machines_at_once(someone: User) -> None:
     someone.write(trials=2, steps=300, every_h=5.0)
     (someone.folder / "mine.py").write_text(STUMBLES)
     controller = someone.start_run(policy="mine.py:stumbles")
-    _, errors = controller.communicate(timeout=60)
+    _, errors = controller.communicate(timeout=LIMIT_S)
     assert controller.returncode == 2
     assert "it raised KeyError: 'no such zone' (mine.py, line " in errors
     assert "Traceback" not in errors

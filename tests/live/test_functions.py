@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.live.notebooks import Notebook
 from tests.live.sweeps import START_S, flapping, total
+from tests.waiting import LIMIT_S
 
 import ebbtide as eb
 from ebbtide.live.agent.entry_point import IMPORTING, call
@@ -72,7 +73,7 @@ def ran(script: str, folder: Path, name: str = "script.py") -> subprocess.Comple
     """Run a script there."""
     (folder / name).write_text(textwrap.dedent(script))
     command = [sys.executable, name]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def test_a_script_sweeps_a_function_of_its_own(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_revoked_training_from_a_notebook_gives_the_undisturbed_result(
         runs=runs,
     )
     assert run.id == "slow"
-    outcome = run.result(120.0)
+    outcome = run.result(LIMIT_S)
     assert outcome.finished
     assert outcome.revocations > 0
     for number, lr in enumerate((0.1, 0.2)):
@@ -210,7 +211,7 @@ def test_a_decorated_function_is_called_here_and_trained_once_there(notebook: No
     assert isinstance(fit, eb.TrainingFunction)
     assert (fit.__name__, repr(fit)) == ("fit", "<function fit that trains>")
     run = fit.run(lr=1.0, seed=5, runs=runs)
-    assert run.result(60.0).finished
+    assert run.result(LIMIT_S).finished
     (trial,) = run.status().trials
     assert (trial.setting, trial.last, trial.state) == ("lr=1, seed=5", 6.0, "done")
     assert run.kept.settings.sweep["budget_usd"] == 5
@@ -222,7 +223,7 @@ def test_the_table_of_a_run_escapes_all_that_a_program_or_its_user_wrote(noteboo
     metric = "<b>loss</b>"
     run = eb.sweep(notebook["fit"], {"name": ["<i>&"]}, metric=metric, speed=120, runs=runs)
     with pytest.raises(eb.TrainingError) as failed:
-        run.result(60.0)
+        run.result(LIMIT_S)
     assert run.status().state is State.FAILED
     for page in (run._repr_html_(), failed.value.outcome._repr_html_()):
         assert page.startswith("<div")

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.live.sweeps import START_S, A, flapping, sweep, total
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide.engine.outcome import Outcome
@@ -25,12 +25,12 @@ from ebbtide.engine.timeline import Timeline
 from ebbtide.live.agent_provider import Pace
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
-from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER
+from ebbtide.live.clouds.local.server import ADDRESS, ANOTHER, CLOCK
 from ebbtide.live.controller import Controller
 from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.money import money_of
-from ebbtide.live.phase import LOCK, StopRequest, controlling, request_stop
+from ebbtide.live.phase import LOCK, StopRequest, controller_pid, controlling, request_stop
 from ebbtide.live.settings import NewRun, RunFolder, find_run
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import default_catalogue
@@ -67,6 +67,12 @@ def begin(begun: list[RunFolder], tmp_path: Path, *, speed: float = 120.0, **opt
     )
     begun.append(folder)
     return folder
+
+
+def steps_done(folder: RunFolder) -> float:
+    """Steps of all trials together, as the run's journal has them."""
+    kept = Journal(folder.journal).run() if folder.journal.exists() else None
+    return sum(job["steps_done"] for job in kept["engine"]["jobs"]) if kept is not None else 0.0
 
 
 def totals(folder: RunFolder) -> dict[int, float]:
@@ -145,68 +151,60 @@ print("total 30", flush=True)
 def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(
     begun: list[RunFolder], tmp_path: Path
 ) -> None:
-    folder = begin(begun, tmp_path, steps=400)
+    folder = begin(begun, tmp_path, steps=800)
     prices = eb.PriceHistory.read(folder.path / "prices.parquet")
     trained_on = 0
-    for wait_s in (1.0, 0.5, 0.0):
+
+    def trains() -> bool:
+        place = folder.path / "cloud"
+        return (place / ADDRESS).exists() and bool(LocalCloud(place, prices).processes())
+
+    # Once it knows of steps, once it knows of more, and once as soon as anything trains.
+    for more_steps in (1.0, 1.0, 0.0):
+        before = steps_done(folder)
         controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
-        trains_by_s = time.monotonic() + 60.0
-        while time.monotonic() < trains_by_s:
-            time.sleep(0.1)
-            if (folder.path / "cloud" / ADDRESS).exists() and LocalCloud(
-                folder.path / "cloud", prices
-            ).processes():
-                break
-        time.sleep(wait_s)
+        eventually(lambda least=before + more_steps: trains() and steps_done(folder) >= least, poll_s=0.1)
         controller.send_signal(signal.SIGKILL)
-        controller.wait(10)
+        controller.wait()
         # Machines train on meanwhile, but for those that the market took at this very moment.
-        trained_on += bool(LocalCloud(folder.path / "cloud", prices).processes())
+        trained_on += trains()
     assert trained_on >= 1
     ended = run_local(folder, ExoSphere())
     assert ended.outcome.finished
     assert ended.left_running == 0
     assert ended.outcome.cost_usd == pytest.approx(ended.billed_usd, abs=1e-12)
     assert len(ended.bills) == sum(lease.is_charged for lease in ended.outcome.leases)
-    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 400)) for n in range(3)}
+    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 800)) for n in range(3)}
 
 
 def test_one_that_is_stopped_saves_all_gives_all_back_and_can_go_on(
     begun: list[RunFolder], tmp_path: Path
 ) -> None:
-    folder = begin(begun, tmp_path, trials=2, steps=300)
+    folder = begin(begun, tmp_path, trials=2, steps=600)
     controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
     journal = Journal(folder.journal)
-    until = time.monotonic() + 30
-    while (
-        time.monotonic() < until
-        and (journal.run() or {"engine": {"jobs": [{"steps_done": 0}]}})["engine"]["jobs"][0]["steps_done"] < 40
-    ):
-        time.sleep(0.1)
+    eventually(lambda: steps_done(folder) >= 40, poll_s=0.1)
     request_stop(folder.path, StopRequest.STOP)
-    assert controller.wait(30) == 0
+    assert controller.wait(LIMIT_S) == 0
     summary = journal.state("outcome")
     assert (summary["finished"], summary["gave_up"]) == (False, "stopped by its user")
     assert summary["steps_lost"] <= 25 * summary["revocations"]
     assert not (folder.path / "cloud" / "cloud.json").exists()
     ended = run_local(find_run(tmp_path / "runs", None), ExoSphere())
     assert ended.outcome.finished
-    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 300)) for n in range(2)}
+    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 600)) for n in range(2)}
 
 
 def test_two_controllers_do_not_share_a_run(begun: list[RunFolder], tmp_path: Path) -> None:
     folder = begin(begun, tmp_path, trials=1, steps=300)
     controller = subprocess.Popen([sys.executable, "-c", CONTROLLER, str(folder.path)])
-    until = time.monotonic() + 30
-    while time.monotonic() < until and not (folder.path / "controller.lock").exists():
-        time.sleep(0.05)
-    time.sleep(0.5)
     try:
+        eventually(lambda: controller_pid(folder.path) == controller.pid)
         with pytest.raises(eb.InputError, match="another controller is under way"):
             run_local(folder, ExoSphere())
     finally:
         controller.kill()
-        controller.wait(10)
+        controller.wait()
     assert os.path.exists(folder.journal)
 
 
@@ -225,17 +223,16 @@ def test_a_local_cloud_that_nobody_uses_ends_itself_and_one_whose_controller_is_
     with controlling(tmp_path):
         cloud = start_local_cloud(settings)
         try:
-            time.sleep(2.5)
+            # It writes its clock down at each look, and has looked more than once since nobody used it.
+            clock, seen = tmp_path / "cloud" / CLOCK, set[str]()
+            eventually(lambda: clock.exists() and (seen.add(clock.read_text()) or len(seen) >= 5))
+            assert (tmp_path / "cloud" / ADDRESS).exists()
             assert psutil.pid_exists(cloud.pid)
         except BaseException:
             cloud.end()
             raise
     try:
-        for _ in range(100):
-            if not (tmp_path / "cloud" / ADDRESS).exists():
-                break
-            time.sleep(0.1)
-        assert not (tmp_path / "cloud" / ADDRESS).exists()
+        eventually(lambda: not (tmp_path / "cloud" / ADDRESS).exists())
     finally:
         cloud.end()
 
@@ -253,7 +250,7 @@ def test_a_cloud_that_a_killed_controller_had_begun_to_start_is_the_only_one(tmp
     cloud = None
     try:
         cloud = start_local_cloud(settings)
-        assert cloud.pid == first.pid or first.wait(20.0) == ANOTHER
+        assert cloud.pid == first.pid or first.wait(LIMIT_S) == ANOTHER
     finally:
         if cloud is not None:
             cloud.end()
@@ -271,8 +268,9 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pyte
 
 def test_a_run_is_charged_in_the_end_by_the_prices_known_then() -> None:
     charged: list[str] = []
+    asked: list[tuple[float, float]] = []
     engine = SimpleNamespace(settle_all_again=lambda: charged.append("all"))
-    provider = SimpleNamespace(end_remaining=lambda *_: [])
+    provider = SimpleNamespace(end_remaining=lambda *limits_s: asked.append(limits_s) or [])
     controller: Any = SimpleNamespace(
         _engine=engine, _provider=provider, _pace=Pace(), _waits_no_more=lambda: False
     )
@@ -280,6 +278,10 @@ def test_a_run_is_charged_in_the_end_by_the_prices_known_then() -> None:
     outcome = Outcome("p", 0.0, 1.0, True, 0.0, 0.0, 0, 0, 0.0, (), (), ledger, Timeline(), 0)
     found = Controller._end_remaining(controller, outcome)
     assert (charged, found.cost_usd) == (["all"], 2.0)
+    # Whoever has asked for the end waits less for a cloud that does not answer.
+    controller._waits_no_more = lambda: True
+    Controller._end_remaining(controller, outcome)
+    assert asked == [(10.0, 10.0), (10.0, 3.0)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import jsonschema
 import pytest
 import yaml
 from tests.recorded import recording
+from tests.waiting import LIMIT_S
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import validated
@@ -36,9 +36,10 @@ class Sum:
     def restore(self, folder): self.value = int((folder / "sum").read_text())
 
 kept, trial = Sum(), Trial.current()
-print("resumed at", trial.keep(kept), flush=True)
+resumed = trial.keep(kept)
+print("resumed at", resumed, flush=True)
 for step in trial.steps():
-    time.sleep(0.1)
+    time.sleep(0.0 if resumed else 0.1)
     kept.value += step
     trial.report(sum=kept.value)
 print(sys.argv[1], "sum", kept.value, flush=True)
@@ -63,7 +64,7 @@ def sweep(**more: Any) -> Sweep:
         "command": f"{sys.executable} train.py it's-{{lr}}".replace("'", "\\'"),
         "grid": {"lr": [0.1, 0.2]},
         "metric": "sum",
-        "max_trial_steps": 25,
+        "max_trial_steps": 500,
     }
     return validated(Sweep, content | more)
 
@@ -177,21 +178,21 @@ def test_a_training_that_was_told_to_end_resumes_without_an_agent(launcher: Laun
     environment = {**os.environ, **numbers, "PATH": f"{begun}:{os.environ['PATH']}"}
     first = subprocess.Popen(["bash", "-c", text], cwd=begun, env=environment, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
-    while '"sum"' not in first.stdout.readline():
-        pass
-    time.sleep(0.5)
+    for _ in range(3):
+        while '"sum"' not in first.stdout.readline():
+            assert first.poll() is None
     first.send_signal(signal.SIGTERM)
-    out, _ = first.communicate(timeout=60)
+    out, _ = first.communicate(timeout=LIMIT_S)
     assert first.returncode == 143
     assert ("scontrol requeue 7_1" in out) is (launcher is Launcher.SLURM)
     again = subprocess.run(
-        ["bash", "-c", text], cwd=begun, env=environment, capture_output=True, text=True, timeout=60
+        ["bash", "-c", text], cwd=begun, env=environment, capture_output=True, text=True, timeout=LIMIT_S
     )
     assert again.returncode == 0
     resumed = re.search(r"resumed at (\d+)", again.stdout)
     assert resumed is not None
     assert int(resumed[1]) > 0
-    assert f"it's-0.2 sum {sum(range(1, 26))}" in again.stdout
+    assert f"it's-0.2 sum {sum(range(1, 501))}" in again.stdout
     assert sorted(path.name for path in (begun / "kept" / "my-digits").iterdir()) == ["1"]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
+from tests.waiting import LIMIT_S
 
 from ebbtide.errors import InputError
 from ebbtide.live.checkpoints import manifest
@@ -67,7 +68,7 @@ print(found.algorithm)
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=True,
     )
     assert told.stdout.strip() == BLAKE2B
