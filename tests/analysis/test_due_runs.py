@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
 from tests.live.sweeps import PROGRAM, due_job, flapping, total
+from tests.waiting import eventually
 
 from ebbtide._utc import DAY_S, to_epoch_s
 from ebbtide.analysis.due_runs import DueRun, bring_to_end, due_runs, failed, mark_done, result_of
@@ -91,6 +91,15 @@ def test_one_that_was_killed_is_continued_before_any_other_of_its_job(jobs: Path
         "from tests.analysis.test_due_runs import end, of; from pathlib import Path; import sys\n"
         "end(of(Path(sys.argv[1]))[0])"
     )
+    steps_done = 0.0
+
+    def trains_on() -> float | None:
+        """Steps that it has trained now, once they are more than when it was killed."""
+        if not due.kept.is_begun or (standing := Run(due.kept).status()).state is not State.RUNNING:
+            return None
+        steps = max((one.steps_done or 0.0 for one in standing.trials), default=0.0)
+        return steps if steps > steps_done else None
+
     for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-c", script, str(jobs)],
@@ -98,14 +107,11 @@ def test_one_that_was_killed_is_continued_before_any_other_of_its_job(jobs: Path
             env=os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."])},
             start_new_session=True,
         )
-        until_s = time.monotonic() + 60.0
-        while time.monotonic() < until_s:
-            if due.kept.is_begun and Run(due.kept).status().state is State.RUNNING:
-                break
-            time.sleep(0.1)
-        time.sleep(2.0)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            steps_done = eventually(trains_on, poll_s=0.1)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     assert Run(due.kept).status().state is State.GONE
     # A day later it is due for the same time still.
     assert of(jobs, NOW_S + DAY_S) == [due]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from tests.live.sweeps import START_S, A, sweep
+from tests.waiting import eventually
 
 from ebbtide.analysis import live_tracking
 from ebbtide.analysis.live_series import trial_costs
@@ -31,6 +31,7 @@ from ebbtide.live.agent_state import Stretch
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.snapshots import RunSnapshot
 from ebbtide.live.storage import object_store
 from ebbtide.market.leases import Lease, LeaseState
 
@@ -307,7 +308,9 @@ def test_without_times_steps_share_the_cost_and_without_steps_all_have_the_same(
     assert trial_costs(kept([], [0.0], trials[:1]), 0.0) == [0.0]
 
 
-def test_costs_refunds_and_moves_are_told_over_time_each_once(tmp_path: Path) -> None:
+def test_costs_refunds_and_moves_are_told_over_time_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live = Live(tmp_path, sweep(tmp_path, trials=1, steps=30))
     live.begin()
     stretch = asdict(Stretch(0, 3600.0, 0, 0.0, 20.0, 10.0, True))
@@ -324,17 +327,26 @@ def test_costs_refunds_and_moves_are_told_over_time_each_once(tmp_path: Path) ->
     live.spent = [1.0]
     live.keep(figures=figures)
     with followed(live.folder, 0.05):
-        deadline_s = time.monotonic() + 60.0
-        while not live.series(0, "ebbtide.moves") and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        eventually(lambda: live.series(0, "ebbtide.moves"), poll_s=0.05)
     again = {name: live.series(0, name) for name in ("ebbtide.cost_usd", "ebbtide.moves")}
     assert again == {
         "ebbtide.cost_usd": [(0, 0.0), (7200, 1.0), (9000, 1.25)],
         "ebbtide.moves": [(7200, 1.0)],
     }
     # Another process that follows the same run tells nothing twice.
-    with followed(live.folder, 0.05):
-        time.sleep(0.5)
+    looks = 0
+
+    class Counted(live_tracking.Follower):
+        def look(self, *, is_last: bool = False) -> RunSnapshot | None:
+            nonlocal looks
+            found = super().look(is_last=is_last)
+            looks += 1
+            return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(live_tracking, "Follower", Counted)
+        with followed(live.folder, 0.05):
+            eventually(lambda: looks >= 3)
     assert {name: live.series(0, name) for name in again} == again
     live.trials[0] |= {"stretches": [stretch, stretch | {"lease_id": 1}], "on": None}
     live.spent = [1.0, 0.5]

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide.analysis import replays
@@ -210,16 +210,14 @@ def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) ->
         assert program.stdout is not None
         program.stdout.readline()
         own = psutil.Process(program.pid)
-        deadline_s = time.monotonic() + 30
-        while len(own.children()) < 2 and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        workers = own.children()
+        workers = eventually(lambda: found if len(found := own.children()) >= 2 else None, poll_s=0.05)
         assert len(workers) == 2
-        time.sleep(1.0)
+        # They have read the market, and replay.
+        eventually(lambda: all(one.cpu_times().user > 1.0 for one in workers), poll_s=0.05)
         os.kill(program.pid, ending)
-        program.wait(timeout=15)
+        program.wait(LIMIT_S)
         # Killed, it cannot tell them; they look for themselves.
-        gone, alive = psutil.wait_procs(workers, timeout=20)
+        gone, alive = psutil.wait_procs(workers, timeout=LIMIT_S)
         assert not alive
         assert len(gone) == 2
     finally:

@@ -8,12 +8,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide.analysis.tracking import log_record
@@ -65,7 +65,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         )
         postgres = as_postgres(programs / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", data)
         processes.append(subprocess.Popen(postgres, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"))
-        wait_for(lambda: accepts(port))
+        eventually(lambda: accepts(port), poll_s=0.3)
         web = free_port()
         command = [
             sys.executable,
@@ -83,12 +83,12 @@ def server(tmp_path: Path) -> Iterator[str]:
         ]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         url = f"http://127.0.0.1:{web}"
-        wait_for(lambda: answers(f"{url}/health"))
+        eventually(lambda: answers(f"{url}/health"), poll_s=0.3)
         yield url
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait(30)
+            process.wait(LIMIT_S)
         shutil.rmtree(data, ignore_errors=True)
 
 
@@ -96,7 +96,9 @@ def accepts(port: int) -> bool:
     import psycopg2
 
     try:
-        psycopg2.connect(host="127.0.0.1", port=port, user="ebbtide", dbname="postgres", connect_timeout=3).close()
+        psycopg2.connect(
+            host="127.0.0.1", port=port, user="ebbtide", dbname="postgres", connect_timeout=10
+        ).close()
     except psycopg2.OperationalError:
         return False
     return True
@@ -104,17 +106,10 @@ def accepts(port: int) -> bool:
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=3) as answer:
+        with urllib.request.urlopen(url, timeout=10) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def wait_for(condition: object) -> None:
-    end_s = time.monotonic() + 120
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end_s, "it does not answer"
-        time.sleep(0.3)
 
 
 def test_a_backtest_is_tracked_there_as_in_a_file(server: str, tmp_path: Path) -> None:

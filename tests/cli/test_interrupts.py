@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 
@@ -31,14 +31,11 @@ def interrupted(words: list[str], folder: Path, after: str) -> tuple[int, str, l
         running = subprocess.Popen(
             [*COMMAND, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
-    for _ in range(1200):
-        if after in said.read_text() or running.poll() is not None:
-            break
-        time.sleep(0.05)
+    eventually(lambda: after in said.read_text() or running.poll() is not None)
     children = psutil.Process(running.pid).children(recursive=True) if running.poll() is None else []
     os.killpg(running.pid, signal.SIGINT)
-    code = running.wait(30)
-    _, left = psutil.wait_procs(children, timeout=10)
+    code = running.wait(LIMIT_S)
+    _, left = psutil.wait_procs(children, timeout=LIMIT_S)
     return code, said.read_text(), left
 
 

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import LIMIT_S, eventually
 
 COMMAND = [sys.executable, "-c", "from ebbtide.cli.main import main; main()", "rehearse"]
 PROGRAM = Path(__file__).parents[1] / "training_program.py"
@@ -24,31 +24,28 @@ def processes_in(folder: Path) -> list[psutil.Process]:
     return [one for one in found if any(str(folder) in word for word in one.info["cmdline"] or ())]
 
 
-def has_ended(folder: Path) -> bool:
-    """Whether no process of a rehearsal in a folder is left, a moment after its end."""
-    until_s = time.monotonic() + 10.0
-    while processes_in(folder) and time.monotonic() < until_s:
-        time.sleep(0.1)
-    return not processes_in(folder)
+def wait_for_end(folder: Path) -> None:
+    """Wait until no process of a rehearsal in a folder is left."""
+    eventually(lambda: not processes_in(folder), poll_s=0.1)
 
 
 @pytest.mark.long
 def test_a_small_training_is_interrupted_and_resumes(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     command = [*COMMAND, "job.yaml", "--after-s", "5", "--json", "out.json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "out.json").read_text())
     assert (found["notice_s"], found["problem"], found["is_good"]) == (120.0, "", True)
     assert found["steps_resumed"] >= found["steps_at_notice"] > 10
     assert found["steps_lost"] == 0
-    assert 0.1 <= found["step_s"] < 1.0
-    assert 0.0 < found["written_s"] <= found["stored_s"] < 30.0
+    assert found["step_s"] >= 0.1
+    assert 0.0 < found["written_s"] <= found["stored_s"] < found["notice_s"]
     assert found["checkpoint_bytes"] > 1000
     assert min(found["start_s"], found["restart_s"], found["interval_s"]) > 0.0
     assert found["verdict"] in done.stdout.replace("\n", " ")
     assert list((tmp_path / ".ebbtide" / "runs").iterdir()) == []
-    assert has_ended(tmp_path)
+    wait_for_end(tmp_path)
 
 
 @pytest.mark.long
@@ -59,20 +56,18 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
         running = subprocess.Popen(
             [*COMMAND, "job.yaml"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
-    until_s = time.monotonic() + 60.0
-    while "it trains" not in said.read_text() and running.poll() is None and time.monotonic() < until_s:
-        time.sleep(0.1)
+    eventually(lambda: "it trains" in said.read_text() or running.poll() is not None, poll_s=0.1)
     os.killpg(running.pid, signal.SIGINT)
-    assert running.wait(30) == 130, said.read_text()
+    assert running.wait(LIMIT_S) == 130, said.read_text()
     assert said.read_text().splitlines()[-1] == "interrupted"
     assert list((tmp_path / ".ebbtide" / "runs").iterdir()) == []
-    assert has_ended(tmp_path)
+    wait_for_end(tmp_path)
 
 
 def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise KeyError('no data')\n")
     command = [*COMMAND, "--", "python", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stderr
     assert "the program failed: KeyError: 'no data'; let it run by itself first" in done.stdout
     assert "ebbtide logs train-" in done.stderr
@@ -83,7 +78,7 @@ def test_a_program_that_saves_nothing_is_told(tmp_path: Path) -> None:
     lines = ("import json, time", "for step in range(1, 1000):", "    time.sleep(0.1)")
     (tmp_path / "train.py").write_text("\n".join((*lines, "    print(json.dumps({'step': step}), flush=True)\n")))
     command = [*COMMAND, "--after-s", "1", "--", "python", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stderr
     assert "the program made no checkpoint, so all its work is lost with its machine" in done.stdout
-    assert has_ended(tmp_path)
+    wait_for_end(tmp_path)

@@ -50,7 +50,7 @@ def test_a_wrong_input_is_told_and_leaves_nothing_behind(wrong: WrongInput, pric
     assert 1 <= end.err.count("\n") <= 12
     assert max(map(len, end.err.splitlines())) < 1500
     assert end.new_files == ()
-    # Generous, for machines that do much else; alone none takes two seconds.
+    # Seconds of the processor, whatever else the machine does; none takes two.
     assert end.seconds < 20
 
 

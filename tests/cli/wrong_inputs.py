@@ -72,7 +72,7 @@ class Ended:
         code: Its exit code.
         out: What it printed.
         err: What it printed on standard error.
-        seconds: How long it took.
+        seconds: Time of the processor that it took.
         new_files: Those that it left in its folder, by relative path.
     """
 
@@ -88,14 +88,14 @@ def ended(wrong: WrongInput, prices: Path) -> Ended:
     with folder_of(wrong, prices) as folder, chdir(folder):
         before = set(folder.rglob("*"))
         out, err = io.StringIO(), io.StringIO()
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         code: int | str | None = None
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 main(arguments_of(wrong))
         except SystemExit as end:
             code = end.code
-        seconds = time.perf_counter() - began_s
+        seconds = time.process_time() - began_s
         new = sorted(str(path.relative_to(folder)) for path in set(folder.rglob("*")) - before)
         assert isinstance(code, int)
         return Ended(code, out.getvalue(), err.getvalue(), seconds, tuple(new))
@@ -847,7 +847,7 @@ def table(rows: list[tuple[WrongInput, Ended]]) -> str:
         "# Wrong inputs, and how the command ends",
         "",
         f"{len(rows)} wrong inputs, each really tried; {sum('Traceback' in end.err for _, end in rows)} ended in a "
-        f"traceback; the slowest took {max(end.seconds for _, end in rows):.1f} s.",
+        f"traceback; the slowest took {max(end.seconds for _, end in rows):.1f} s of the processor.",
         "",
         "| tried | command | exit code | message |",
         "|---|---|---|---|",

@@ -7,12 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from tests.cut_answers import cut_answers
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide.analysis.model_registry import Registry
@@ -148,25 +148,22 @@ def test_a_server_that_no_longer_answers_is_not_needed(
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--backend-store-uri", store]
     server = subprocess.Popen([*command, "--artifacts-destination", str(tmp_path / "kept"), "--workers", "1"])
     try:
-        wait_for(f"{uri}/health", server)
+        eventually(lambda: answers(f"{uri}/health", server), poll_s=0.3)
         crowned(Registry(uri, tmp_path), bundle)
         found = champions(uri, tmp_path / "cache")
         assert found.early_curve == bundle.early_curve
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(LIMIT_S)
     with caplog.at_level(logging.WARNING):
         assert champions(uri, tmp_path / "cache") == found
     assert "the champions that it last named are used" in caplog.text
 
 
-def wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
-    end_s = time.monotonic() + 120
-    while time.monotonic() < end_s:
-        try:
-            with urllib.request.urlopen(address, timeout=2):
-                return
-        except OSError:
-            assert server.poll() is None, "the MLflow server did not start"
-            time.sleep(0.3)
-    raise AssertionError("the MLflow server does not answer")
+def answers(address: str, server: subprocess.Popen[bytes]) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=10):
+            return True
+    except OSError:
+        assert server.poll() is None, "the MLflow server did not start"
+        return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +122,9 @@ def test_markets_are_filtered(tmp_path: Path) -> None:
 def test_more_trials_than_anyone_tries_are_refused_before_any_is_made(tmp_path: Path) -> None:
     names = [f"p{n}" for n in range(10)]
     command = "x " + " ".join(f"{{{name}}}" for name in names)
-    began_s = time.monotonic()
+    # All of them would take hours to make, and more memory than there is.
     with pytest.raises(InputError, match="has 10,000,000,000 trials; 10,000 at most"):
         read(tmp_path, command=command, grid={name: list(range(10)) for name in names})
-    assert time.monotonic() - began_s < 2.0
 
 
 @pytest.mark.parametrize("asked", ["{lr!r}", "{lr:d}", "{lr: >8}", "{lr.real}", "{lr[0]}", "{0}", "{}", "{ lr}"])

@@ -22,8 +22,8 @@ from ebbtide.simulation.start_delay import StartDelay
 from ebbtide.testing.contracts.clouds import CloudContract
 from ebbtide.testing.metadata_server import MetadataServer
 
-# Seconds of the replay in a real second: a machine boots in two, and B is dear for one of every seven.
-SPEED = 120.0
+# Seconds of the replay in a real second: a machine boots in three, and a notice lasts four.
+SPEED = 30.0
 
 
 class ReplayCloud:
@@ -60,6 +60,10 @@ class ReplayCloud:
 
     def time_of(self, epoch_s: float) -> float:
         return self._began_s + (epoch_s - self._epoch_s) * SPEED
+
+    def go_to(self, time_s: float) -> None:
+        """Set its clock to a later time of the replay."""
+        self._epoch_s -= max(time_s - self.now_s, 0.0) / SPEED
 
     def launch(self, wanted: Wanted) -> None:
         self._go_on()
@@ -105,7 +109,8 @@ class TestReplay(CloudContract):
     @classmethod
     @contextmanager
     def make_cloud(cls, folder: Path) -> Iterator[Cloud]:  # noqa: ARG003
-        prices = flapping()
+        # Dear for the first time after 15 real minutes.
+        prices = flapping(every_h=5.0)
         # A stays cheap.
         calm = {A: PriceSeries(prices[A].times_s[:1], prices[A].prices[:1]), B: prices[B]}
         cloud = ReplayCloud(eb.PriceHistory(calm, start_s=prices.start_s, end_s=prices.end_s), START_S)
@@ -120,11 +125,11 @@ class TestReplay(CloudContract):
     def make_refused(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
         return Wanted(token, A, 0.001, False, {})
 
-    def make_revocable(self, cloud: Cloud, token: str) -> Wanted:
-        while cloud.prices(B).at(cloud.now_s) > 0.21 or cloud.prices(B).at(cloud.now_s + 2 * SPEED) > 0.21:
-            time.sleep(0.1)
+    def make_revocable(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
         return Wanted(token, B, 0.21, False, {})
 
     def revoke(self, cloud: Any, token: str) -> str:
-        """The price does it, sooner or later."""
+        """The price does it: its next rise is now."""
+        prices = cloud.prices(B)
+        cloud.go_to(min(time_s for time_s in prices.times_s[prices.prices > 0.21] if time_s > cloud.now_s))
         return f"{cloud.metadata.url}/{token}"

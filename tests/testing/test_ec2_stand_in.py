@@ -8,6 +8,7 @@ from pathlib import Path
 import boto3
 import pytest
 from tests.live.sweeps import flapping
+from tests.waiting import LIMIT_S
 
 from ebbtide.testing.ec2_stand_in.instances import MotoInstances
 from ebbtide.testing.ec2_stand_in.running import REGIONS, stand_in
@@ -34,7 +35,7 @@ def test_a_spot_instance_that_is_being_launched_is_never_seen_as_on_demand(
         asked = {"ImageId": image, "MinCount": 1, "MaxCount": 1, "UserData": "exit", "InstanceMarketOptions": spot}
         launch = threading.Thread(target=lambda: client.run_instances(InstanceType="c3.xlarge", **asked))
         launch.start()
-        assert has_begun.wait(10.0)
+        assert has_begun.wait(LIMIT_S)
         seen = MotoInstances().running()
         may_end.set()
         launch.join()

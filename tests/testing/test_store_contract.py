@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from ebbtide.live.storage import FolderStore, ObjectStore
-from ebbtide.testing.contracts.stores import ObjectStoreContract
+from ebbtide.testing.contracts.stores import _WRITERS, ObjectStoreContract
 
 
 class Replacing(FolderStore):
@@ -21,15 +22,30 @@ class Replacing(FolderStore):
 class LooksFirst(FolderStore):
     """Whether there is an object is asked before it is written, and not as it is."""
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._all_have_looked = threading.Barrier(_WRITERS)
+
     def put_once(self, key: str, content: bytes) -> bool:
         if self.has(key):
             return False
-        time.sleep(0.05)
+        self._all_have_looked.wait(LIMIT_S)
         super().put_once(key, content)
         return True
 
 
 class InPieces(FolderStore):
+    """A file is written piece by piece, and a reader, if there is one, comes between two pieces."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._was_read = threading.Event()
+
+    def get(self, key: str) -> bytes:
+        content = super().get(key)
+        self._was_read.set()
+        return content
+
     def put_file(self, key: str, path: Path) -> None:
         target = self._folder / key
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +54,8 @@ class InPieces(FolderStore):
             for start in range(0, len(content), 100_000):
                 file.write(content[start : start + 100_000])
                 file.flush()
-                time.sleep(0.01)
+                self._was_read.clear()
+                self._was_read.wait(1.0)
 
 
 class OfText(FolderStore):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.waiting import LIMIT_S
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.reference.benchmarks import BENCHMARKS, SETTINGS, Benchmark, benchmark
@@ -192,7 +193,7 @@ class Program:
             self.process.send_signal(how)
         assert self.process.stdout is not None
         self.process.stdout.read()
-        self.process.wait(timeout=60)
+        self.process.wait(LIMIT_S)
         self.process.stdout.close()
 
 
