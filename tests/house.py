@@ -1,7 +1,7 @@
 """The shape of the source, in figures: `make house`, or `python -m tests.house [FOLDER] [FILE.json]`.
 
 Files and lines by package, the largest file, functions with more than eight parameters, circles of imports,
-`fmt: skip` comments, and field descriptions of three words or fewer.
+`fmt: skip` comments, field descriptions of three words or fewer, and waits for a time in tests.
 """
 
 from __future__ import annotations
@@ -16,6 +16,18 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MOST_PARAMETERS, FEWEST_WORDS = 8, 4
+
+# What waits for a time or measures one, by the name that is called: tests use `tests/waiting.py`.
+WAITS = ("sleep", "monotonic", "perf_counter")
+# Files and folders below tests/ that may call them, each with the reason.
+MAY_WAIT = {
+    "waiting.py": "it is where tests wait",
+    "benchmarks": "what they report are times",
+    "first_steps.py": "it reports how long each block of the documentation takes",
+    "testing/deterministic/test_virtual_time.py": "its clock is virtual, and its sleeps take no time",
+}
+# Programs that tests start take as long as they are told to.
+_STARTED = "_program.py"
 
 _SECTION = re.compile(r"^\s*(Args|Attributes|Returns|Raises|Yields):\s*$")
 _FIELD = re.compile(r"^(\s+)([*\w]+)(?: \([^)]*\))?:\s+(.*)$")
@@ -109,6 +121,25 @@ def descriptions(docstring: str) -> Iterator[tuple[str, str]]:
             said = f"{said} {line.strip()}"
 
 
+def waits(folder: Path) -> list[str]:
+    """Calls of `WAITS` in a folder of tests, as "file:line: name"; those of `MAY_WAIT` are left out."""
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        place = path.relative_to(folder)
+        may_wait = any(place.is_relative_to(each) for each in MAY_WAIT)
+        if may_wait or place.name.endswith(_STARTED):
+            continue
+        calls = [
+            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+        ]
+        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+            called = call.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if name in WAITS:
+                found.append(f"{place}:{call.lineno}: {name}")
+    return found
+
+
 def measured(source: Path) -> dict[str, Any]:
     """All figures of a folder of packages."""
     known = modules(source)
@@ -158,7 +189,7 @@ def measured(source: Path) -> dict[str, Any]:
 def main() -> None:
     """Print the figures; write them, too, if a file is named."""
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "src"
-    found = measured(source)
+    found = measured(source) | {"waits_in_tests": waits(ROOT / "tests")}
     for name, value in found.items():
         if name == "packages":
             for room, counts in value.items():
