@@ -78,8 +78,8 @@ def test_what_a_block_leaves_is_there_for_the_next(folder: Path) -> None:
 
 def test_what_has_no_end_is_interrupted_and_has_to_end_by_that(folder: Path) -> None:
     assert not outcome(folder, "sleep 60\n", after_s=0.5).failed
-    assert outcome(folder, "true\n", after_s=5.0).exit_code == 125
-    assert outcome(folder, "trap 'exit 4' INT\nsleep 60 & wait\n", after_s=0.5).exit_code == 4
+    assert outcome(folder, "true\n", after_s=60.0).exit_code == 125
+    assert outcome(folder, "trap 'exit 4' INT\nsleep 60 & wait\n", after_s=3.0).exit_code == 4
 
 
 def test_what_is_not_run_is_told(folder: Path) -> None:

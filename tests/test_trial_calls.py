@@ -8,9 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from ebbtide import trial as trial_module
+from ebbtide import trial_torch
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, MAX_STEPS, Trial
 from ebbtide.trial_torch import RandomStates, TorchState
+from tests.waiting import LIMIT_S
 
 
 class Number:
@@ -224,31 +227,49 @@ def test_other_data_than_the_checkpoints_are_refused(tmp_path: Path, monkeypatch
         other.steps(9)
 
 
+class Clock:
+    """A clock that moves where a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in (trial_module, trial_torch):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=found.monotonic))
+    return found
+
+
 def test_what_the_slowest_step_took_is_told_and_not_the_first(
-    trial: Trial, capfd: pytest.CaptureFixture[str]
+    clock: Clock, trial: Trial, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trial.keep(Number())
     for step in trial.steps(5):
-        time.sleep({1: 0.9, 3: 0.4}.get(step, 0.01))
+        clock.now_s += {1: 0.9, 3: 0.4}.get(step, 0.01)
     told = [message["step_s"] for message in said(capfd) if "step_s" in message]
-    assert 0.4 <= max(told) < 0.9
+    assert max(told) == pytest.approx(0.4)
 
 
 def test_of_a_program_that_saves_in_evaluations_the_evaluation_is_not_told(
-    trial: Trial, capfd: pytest.CaptureFixture[str]
+    clock: Clock, trial: Trial, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trial.keep(TorchState(model=model, optimizer=optimizer))
     for _ in trial.steps(5):
         model(torch.ones(3, 2)).mean().backward()
-        time.sleep(0.05)
+        clock.now_s += 0.05
         optimizer.step()
-        time.sleep(0.3)
+        clock.now_s += 0.3
     # Of the first step nothing is known; of the others, from the forward pass to the optimizer's step.
     told = [message["step_s"] for message in said(capfd) if message.get("step", 0) > 2]
     assert told
-    assert all(0.05 <= seconds < 0.3 for seconds in told)
+    assert told == [pytest.approx(0.05)] * len(told)
 
 
 def test_a_forked_process_ends_by_the_signal_and_saves_nothing(tmp_path: Path) -> None:
@@ -256,10 +277,12 @@ def test_a_forked_process_ends_by_the_signal_and_saves_nothing(tmp_path: Path) -
         "import os, signal, sys, time\n"
         "from ebbtide.trial import Trial\n"
         "trial = Trial.current()\n"
+        "ready, begun = os.pipe()\n"
         "child = os.fork()\n"
         "if not child:\n"
-        "    time.sleep(30)\n"
-        "time.sleep(0.2)\n"
+        "    os.write(begun, b'1')\n"
+        "    time.sleep(600)\n"
+        "os.read(ready, 1)\n"
         "os.kill(child, signal.SIGTERM)\n"
         "print('child', os.WTERMSIG(os.waitpid(child, 0)[1]))\n"
     )
@@ -268,7 +291,7 @@ def test_a_forked_process_ends_by_the_signal_and_saves_nothing(tmp_path: Path) -
         env=os.environ | {CHECKPOINT_DIR: str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=LIMIT_S,
         check=True,
     )
     assert f"child {signal.SIGTERM:d}" in done.stdout

@@ -13,11 +13,12 @@ from typing import Any
 
 from botocore.exceptions import EndpointConnectionError
 from tests.live.sweeps import START_S, A, B, G, flapping, steady
+from tests.waiting import eventually
 
 import ebbtide as eb
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.metadata import GoogleMetadata, NoticeReader
-from ebbtide.live.clouds.cloud import Cloud, Wanted
+from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
 from ebbtide.live.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.live.clouds.gcp.cloud import GcpCloud
 from ebbtide.live.clouds.gcp.instance import token_of
@@ -36,6 +37,8 @@ from ebbtide.testing.stand_in.money import until_now
 
 # In a real second two minutes pass, in which a machine boots.
 SPEED = 120.0
+# Real seconds of a notice, for a look at it on a busy machine; and for which a price stays low, for a machine to boot.
+NOTICE_S, CALM_S = 5.0, 10
 
 
 class TestLocalCloud(CloudContract):
@@ -45,12 +48,12 @@ class TestLocalCloud(CloudContract):
     @contextmanager
     def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
         cls.folder = folder
-        prices = flapping()
-        # A stays cheap; every seven real seconds B goes above the list price for one.
+        prices = flapping(every_h=0.4)
+        # A stays cheap; every 24 real seconds B goes above the list price for four.
         calm = {A: PriceSeries(prices[A].times_s[:1], prices[A].prices[:1]), B: prices[B]}
         eb.PriceHistory(calm, start_s=prices.start_s, end_s=prices.end_s).write(folder / "prices.parquet")
         settings = LocalCloudSettings(
-            str(folder / "cloud"), str(folder / "prices.parquet"), START_S, SPEED, least_notice_s=1.0
+            str(folder / "cloud"), str(folder / "prices.parquet"), START_S, SPEED, least_notice_s=NOTICE_S
         )
         cloud = start_local_cloud(settings)
         try:
@@ -66,8 +69,11 @@ class TestLocalCloud(CloudContract):
         return Wanted(token, A, 0.001, False, self.make_wanted(cloud, token).agent)
 
     def make_revocable(self, cloud: Cloud, token: str) -> Wanted:
-        while cloud.prices(B).at(cloud.now_s) > 0.21 or cloud.prices(B).at(cloud.now_s + 2 * SPEED) > 0.21:
-            time.sleep(0.1)
+        def is_calm() -> bool:
+            prices, now_s = cloud.prices(B), cloud.now_s
+            return all(prices.at(now_s + ahead_s * SPEED) <= 0.21 for ahead_s in range(CALM_S + 1))
+
+        eventually(is_calm, poll_s=0.1)
         return Wanted(token, B, 0.21, False, self.make_wanted(cloud, token).agent)
 
     def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
@@ -114,7 +120,7 @@ class TestEc2Cloud(CloudContract):
     def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
         machine = self.waited(lambda: self._machine(token), lambda one: one is not None, "its process")
         assert machine is not None
-        self.machines.take(machine, 1.0)
+        self.machines.take(machine, NOTICE_S)
         return self.machines.metadata_url(machine)
 
     def _machine(self, token: str) -> Machine | None:
@@ -154,13 +160,21 @@ class TestGcpCloud(CloudContract):
         self.api.compute.refusals.launches.append("ZONE_RESOURCE_POOL_EXHAUSTED")
         return self.make_wanted(cloud, token)
 
+    def instance(self, cloud: Cloud, token: str) -> Instance:
+        # One that is preempted between the two requests of a look is missing from it, and listed by the next.
+        found = cloud.instances()
+        if all(one.token != token for one in found):
+            found = cloud.instances()
+        (only,) = [one for one in found if one.token == token]
+        return only
+
     def metadata(self, url: str) -> NoticeReader:
-        return GoogleMetadata(url, notice_s=1.0)
+        return GoogleMetadata(url, notice_s=NOTICE_S)
 
     def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
         machine = self.waited(lambda: self._machine(token), lambda one: one is not None, "its process")
         assert machine is not None
-        self.machines.take(machine, 1.0)
+        self.machines.take(machine, NOTICE_S)
         return self.machines.metadata_url(machine)
 
     def _machine(self, token: str) -> Machine | None:
@@ -203,7 +217,7 @@ class TestSkyPilotCloud(CloudContract):
             "its process",
         )
         assert machine is not None
-        self.machines.take(machine, 1.0)
+        self.machines.take(machine, NOTICE_S)
         return self.machines.metadata_url(machine)
 
     @contextmanager

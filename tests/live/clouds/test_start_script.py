@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from ebbtide.errors import InputError
 from ebbtide.live.agent import bootstrap
@@ -39,7 +40,7 @@ def run(tmp_path: Path, script: str, fetched: int = 0) -> tuple[list[str], str]:
         fetches = f'case "$*" in *bootstrap.py*) exit {fetched} ;; esac'
         (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/called\n{fetches}\n{ends}\n')
         (programs / name).chmod(0o700)
-    subprocess.run(["bash", "-c", script], env={"PATH": f"{programs}:/usr/bin:/bin"}, timeout=30, check=False)
+    subprocess.run(["bash", "-c", script], env={"PATH": f"{programs}:/usr/bin:/bin"}, timeout=LIMIT_S, check=False)
     return (tmp_path / "called").read_text().splitlines(), (tmp_path / "own" / "agent.log").read_text()
 
 

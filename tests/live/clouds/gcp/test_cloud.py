@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.live.sweeps import G, H, steady
+from tests.waiting import eventually
 
 from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Instance, Wanted
@@ -60,11 +61,11 @@ def states(cloud: GcpCloud) -> dict[str, LeaseState]:
 
 
 def wait_for(cloud: GcpCloud, token: str, state: LeaseState) -> Instance:
-    until_s = time.monotonic() + 5.0
-    while (found := listed(cloud).get(token)) is None or found.state is not state:
-        assert time.monotonic() < until_s, found
-        time.sleep(0.05)
-    return found
+    def reached() -> Instance | None:
+        found = listed(cloud).get(token)
+        return found if found is not None and found.state is state else None
+
+    return eventually(reached, message=lambda: f"{token} is not {state}: {listed(cloud).get(token)}")
 
 
 def test_a_machine_is_asked_for_as_wanted(gcp: GCP) -> None:
@@ -169,10 +170,7 @@ def test_another_process_finds_what_has_become_of_machines_that_are_no_longer_li
         first.launch(wanted(f"run-1-m000{number}"))
     before = {token: wait_for(first, token, LeaseState.RUNNING) for token in ("run-1-m0000", "run-1-m0001")}
     first.terminate("run-1-m0000")
-    until_s = time.monotonic() + 5.0
-    while not (taken := [one for one in machines.running if "m0001" in one.instance["name"]]):
-        assert time.monotonic() < until_s, "its process does not start"
-        time.sleep(0.05)
+    taken = eventually(lambda: [one for one in machines.running if "m0001" in one.instance["name"]])
     machines.take(taken[0], 0.0)
     again = made(gcp)
     released = wait_for(again, "run-1-m0000", LeaseState.RELEASED)
