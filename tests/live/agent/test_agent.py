@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 from tests.test_trial import PROGRAM, undisturbed
+from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import code_key
 from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.left_processes import MACHINE, kill_processes
 from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, Ended, Envelope, Message, decoded, plain
 from ebbtide.live.checkpoints.store import CheckpointStore
@@ -83,7 +85,6 @@ class Machine:
         self.boots: set[str] = set()
         self.counts: list[int] = []
         self.sent = 0
-        self.beat_s = -math.inf
         self.alive()
         self.start()
 
@@ -93,9 +94,7 @@ class Machine:
         )
 
     def alive(self) -> None:
-        if time.monotonic() - self.beat_s >= self.heartbeats.every_s / 2.0:
-            self.beat_s = time.monotonic()
-            self.heartbeats.beat()
+        self.heartbeats.beat()
 
     def order(self, kind: str, *, epoch: int = 1, **order: Any) -> None:
         self.sent += 1
@@ -115,18 +114,22 @@ class Machine:
         assignment = Assignment(trial, command, steps, "loss", attempt=attempt, **options)
         self.order("train", assignment=assignment.encode(), beside=list(beside))
 
-    def until(self, kind: str, *, step: int = 0, within_s: float = 120.0) -> dict[str, Any]:
-        end_s = time.monotonic() + within_s
-        while time.monotonic() < end_s:
+    def until(self, kind: str, *, step: int = 0) -> dict[str, Any]:
+        """The next report of a kind; meanwhile the controller lives."""
+
+        def told() -> dict[str, Any] | None:
             self.alive()
             self.unread.extend(self.receive())
             # What came with it is for the next call.
             while self.unread:
-                told = self.unread.popleft()
-                if told["type"] == kind and told.get("step", 0) >= step:
-                    return told
-            time.sleep(0.05)
-        raise AssertionError(f"no {kind} of step {step}: {self.told[-5:]}")
+                found = self.unread.popleft()
+                if found["type"] == kind and found.get("step", 0) >= step:
+                    return found
+            return None
+
+        found = eventually(told, poll_s=0.05, message=lambda: f"no {kind} of step {step}: {self.told[-5:]}")
+        assert found is not None
+        return found
 
     def receive(self) -> list[dict[str, Any]]:
         """Reports that are new, which are also added to those told."""
@@ -144,9 +147,19 @@ class Machine:
         return next(json.loads(told["line"])["digest"] for told in self.told if "digest" in told.get("line", ""))
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
+        self.kill()
+        kill_processes(MACHINE, str(Path(AgentConfig.read(self.config).folder).resolve()))
+
+    def kill(self) -> None:
+        """Kill the agent alone; what it started goes on."""
+        self.process.kill()
+        self.process.wait()
+
+    def noted(self) -> set[int]:
+        """Ids of the processes that the agent has written down, as it does about once a second."""
+        record = Path(AgentConfig.read(self.config).folder) / ".processes.json"
+        kept = json.loads(record.read_text()) if record.exists() else {"processes": []}
+        return {pid for pid, _, _ in kept["processes"]}
 
 
 @pytest.fixture
@@ -180,17 +193,17 @@ def test_it_trains_to_the_end_and_tells_all(machine: Machine) -> None:
 def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
     machine: Machine, metadata: MetadataServer, tmp_path: Path
 ) -> None:
-    machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
+    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
     machine.until("step", step=5)
     noticed_s = time.time()
-    metadata.taken_at_s = noticed_s + 6.0
+    metadata.taken_at_s = noticed_s + 15.0
     machine.until("notice")
     # What saving takes is not known yet: it saves once at once to find out, and trains on.
     first = machine.until("saved")
-    assert time.time() < noticed_s + 3.0
     left = machine.until("left")
-    last = next(CheckpointStore(machine.objects, "t-1").manifests())
-    assert noticed_s + 4.0 < last.saved_at_s < metadata.taken_at_s
+    last, before = list(CheckpointStore(machine.objects, "t-1").manifests())[:2]
+    assert before.step == first["step"]
+    assert before.saved_at_s < noticed_s + 7.5 < last.saved_at_s < metadata.taken_at_s
     assert last.step == left["step"] > first["step"] + 100
     machine.close()
     metadata.taken_at_s = None
@@ -200,34 +213,38 @@ def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
     other.close()
 
 
-def test_a_notice_in_the_middle_of_an_evaluation_is_honoured(machine: Machine, metadata: MetadataServer) -> None:
-    machine.train(PROGRAM, "--steps", 40, "--evaluate-s", 60)
-    machine.until("step", step=5)
-    metadata.taken_at_s = time.time() + 3.0
-    assert machine.until("left", within_s=8.0)["step"] == 5
-    last = next(CheckpointStore(machine.objects, "t-1").manifests())
-    assert last.step == 5
-    assert last.saved_at_s < metadata.taken_at_s
+def test_a_notice_in_the_middle_of_an_evaluation_is_honoured(tmp_path: Path, metadata: MetadataServer) -> None:
+    machine = Machine(tmp_path, metadata, first_save_s=15.0)
+    try:
+        machine.train(PROGRAM, "--steps", 40, "--evaluate-s", 600)
+        machine.until("step", step=5)
+        metadata.taken_at_s = time.time() + 17.0
+        assert machine.until("left")["step"] == 5
+        last = next(CheckpointStore(machine.objects, "t-1").manifests())
+        assert last.step == 5
+        assert last.saved_at_s < metadata.taken_at_s
+    finally:
+        machine.close()
 
 
 def test_a_notice_in_the_warm_up_costs_nothing(machine: Machine, metadata: MetadataServer) -> None:
-    machine.train(PROGRAM, "--steps", 40, "--warm-up-s", 60)
+    machine.train(PROGRAM, "--steps", 40, "--warm-up-s", 600)
     machine.until("restored")
     metadata.taken_at_s = time.time() + 2.0
-    assert machine.until("left", within_s=5.0)["step"] == 0
+    assert machine.until("left")["step"] == 0
 
 
 def test_any_command_works_by_its_folder(machine: Machine) -> None:
-    machine.train("-c", PLAIN, "{checkpoint_dir}", 150, steps=150)
+    machine.train("-c", PLAIN, "{checkpoint_dir}", 400, steps=400)
     machine.until("step", step=20)
     machine.order("leave", attempt=1)
     left = machine.until("left")
-    assert 20 <= left["step"] < 150
+    assert 20 <= left["step"] < 400
     assert any(told.get("line") == "a line for people" for told in machine.told)
-    machine.train("-c", PLAIN, "{checkpoint_dir}", 150, steps=150, attempt=2)
+    machine.train("-c", PLAIN, "{checkpoint_dir}", 400, steps=400, attempt=2)
     restored = machine.until("restored")
     assert restored["step"] == left["step"]
-    assert machine.until("finished")["step"] == 150
+    assert machine.until("finished")["step"] == 400
     steps = [told["step"] for told in machine.told if told["type"] == "step" and told["attempt"] == 2]
     assert steps[0] > left["step"]
 
@@ -266,7 +283,7 @@ while not pathlib.Path(sys.argv[2]).exists():
     # Once it holds the output open, once it does not.
     for attempt, more in ((1, []), (3, ["quiet"])):
         machine.train("-c", starts, loop, beats, *more, attempt=attempt)
-        machine.until("finished", within_s=30.0)
+        machine.until("finished")
         machine.train("-c", "import time; time.sleep(1.0)", trial="t-2", attempt=attempt + 1)
         machine.until("restored")
         seen = beats.stat().st_size
@@ -276,15 +293,15 @@ while not pathlib.Path(sys.argv[2]).exists():
 
 
 def test_a_rebalance_recommendation_is_told_and_nothing_else(machine: Machine, metadata: MetadataServer) -> None:
-    machine.train(PROGRAM, "--steps", 40, "--step-s", 0.02)
+    machine.train(PROGRAM, "--steps", 300, "--step-s", 0.02, steps=300)
     machine.until("step", step=3)
     metadata.rebalance = True
     machine.until("rebalance")
-    assert machine.until("finished")["step"] == 40
+    assert machine.until("finished")["step"] == 300
 
 
 def test_another_assignment_takes_over_when_the_first_is_saved(machine: Machine) -> None:
-    machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
+    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
     machine.until("step", step=5)
     machine.train(PROGRAM, "--steps", 20, trial="t-2", steps=20, attempt=2)
     assert machine.until("left")["trial"] == "t-1"
@@ -292,11 +309,11 @@ def test_another_assignment_takes_over_when_the_first_is_saved(machine: Machine)
 
 
 def test_without_its_controller_it_saves_and_ends_its_machine(tmp_path: Path, metadata: MetadataServer) -> None:
-    machine = Machine(tmp_path, metadata, controller_limit_s=3.0)
-    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
+    machine = Machine(tmp_path, metadata, controller_limit_s=6.0)
+    machine.train(PROGRAM, "--steps", 40_000, "--step-s", 0.02, steps=40_000)
     machine.until("step", step=5)
     # Heartbeats last for some of the limit; then the limit runs.
-    assert machine.process.wait(60) == 42
+    assert machine.process.wait(LIMIT_S) == 42
     machine.receive()
     kinds = [told["type"] for told in machine.told]
     assert kinds[-3:] == ["stranded", "left", "down"] or "stranded" in kinds
@@ -311,26 +328,25 @@ def test_without_controller_and_storage_a_machine_ends_all_the_same(
     trial = tmp_path / "objects" / "trials" / "t-1"
     trial.mkdir(parents=True)
     (trial / "data").write_text("no folder: nothing can be stored")
-    machine = Machine(tmp_path, metadata, controller_limit_s=3.0)
-    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
+    machine = Machine(tmp_path, metadata, controller_limit_s=6.0)
+    machine.train(PROGRAM, "--steps", 40_000, "--step-s", 0.02, steps=40_000)
     machine.until("step", step=5)
-    assert machine.process.wait(60) == 42
+    assert machine.process.wait(LIMIT_S) == 42
     machine.receive()
     assert not any(told["type"] == "saved" for told in machine.told)
     assert next(told for told in machine.told if told["type"] == "left")["step"] == 0
 
 
 def test_an_agent_that_is_killed_begins_again_where_it_was(machine: Machine) -> None:
-    machine.train(PROGRAM, "--steps", 120, "--step-s", 0.02, steps=120)
+    machine.train(PROGRAM, "--steps", 300, "--step-s", 0.02, steps=300)
     machine.until("step", step=5)
     machine.order("save")
     saved = machine.until("saved")["step"]
-    machine.process.kill()
-    machine.process.wait(10)
+    machine.kill()
     machine.start()
     restored = machine.until("restored")
     assert restored["step"] == saved
-    assert machine.until("finished")["step"] == 120
+    assert machine.until("finished")["step"] == 300
     assert len(machine.boots) == 2
 
 
@@ -338,7 +354,7 @@ def test_periodic_saving_follows_from_how_long_it_takes_and_machines_live(
     tmp_path: Path, metadata: MetadataServer
 ) -> None:
     machine = Machine(tmp_path, metadata, first_save_s=0.05)
-    machine.train(PROGRAM, "--steps", 150, "--step-s", 0.02, steps=150, mttr_s=0.1)
+    machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400, mttr_s=0.1)
     machine.until("saved")
     machine.until("saved", step=20)
     machine.until("finished")
@@ -361,7 +377,7 @@ def test_a_bad_configuration_ends_with_one_line(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             env=os.environ,
-            timeout=60,
+            timeout=LIMIT_S,
         )
         assert ended.returncode == 2
         assert said in ended.stderr
@@ -384,8 +400,8 @@ def test_storage_that_lacks_what_was_stored_is_no_reason_to_begin_again(
     tmp_path: Path, metadata: MetadataServer
 ) -> None:
     """A mount that is not there looks like an empty folder."""
-    machine = Machine(tmp_path, metadata, controller_limit_s=4.0)
-    machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
+    machine = Machine(tmp_path, metadata, controller_limit_s=8.0)
+    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
     machine.until("step", step=5)
     machine.order("leave", attempt=1)
     left = machine.until("left")
@@ -410,14 +426,14 @@ def test_storage_that_lacks_what_was_stored_is_no_reason_to_begin_again(
     machine.until("finished")
     # If it stays away, that is an end, and is said.
     machine.train(PROGRAM, "--steps", 3, attempt=4, steps=3, expected=900)
-    failed = machine.until("failed", within_s=30.0)
+    failed = machine.until("failed")
     assert failed["tail"] == ["storage has no checkpoint 900 of trial t-1, which was stored: is it mounted?"]
     assert (failed["attempt"], failed["code"], failed["cannot_start"]) == (4, None, False)
     machine.close()
 
 
 def test_a_damaged_checkpoint_is_none_that_storage_lacks(machine: Machine, tmp_path: Path) -> None:
-    machine.train(PROGRAM, "--steps", 400, "--step-s", 0.02, steps=400)
+    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
     machine.until("step", step=5)
     machine.order("save")
     first = machine.until("saved")
@@ -445,7 +461,7 @@ def test_what_a_program_prints_or_does_ends_no_agent(machine: Machine, tmp_path:
     program = tmp_path / "odd.py"
     program.write_text("import json\n" + HABITS[habit] + "\n")
     machine.train(program, steps=3)
-    finished = machine.until("finished", within_s=30.0)
+    finished = machine.until("finished")
     assert finished["step"] <= 3
     assert machine.process.poll() is None
     assert len(machine.boots) == 1
@@ -453,19 +469,24 @@ def test_what_a_program_prints_or_does_ends_no_agent(machine: Machine, tmp_path:
 
 def test_a_command_that_no_system_can_be_given_fails_to_start(machine: Machine) -> None:
     machine.train("-c", "a\0b")
-    failed = machine.until("failed", within_s=30.0)
+    failed = machine.until("failed")
     assert (failed["cannot_start"], failed["tail"]) == (True, ["embedded null byte"])
     assert machine.process.poll() is None
 
 
-def test_strays_among_its_orders_hold_up_none(machine: Machine) -> None:
+def test_strays_among_its_orders_hold_up_none(
+    machine: Machine, metadata: MetadataServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever put them there has not its key: they do not say that the orders before them were lost."""
     machine.objects.put_once("machines/m-1/orders/99999999", b"[]")
     machine.objects.put_once("machines/m-1/orders/00000002", b"[" * 100_000)
     machine.objects.put_once(f"machines/m-1/orders/{'9' * 200}", b"[]")
-    time.sleep(1.0)
+    # The agent looks at its orders as often as at its metadata: often enough for it to look for later ones, too.
+    asked, answer = [], metadata.service.answer
+    monkeypatch.setattr(metadata.service, "answer", lambda *about: asked.append(about) or answer(*about))
+    eventually(lambda: len(asked) > 100)
     machine.train(PROGRAM, "--steps", 10, steps=10)
-    assert machine.until("finished", within_s=60.0)["step"] == 10
+    assert machine.until("finished")["step"] == 10
     assert machine.orders.last() == 1
 
 
@@ -478,7 +499,7 @@ def test_what_another_has_sealed_is_no_order(machine: Machine) -> None:
     )
     machine.sent = 1
     machine.train(PROGRAM, "--steps", 10, steps=10)
-    assert machine.until("finished", within_s=60.0)["trial"] == "t-1"
+    assert machine.until("finished")["trial"] == "t-1"
     assert {told["trial"] for told in machine.told if told["type"] == "restored"} == {"t-1"}
 
 
@@ -487,10 +508,12 @@ def test_a_machine_that_is_to_end_is_not_kept_alive_by_heartbeats(
 ) -> None:
     machine = Machine(tmp_path, metadata, controller_limit_s=3.0)
     machine.until("up")
-    end_s = time.monotonic() + 30.0
-    while machine.process.poll() is None and time.monotonic() < end_s:
+
+    def has_ended() -> bool:
         machine.heartbeats.beat(["m-1"])
-        time.sleep(0.2)
+        return machine.process.poll() is not None
+
+    eventually(has_ended)
     assert machine.process.poll() == 42
 
 
@@ -510,22 +533,18 @@ def test_an_agent_that_begins_again_ends_what_its_predecessor_left(
         return list(tmp_path.glob("beats.*"))
 
     try:
-        while not beating():
-            time.sleep(0.05)
-        # Processes are noted about once a second.
-        time.sleep(2.5)
-        (first,) = beating()
-        machine.process.kill()
-        machine.process.wait(10)
+        (first,) = eventually(beating)
+        eventually(lambda: int(first.suffix.removeprefix(".")) in machine.noted())
+        machine.kill()
         machine.start()
         machine.until("restored")
         seen = first.stat().st_size
-        time.sleep(0.5)
+        # What the second one began beats as fast, and often.
+        eventually(lambda: any(other.stat().st_size >= 10 for other in beating() if other != first))
         assert first.stat().st_size == seen > 0
     finally:
         # The second agent began the program again, and is killed when the test is over.
-        machine.process.kill()
-        machine.process.wait(10)
+        machine.kill()
         for file in beating():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(file.suffix.removeprefix(".")), signal.SIGKILL)
@@ -535,6 +554,6 @@ def test_code_that_is_not_what_the_run_began_with_is_told_and_not_run(machine: M
     key = code_key("run-1", b"the code of the run")
     machine.objects.put_once(key, b"the code of somebody else")
     machine.train("-c", "print('obeyed')", code=key)
-    line = machine.until("log", within_s=60.0)["line"]
+    line = machine.until("log")["line"]
     assert line == "ebbtide: the code in storage is not used: it is not what was stored; asked again"
     assert not [told for told in machine.told if told["type"] == "restored"]

@@ -20,6 +20,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from tests.cut_answers import CUTS, cut_answers
 from tests.live.sweeps import steady
+from tests.waiting import LIMIT_S
 
 from ebbtide.live.agent import bootstrap
 from ebbtide.live.storage import object_store
@@ -109,7 +110,7 @@ def fetch(
         env={"PATH": os.defpath, **given, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
 
@@ -160,7 +161,7 @@ def test_it_asks_again_where_an_answer_is_cut_off(where: str, tmp_path: Path) ->
             env=own | {"AWS_ENDPOINT_URL": url},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_S,
             check=False,
         )
     assert (found.returncode, found.stderr) == (0, "")
@@ -212,6 +213,6 @@ def test_the_agent_is_fetched_from_google_s_storage_with_the_machine_s_token(tmp
         }
         url, checksum = "gs://stand-in-gcs/x/agent.tar.gz", hashlib.sha256(content).hexdigest()
         words = [sys.executable, "-S", bootstrap.__file__, url, checksum, "bundle"]
-        subprocess.run(words, cwd=tmp_path, env=environment, check=True, timeout=30)
+        subprocess.run(words, cwd=tmp_path, env=environment, check=True, timeout=LIMIT_S)
     assert (tmp_path / "agent.tar.gz").read_bytes() == content
     assert any((tmp_path / "bundle").iterdir())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.live.agent.bare_python import bare_python, oldest_python
+from tests.waiting import LIMIT_S
 
 from ebbtide.live.agent import bundle as bundles
 from ebbtide.live.agent.bundle import LEAST_PYTHON, bundle, bundle_key, own_modules
@@ -60,7 +61,7 @@ def test_a_bare_python_runs_the_agent_from_it_alone(unpacked: Path, tmp_path: Pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert told.returncode == 0, told.stderr
@@ -80,7 +81,7 @@ def test_programs_see_ebbtide_and_none_of_the_agent_s_libraries(unpacked: Path, 
     asks = "import importlib.util as u, ebbtide.trial; print([u.find_spec(n) for n in ('boto3', 'six', 'urllib3')], ebbtide.__version__)"
     environment = {"PYTHONPATH": str(unpacked / "program"), "PATH": os.defpath}
     told = subprocess.run(
-        [python, "-c", asks], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [python, "-c", asks], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert told.stdout == f"[None, None, None] {bundles.ebbtide.__version__}\n"
 
@@ -93,7 +94,7 @@ def test_beside_an_installed_ebbtide_the_rest_of_it_is_found(unpacked: Path) -> 
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=True,
     )
     trial, market = map(Path, told.stdout.split())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from tests.live.agent.test_agent import PLAIN, Machine, machine, metadata  # noqa: F401 (fixtures)
+from tests.waiting import eventually
 
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.gang import command_of, neighbours
@@ -67,13 +67,16 @@ def test_one_that_waits_for_a_machine_that_is_gone_is_killed_soon(machine: Machi
     """With all that it started, whatever session that has."""
     child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], start_new_session=True)"
     deaf = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); {child}; print('waits', flush=True); time.sleep(300)"
-    machine.train("-c", deaf, addresses=TWO, keep=0, resume=())
-    machine.until("log")
-    machine.order("leave", attempt=1, trial="t-1")
-    began_s = time.monotonic()
+    for trial, beside in (("t-1", []), ("t-2", ["t-1"])):
+        machine.train("-c", deaf, trial=trial, beside=beside, share=0.5, addresses=TWO, keep=0, resume=())
+        machine.until("log")
+    # The other one is asked before, and given longer.
+    for trial in ("t-2", "t-1"):
+        machine.order("leave", attempt=1, trial=trial)
     machine.order("leave", attempt=1, trial="t-1", alone=True)
-    machine.until("left")
-    assert time.monotonic() - began_s < 8.0
+    assert machine.until("left")["trial"] == "t-1"
+    machine.order("leave", attempt=1, trial="t-2", alone=True)
+    assert machine.until("left")["trial"] == "t-2"
 
 
 def test_it_resumes_from_the_part_that_it_is_told(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
@@ -127,7 +130,8 @@ print(json.dumps({"finished": 4}), flush=True)
 """
     machine.train("-c", saves, "{checkpoint_dir}", addresses=TWO, keep=0, resume=())
     store = CheckpointStore(FolderStore(tmp_path / "objects"), "t-1")
-    (place,) = {path.parent for path in _soon(tmp_path, "t-1-1/checkpoints")}
+    folders = eventually(lambda: list(tmp_path.rglob("t-1-1/checkpoints")))
+    (place,) = {path.parent for path in folders}
     for step in (1, 2):
         machine.until("saved", step=step)
         (place / f"go-{step}").touch()
@@ -142,13 +146,3 @@ print(json.dumps({"finished": 4}), flush=True)
     (place / "go-4").touch()
     machine.until("finished")
     assert store.numbers("manifests") == {3, 4}
-
-
-def _soon(folder: Path, below: str) -> list[Path]:
-    end_s = time.monotonic() + 20.0
-    while time.monotonic() < end_s:
-        found = list(folder.rglob(below))
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"no {below} in {folder}")

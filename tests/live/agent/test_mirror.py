@@ -7,26 +7,34 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from tests.waiting import LIMIT_S, eventually, holds
 
 from ebbtide.live.agent.folders import link_checkpoints, linked_view
 from ebbtide.live.agent.watching import LogLines, Mirror, held, is_written, signature_of
 
 Started = Callable[..., subprocess.Popen[str]]
 
-# Two files of one checkpoint, the first long before the second, and never a moment without writing.
+# Two files of one checkpoint, the second a while after the first; each next one on the line that is read.
 PAIRS = """
 import pathlib, sys, time
-folder, number = pathlib.Path(sys.argv[1]), 0
-while True:
-    number += 1
-    for name, wait_s in (("model", 0.3), ("optimizer", float(sys.argv[2]))):
+folder = pathlib.Path(sys.argv[1])
+for number, _ in enumerate(sys.stdin):
+    for name in ("model", "optimizer"):
+        time.sleep(0.3)
         part = folder / f".{name}"
-        part.write_text(str(number)); part.rename(folder / name); time.sleep(wait_s)
+        part.write_text(str(number)); part.rename(folder / name)
+"""
+# Never a moment without writing.
+ALWAYS = """
+import itertools, pathlib, sys, time
+for number in itertools.count():
+    part = pathlib.Path(sys.argv[1]) / ".model"
+    part.write_text(str(number)); part.rename(pathlib.Path(sys.argv[1]) / "model"); time.sleep(0.01)
 """
 # In place, and slowly: the file is torn for as long as it is open.
 SLOWLY = """
@@ -47,20 +55,33 @@ def started(tmp_path: Path) -> Iterator[Started]:
 
     def start(program: str, *arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", program, str(tmp_path / "checkpoints"), *map(str, arguments)]
-        processes.append(subprocess.Popen(command, start_new_session=True, text=True))
+        processes.append(subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, text=True))
         return processes[-1]
 
     yield start
     for process in processes:
         process.kill()
-        process.wait(10)
+        process.communicate()
 
 
-def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
-    end_s = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times of all looks at folders."""
+    times_s: list[float] = []
+    look = Mirror._look
+
+    def noted(self: Mirror, now_s: float) -> None:
+        look(self, now_s)
+        times_s.append(now_s)
+
+    monkeypatch.setattr(Mirror, "_look", noted)
+    return times_s
+
+
+def looked(looks: list[float]) -> None:
+    """Wait for some more looks, of which the first may be under way already."""
+    before = len(looks)
+    eventually(lambda: len(looks) >= before + 5)
 
 
 def mirror(folder: Path, process: subprocess.Popen[str], copies: list[dict[str, str]], **options: float) -> Mirror:
@@ -72,8 +93,12 @@ def mirror(folder: Path, process: subprocess.Popen[str], copies: list[dict[str, 
 
 def test_files_of_one_checkpoint_are_copied_together(started: Started, tmp_path: Path) -> None:
     copies: list[dict[str, str]] = []
-    watching = mirror(tmp_path, started(PAIRS, 1.5), copies, quiet_s=0.6)
-    until(lambda: len(copies) >= 2)
+    process = started(PAIRS)
+    assert process.stdin is not None
+    watching = mirror(tmp_path, process, copies, quiet_s=2.0)
+    for count in (1, 2):
+        print(file=process.stdin, flush=True)
+        eventually(lambda least=count: len(copies) >= least)
     watching.close()
     assert all(set(copy) == {"model", "optimizer"} and copy["model"] == copy["optimizer"] for copy in copies)
 
@@ -84,49 +109,59 @@ def test_one_that_never_rests_is_copied_between_two_writes(
     monkeypatch.setattr("ebbtide.live.agent.watching._RESTLESS_S", 1.0)
     copies: list[dict[str, str]] = []
     watching = mirror(tmp_path, started(SLOWLY, 0.3, 0.4), copies, quiet_s=5.0)
-    until(lambda: len(copies) >= 2)
+    eventually(lambda: len(copies) >= 2)
     watching.close()
     # Never one that was open.
     assert {copy["model"] for copy in copies} == {"x" * 1000}
 
 
-def test_what_is_stored_already_is_not_copied(started: Started, tmp_path: Path) -> None:
-    process = started("import time; time.sleep(60)")
+def test_what_is_stored_already_is_not_copied(started: Started, tmp_path: Path, looks: list[float]) -> None:
+    process = started("import time; time.sleep(600)")
     (tmp_path / "checkpoints" / "model").write_text("restored")
     copies: list[dict[str, str]] = []
     watching = mirror(tmp_path, process, copies, quiet_s=0.2)
-    time.sleep(1.0)
+    looked(looks)
+    assert looks[-1] - looks[0] > 0.2
     assert copies == []
     assert not watching.has_new(0)
     (tmp_path / "checkpoints" / "model").write_text("trained on")
-    until(lambda: bool(copies))
+    eventually(lambda: copies)
     watching.close()
     assert copies == [{"model": "trained on"}]
     assert not watching.has_new(0)
 
 
 def test_no_copy_is_made_while_one_is_uploaded(started: Started, tmp_path: Path) -> None:
-    busy, copies = threading.Event(), []
+    busy, copies, asked = threading.Event(), [], []
     busy.set()
-    process = started("import time; time.sleep(60)")
+    process = started("import time; time.sleep(600)")
+
+    def is_busy() -> bool:
+        asked.append(busy.is_set())
+        return asked[-1]
+
     watching = Mirror(
-        tmp_path / "checkpoints", tmp_path / "copies", process.pid, copies.append, busy.is_set, quiet_s=0.1
+        tmp_path / "checkpoints", tmp_path / "copies", process.pid, copies.append, is_busy, quiet_s=0.1
     )
     (tmp_path / "checkpoints" / "model").write_text("1")
-    time.sleep(0.8)
+    # It would have been copied, each time.
+    eventually(lambda: len(asked) >= 4)
     assert copies == []
     busy.clear()
-    until(lambda: bool(copies))
+    eventually(lambda: copies)
     watching.close()
 
 
-def test_it_dies_between_two_writes_and_what_it_leaves_is_whole(started: Started, tmp_path: Path) -> None:
+def test_it_dies_between_two_writes_and_what_it_leaves_is_whole(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is open for nine tenths of the time: killed anywhere it would mostly be torn."""
+    monkeypatch.setattr("ebbtide.live.agent.watching.MOST_WAIT_S", LIMIT_S)
     process = started(SLOWLY, 0.5, 0.05)
     watching = mirror(tmp_path, process, [], quiet_s=60.0)
-    until(lambda: (tmp_path / "checkpoints" / "model").exists())
+    eventually((tmp_path / "checkpoints" / "model").exists)
     watching.ask_to_leave()
-    assert process.wait(20) == -signal.SIGTERM
+    assert process.wait(LIMIT_S) == -signal.SIGTERM
     watching.close()
     assert watching.has_new(-signal.SIGTERM)
     assert (tmp_path / "checkpoints" / "model").read_text() == "x" * 1000
@@ -134,23 +169,26 @@ def test_it_dies_between_two_writes_and_what_it_leaves_is_whole(started: Started
 
 def test_what_is_torn_is_not_taken(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ebbtide.live.agent.watching.MOST_WAIT_S", 0.3)
-    process = started(SLOWLY, 60, 0)
+    process = started(SLOWLY, 600, 0)
     watching = mirror(tmp_path, process, [], quiet_s=60.0)
-    until(lambda: (tmp_path / "checkpoints" / "model").exists())
+    eventually((tmp_path / "checkpoints" / "model").exists)
     watching.ask_to_leave()
-    assert process.wait(20) == -signal.SIGTERM
+    assert process.wait(LIMIT_S) == -signal.SIGTERM
     watching.close()
     assert not watching.has_new(-signal.SIGTERM)
 
 
-def test_what_a_dead_program_left_is_not_copied_however_long_it_rests(started: Started, tmp_path: Path) -> None:
-    process = started(SLOWLY, 60, 0)
-    until(lambda: (tmp_path / "checkpoints" / "model").exists())
+def test_what_a_dead_program_left_is_not_copied_however_long_it_rests(
+    started: Started, tmp_path: Path, looks: list[float]
+) -> None:
+    process = started(SLOWLY, 600, 0)
+    eventually((tmp_path / "checkpoints" / "model").exists)
     copies: list[dict[str, str]] = []
     watching = mirror(tmp_path, process, copies, quiet_s=0.2)
     (tmp_path / "checkpoints" / "more").touch()
     os.kill(process.pid, signal.SIGKILL)
-    time.sleep(1.0)
+    looked(looks)
+    assert looks[-1] - looks[-5] > 0.2
     watching.close()
     assert copies == []
     assert not watching.has_new(-signal.SIGKILL)
@@ -163,28 +201,28 @@ def stop(*_):
     (pathlib.Path(sys.argv[1]) / "model").write_text("saved at the signal"); sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
 (pathlib.Path(sys.argv[1]) / "ready").touch()
-time.sleep(60)
+time.sleep(600)
 """
     process = started(handles)
-    until(lambda: (tmp_path / "checkpoints" / "ready").exists())
+    eventually((tmp_path / "checkpoints" / "ready").exists)
     watching = mirror(tmp_path, process, [], quiet_s=60.0)
     watching.ask_to_leave()
-    assert process.wait(20) == 0
+    assert process.wait(LIMIT_S) == 0
     watching.close()
     assert watching.has_new(0)
 
 
 def test_one_is_held_for_an_instant_and_goes_on(started: Started, tmp_path: Path) -> None:
-    process = started(PAIRS, 0.01)
-    until(lambda: (tmp_path / "checkpoints" / "optimizer").exists())
+    process = started(ALWAYS)
+    eventually((tmp_path / "checkpoints" / "model").exists)
     with held(process.pid) as is_held:
         assert is_held
+        eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         before = signature_of(tmp_path / "checkpoints")
-        time.sleep(0.8)
-        assert signature_of(tmp_path / "checkpoints") == before
-    until(lambda: signature_of(tmp_path / "checkpoints") != before)
+        holds(lambda: signature_of(tmp_path / "checkpoints") == before, duration_s=0.5)
+    eventually(lambda: signature_of(tmp_path / "checkpoints") != before)
     process.kill()
-    process.wait(10)
+    process.wait()
     with held(process.pid) as is_held:
         assert not is_held
 

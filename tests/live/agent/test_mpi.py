@@ -7,12 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S, eventually
 
 SECRET = "ab" * 32
 MODULE = [sys.executable, "-m", "ebbtide.live.agent.mpi"]
@@ -41,7 +41,7 @@ class Listener:
     def connect(self, *words: str, **others: str) -> subprocess.CompletedProcess[str]:
         command = [*MODULE, "connect", self.address, *words]
         return subprocess.run(
-            command, env=self.environment | others, capture_output=True, text=True, timeout=60, check=False
+            command, env=self.environment | others, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
 
 
@@ -55,18 +55,18 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
 
 def test_a_command_is_done_there_and_its_exit_code_comes_back(listener: Listener) -> None:
     assert listener.connect("echo done; exit 7").returncode == 7
-    assert listener.process.wait(20) == 7
+    assert listener.process.wait(LIMIT_S) == 7
     assert listener.process.stdout is not None
     assert listener.process.stdout.read() == "done\n"
 
 
 def test_without_the_secret_nothing_is_done(listener: Listener, tmp_path: Path) -> None:
     assert listener.connect("touch there", EBBTIDE_SECRET="cd" * 32).returncode == 1
-    with closing(socket.create_connection((listener.address, listener.port), timeout=10)) as stranger:
+    with closing(socket.create_connection((listener.address, listener.port), timeout=LIMIT_S)) as stranger:
         stranger.sendall(json.dumps({"command": "touch there", "mac": ""}).encode() + b"\n")
         stranger.makefile().readlines()  # until the other side hangs up
     for said in (b"\n", b"[]\n", b"\xff" * 64 + b"\n"):
-        with closing(socket.create_connection((listener.address, listener.port), timeout=10)) as stranger:
+        with closing(socket.create_connection((listener.address, listener.port), timeout=LIMIT_S)) as stranger:
             stranger.sendall(said)
     assert not (tmp_path / "there").exists()
     # One who knows it is still answered.
@@ -78,13 +78,10 @@ def test_what_it_does_ends_with_the_one_who_asked(listener: Listener, tmp_path: 
     asking = subprocess.Popen(
         [*MODULE, "connect", listener.address, "touch begun; exec sleep 300"], env=listener.environment
     )
-    for _ in range(200):
-        if (tmp_path / "begun").exists():
-            break
-        time.sleep(0.1)
+    eventually((tmp_path / "begun").exists)
     asking.kill()
     asking.wait()
-    assert listener.process.wait(20) == 137
+    assert listener.process.wait(LIMIT_S) == 137
 
 
 def test_reports_of_a_program_reach_the_agent_of_its_own_machine(listener: Listener) -> None:
@@ -92,7 +89,7 @@ def test_reports_of_a_program_reach_the_agent_of_its_own_machine(listener: Liste
     speaks = "from ebbtide.trial import Trial; t = Trial.current(); t.finish()"
     command = f"{sys.executable} -c '{speaks}' >/dev/null"
     assert listener.connect(command).returncode == 0
-    listener.process.wait(20)
+    listener.process.wait(LIMIT_S)
     assert listener.process.stdout is not None
     reports = [json.loads(line) for line in listener.process.stdout.read().splitlines()]
     assert reports[0]["api"] == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.live.agent.left_processes import MACHINE, end_machine, kill_processes, processes_with
 
@@ -66,17 +67,10 @@ def sleeping(seconds: str) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
 class Agent:
     def __init__(self, folder: Path, kind: str) -> None:
         # A time that no other test sleeps for.
-        self.seconds = f"{1000 + os.getpid()}.{time.monotonic_ns() % 10**9:09d}"
+        self.seconds = f"{1000 + os.getpid()}.{secrets.randbelow(10**9):09d}"
         (folder / "wrap.sh").write_text("sleep $1\necho over\n")
         program = [part.replace("{0}", self.seconds) for part in LEAVES[kind]]
         self.process = subprocess.Popen(
@@ -88,7 +82,7 @@ class Agent:
             # As the local cloud starts an agent.
             env=os.environ | {MACHINE: str(folder)},
         )
-        until(self.left)
+        eventually(self.left)
 
     def left(self) -> list[int]:
         return sleeping(self.seconds)
@@ -134,7 +128,7 @@ def test_what_a_killed_agent_left_is_found_by_the_next(agent: Agent, tmp_path: P
 def test_a_machine_ends_with_all_its_processes_though_none_was_written_down(agent: Agent, tmp_path: Path) -> None:
     assert end_machine(tmp_path) > 0
     assert agent.left() == []
-    assert agent.process.wait(5) < 0
+    assert agent.process.wait(LIMIT_S) < 0
 
 
 def test_a_process_that_has_the_id_of_another_is_spared(tmp_path: Path) -> None:
@@ -156,7 +150,7 @@ def test_a_process_that_has_the_id_of_another_is_spared(tmp_path: Path) -> None:
         assert end_machine(tmp_path) == 0
         written(boot, started)
         assert end_machine(tmp_path) == 1
-        assert other.wait(5) < 0
+        assert other.wait(LIMIT_S) < 0
     finally:
         other.kill()
         other.wait()
@@ -169,9 +163,9 @@ def test_what_carries_the_mark_is_ended_whatever_session_it_is_in(tmp_path: Path
     other = subprocess.Popen(["sleep", "300"], env=os.environ | {NAME: value + "0"})
     elsewhere = subprocess.Popen(["sleep", "300"], env=os.environ | {MACHINE: str(tmp_path / "other")})
     try:
-        until(lambda: len(processes_with(NAME, value)) >= 2)
+        eventually(lambda: len(processes_with(NAME, value)) >= 2)
         assert kill_processes(NAME, value) == 2
-        assert marked.wait(10) < 0
+        assert marked.wait(LIMIT_S) < 0
         assert processes_with(NAME, value) == []
         assert kill_processes(NAME, value) == 0
         assert end_machine(tmp_path) == 0

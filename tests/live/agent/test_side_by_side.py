@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.live.agent.test_agent import Machine, machine, metadata
 from tests.live.sweeps import PROGRAM as SUMS
 from tests.live.sweeps import total
 from tests.test_trial import PROGRAM
+from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.live.agent.agent import _in_force
 from ebbtide.live.agent.config import Assignment
@@ -40,7 +42,7 @@ def of(rented: Machine, kind: str, trial: str, **wanted: Any) -> dict[str, Any]:
             return told
 
 
-def both(rented: Machine, steps: int = 400) -> None:
+def both(rented: Machine, steps: int = 4000) -> None:
     """Two trainings side by side, under way."""
     rented.train(PROGRAM, "--steps", steps, "--step-s", 0.02, steps=steps, **HALF)
     rented.train(PROGRAM, "--steps", steps, "--step-s", 0.02, steps=steps, trial="t-2", beside=["t-1"], **HALF)
@@ -51,18 +53,18 @@ def test_two_train_at_the_same_time_and_neither_changes_the_other(machine: Machi
     program = tmp_path / "program.py"
     program.write_text(SUMS)
     for trial, beside, rate in (("t-1", [], 0.1), ("t-2", ["t-1"], 0.2)):
-        machine.train(*(program, "{checkpoint_dir}", 100, rate), trial=trial, steps=100, beside=beside, **HALF)
+        machine.train(*(program, "{checkpoint_dir}", 300, rate), trial=trial, steps=300, beside=beside, **HALF)
     ends = [machine.until("finished")["trial"], machine.until("finished")["trial"]]
     assert sorted(ends) == ["t-1", "t-2"]
     told = [(n, each) for n, each in enumerate(machine.told) if each["type"] == "step"]
     first, last = ({each["trial"]: n for n, each in order} for order in (told[::-1], told))
     assert max(first.values()) < min(last.values())
     said = {each["trial"]: each["line"] for each in machine.told if each.get("line", "").startswith("total")}
-    assert said == {"t-1": f"total {total(0.1, 100)}", "t-2": f"total {total(0.2, 100)}"}
+    assert said == {"t-1": f"total {total(0.1, 300)}", "t-2": f"total {total(0.2, 300)}"}
 
 
 def test_the_next_waits_for_the_room_of_the_one_that_leaves_and_the_third_trains_on(machine: Machine) -> None:
-    both(machine, 4000)
+    both(machine)
     machine.order("leave", attempt=1, trial="t-1")
     machine.train(PROGRAM, "--steps", 20, trial="t-3", steps=20, beside=["t-2"], **HALF)
     assert of(machine, "finished", "t-3")["step"] == 20
@@ -95,12 +97,13 @@ def test_an_order_concerns_the_trial_that_it_names_and_not_another_of_its_number
     assert kinds(machine, "t-1").count("left") == 2
 
 
-def test_at_a_notice_all_are_saved_in_time(machine: Machine, metadata: MetadataServer, tmp_path: Path) -> None:
-    both(machine, 2000)
+def test_at_a_notice_all_are_saved_in_time(metadata: MetadataServer, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, metadata, margin_s=5.0)
+    both(machine)
     for trial in ("t-1", "t-2"):
         machine.order("save", trial=trial)
         of(machine, "saved", trial)
-    metadata.taken_at_s = time.time() + 5.0
+    metadata.taken_at_s = time.time() + 10.0
     left = {told["trial"]: told["step"] for told in (machine.until("left"), machine.until("left"))}
     for trial in ("t-1", "t-2"):
         last = next(CheckpointStore(machine.objects, trial).manifests())
@@ -110,7 +113,7 @@ def test_at_a_notice_all_are_saved_in_time(machine: Machine, metadata: MetadataS
     other = Machine(tmp_path, metadata, machine="m-2")
     try:
         for trial, beside in (("t-1", []), ("t-2", ["t-1"])):
-            other.train(*(PROGRAM, "--steps", 2000), trial=trial, steps=2000, attempt=2, beside=beside, **HALF)
+            other.train(*(PROGRAM, "--steps", 4000), trial=trial, steps=4000, attempt=2, beside=beside, **HALF)
         # In whatever order they are told.
         restored = {told["trial"]: told["step"] for told in (other.until("restored"), other.until("restored"))}
         assert restored == left
@@ -123,41 +126,42 @@ def test_one_that_fails_ends_with_all_that_it_left_and_the_other_keeps_its_own(
 ) -> None:
     """What it put into another session, without a mark, is known by who started it."""
     starts = """
-import pathlib, subprocess, sys, time
-beats = sys.argv[1]
-subprocess.Popen(["setsid", "env", "-i", "bash", "-c", f"while true; do echo >> {beats}; sleep 0.05; done"])
+import json, pathlib, subprocess, sys, time
+beats, record = sys.argv[1], pathlib.Path(sys.argv[3])
+loop = f"while true; do echo >> {beats}; sleep 0.05; done"
+left = subprocess.Popen(["setsid", "env", "-i", "bash", "-c", loop])
 while not pathlib.Path(beats).exists():
     time.sleep(0.02)
-time.sleep(2.5)  # what is looked for every second is seen
+# What is looked for every second is seen.
+while not record.exists() or left.pid not in [pid for pid, _, _ in json.loads(record.read_text())["processes"]]:
+    time.sleep(0.02)
 sys.exit(int(sys.argv[2])) if int(sys.argv[2]) else time.sleep(300)
 """
-    fails, stays = tmp_path / "fails", tmp_path / "stays"
-    machine.train("-c", starts, stays, 0, **HALF)
-    machine.train("-c", starts, fails, 3, trial="t-2", beside=["t-1"], **HALF)
+    fails, stays, record = tmp_path / "fails", tmp_path / "stays", tmp_path / "m-1" / ".processes.json"
+    machine.train("-c", starts, stays, 0, record, **HALF)
+    machine.train("-c", starts, fails, 3, record, trial="t-2", beside=["t-1"], **HALF)
     assert of(machine, "failed", "t-2")["code"] == 3
     before = fails.stat().st_size, stays.stat().st_size
-    time.sleep(0.5)
+    eventually(lambda: stays.stat().st_size >= before[1] + 10)
     assert fails.stat().st_size == before[0]
-    assert stays.stat().st_size > before[1]
     machine.order("end")
-    assert machine.process.wait(60) == 42
+    assert machine.process.wait(LIMIT_S) == 42
     assert processes_with(MARK, str(tmp_path / "m-1")) == []
-    size = stays.stat().st_size
-    time.sleep(0.3)
-    assert stays.stat().st_size == size
+    assert not [
+        each for each in psutil.process_iter(["cmdline"]) if str(stays) in " ".join(each.info["cmdline"] or ())
+    ]
 
 
 def test_an_agent_that_is_killed_begins_all_again_and_ends_all(machine: Machine, tmp_path: Path) -> None:
     both(machine)
     machine.order("save", trial="t-1")
     saved = of(machine, "saved", "t-1")["step"]
-    machine.process.kill()
-    machine.process.wait(10)
+    machine.kill()
     machine.start()
     assert of(machine, "restored", "t-1")["step"] >= saved
     of(machine, "step", "t-2", step=8)
     machine.order("end")
-    assert machine.process.wait(60) == 42
+    assert machine.process.wait(LIMIT_S) == 42
     machine.receive()
     assert kinds(machine, "t-1")[-1] == kinds(machine, "t-2")[-1] == "left"
     assert processes_with(MARK, str(tmp_path / "m-1")) == []
@@ -166,10 +170,20 @@ def test_an_agent_that_is_killed_begins_all_again_and_ends_all(machine: Machine,
 def test_each_has_its_share_of_the_cores(tmp_path: Path, metadata: MetadataServer) -> None:
     """On cores of its own, where there are two; and its user's word counts."""
     rented = Machine(tmp_path, metadata, pins_cores=True)
-    says = "import os, time; print(os.environ['OMP_NUM_THREADS'], *sorted(os.sched_getaffinity(0))); time.sleep(1)"
+    says = """
+import os, sys, time
+print(os.environ["OMP_NUM_THREADS"], *sorted(os.sched_getaffinity(0)), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+    both_said = tmp_path / "both said"
     try:
-        rented.train("-c", says, **HALF)
-        rented.train("-c", says, trial="t-2", beside=["t-1"], environment={"OMP_NUM_THREADS": "7"}, **HALF)
+        rented.train("-c", says, both_said, **HALF)
+        rented.until("log")
+        taken = {"OMP_NUM_THREADS": "7"}
+        rented.train("-c", says, both_said, trial="t-2", beside=["t-1"], environment=taken, **HALF)
+        rented.until("log")
+        both_said.touch()
         rented.until("finished")
         rented.until("finished")
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.parts import Part
@@ -25,7 +26,7 @@ def heard(program: str, folder: Path) -> list[object]:
     lines: queue.Queue[object] = queue.Queue()
     TrainingProcess([sys.executable, "-c", program], {}, folder, lines.put)
     found = []
-    while (line := lines.get(timeout=30)) is not None:
+    while (line := lines.get(timeout=LIMIT_S)) is not None:
         found.append(line)
     return found
 
@@ -86,7 +87,7 @@ def test_a_program_in_a_script_is_asked_itself(tmp_path: Path, shell: str) -> No
 
     def wait(name: str) -> Any:
         while True:
-            line = lines.get(timeout=20)
+            line = lines.get(timeout=LIMIT_S)
             assert line is not None, f"it ended before it said {name!r}"
             if isinstance(line, dict) and name in line:
                 return line
@@ -96,23 +97,23 @@ def test_a_program_in_a_script_is_asked_itself(tmp_path: Path, shell: str) -> No
     wait("saved")
     program.ask_to_leave()
     assert wait("left")["left"] > 0
-    program.process.wait(10)
+    program.process.wait(LIMIT_S)
 
 
 def test_what_a_program_says_of_its_process_is_believed_only_of_its_own(tmp_path: Path) -> None:
-    other = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "300"])
     says = (
         "import json, sys, time\n"
         "for pid in (%d, -1, 0, 1, 2**80, 'x', True): print(json.dumps({'api': 1, 'pid': pid}))\n"
-        "print('said', flush=True)\ntime.sleep(60)\n"
+        "print('said', flush=True)\ntime.sleep(300)\n"
     )
     lines: queue.Queue[Any] = queue.Queue()
     program = TrainingProcess([sys.executable, "-c", says % other.pid], {}, tmp_path, lines.put)
     try:
-        while lines.get(timeout=20) != "said":
+        while lines.get(timeout=LIMIT_S) != "said":
             pass
         program.ask_to_leave()
-        assert program.process.wait(10) == -signal.SIGTERM
+        assert program.process.wait(LIMIT_S) == -signal.SIGTERM
         assert other.poll() is None
     finally:
         program.kill()
