@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import psutil
 import pytest
 
 from ebbtide._cores import in_processes, one_thread, usable_cores
+from tests.waiting import LIMIT_S, eventually
 
 
 def squared(number: int) -> int:
@@ -78,7 +78,9 @@ def test_one_thread_is_for_the_block_alone() -> None:
 def test_a_script_without_a_guard_may_spread_work() -> None:
     """Notebooks and short scripts have no `if __name__ == "__main__"`."""
     script = "from ebbtide._cores import in_processes\nprint(in_processes(lambda n: n + 1, range(3), workers=2))"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert found.stdout.split() == ["[1,", "2,", "3]"], found.stderr
 
 
@@ -87,7 +89,7 @@ def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) ->
     script = (
         "import os, time\n"
         "from ebbtide._cores import in_processes\n"
-        "def wait(n):\n    os.write(1, f'{os.getpid()}\\n'.encode())\n    time.sleep(60)\n"
+        "def wait(n):\n    os.write(1, f'{os.getpid()}\\n'.encode())\n    time.sleep(600)\n"
         "in_processes(wait, range(2), workers=2)\n"
     )
     process = subprocess.Popen(
@@ -96,11 +98,8 @@ def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) ->
     assert process.stdout is not None
     workers = [int(process.stdout.readline()) for _ in range(2)]
     process.send_signal(ending)
-    began = time.monotonic()
-    process.wait(30)
-    while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() - began < 30:
-        time.sleep(0.1)
-    assert not any(psutil.pid_exists(pid) for pid in workers)
+    process.wait(LIMIT_S)
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in workers))
     process.stdout.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
-# On two cores each takes less than a minute.
-_LONGEST_S = 300
+# On two cores each takes less than a minute; a busy machine takes longer.
+_LONGEST_S = 900
 
 
 def read(path: Path) -> Any:
@@ -54,9 +53,7 @@ SHOWS = {
 def test_it_runs(path: Path, tmp_path: Path) -> None:
     book = read(path)
     client = NotebookClient(book, timeout=_LONGEST_S, resources={"metadata": {"path": str(tmp_path)}})
-    began_s = time.monotonic()
     client.execute()
-    print(f"{path.stem}: {time.monotonic() - began_s:.1f} s")
     text = shown(book)
     assert [what for what in SHOWS[path.stem] if what not in text] == []
     if path.stem == "run_a_sweep":

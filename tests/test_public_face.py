@@ -14,6 +14,7 @@ import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.policies.api.protocol import Policy
 from tests.live.commands import user
+from tests.waiting import LIMIT_S
 
 FOR_POLICIES = (
     "Action Alternative Assign Event GiveUp Hold JobView LeaseState LeaseView Market Policy Reason Release Request "
@@ -61,7 +62,7 @@ def test_and_runs_for_real(own: Path, tmp_path: Path) -> None:
     with user(tmp_path) as someone:
         someone.write(trials=1, steps=20, every_h=5.0)
         controller = someone.start_run(policy=f"{own}:Cheapest")
-        out, errors = controller.communicate(timeout=90)
+        out, errors = controller.communicate(timeout=2 * LIMIT_S)
         assert controller.returncode == 0, errors
         assert "finished" in out
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,12 @@ import pytest
 from ebbtide.live.agent.processes import TrainingProcess
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, TRIAL_ID
 from ebbtide.trial_processes import LEAVE, SAVE, CalledAgreement, Process, first_part
+from tests.waiting import LIMIT_S, work
 
 PROGRAM = Path(__file__).with_name("distributed_program.py")
 STEPS = 60
+# Six seconds for all steps: time to be asked while it trains.
+SLOWLY = ("--step-s", "0.05")
 
 
 def free_port() -> int:
@@ -74,12 +76,12 @@ class Gang:
             assert process.stdout is not None
             with process.stdout as out:
                 said += [json.loads(line) for line in out]
-            assert process.wait(60) == 0
+            assert process.wait(LIMIT_S) == 0
         return self.said
 
     def problem(self, rank: int) -> str:
         """What a process that ends with an error says, of what it may say here."""
-        self.processes[rank].communicate(timeout=60)
+        self.processes[rank].communicate(timeout=LIMIT_S)
         assert self.processes[rank].returncode == 1
         told = (self._folder / f"{rank}.err").read_text()
         known = ("2 processes train this as one", "resume from different steps, 0 to")
@@ -101,11 +103,11 @@ def test_whichever_is_asked_all_save_and_leave_at_one_step(tmp_path: Path, undis
     draw = random.Random(3)
     left_at: list[int] = []
     for asked in (0, 2, 1):
-        gang = Gang(tmp_path, 3)
+        gang = Gang(tmp_path, 3, *SLOWLY)
         before = left_at[-1] if left_at else 0
         gang.until(0, "step", before + 3)
         gang.processes[asked].send_signal(signal.SIGUSR1)
-        time.sleep(draw.uniform(0.0, 0.03))
+        work(draw.uniform(0.0, 0.03))
         gang.processes[(asked + 1) % 3].send_signal(signal.SIGTERM)
         said = gang.rest()
         left = {line["left"] for each in said for line in each if "left" in line}
@@ -130,7 +132,7 @@ def test_a_program_that_forgets_to_begin_its_group_is_told(tmp_path: Path) -> No
 @pytest.mark.long
 def test_processes_that_resume_from_different_steps_are_told(tmp_path: Path) -> None:
     """One machine's last checkpoint never reached storage: the others' are not of the same training any more."""
-    gang = Gang(tmp_path, 2)
+    gang = Gang(tmp_path, 2, *SLOWLY)
     gang.until(0, "step", 3)
     gang.processes[1].send_signal(signal.SIGTERM)
     gang.rest()
@@ -162,7 +164,9 @@ def test_torchrun_on_one_machine_keeps_a_part_of_each_process(tmp_path: Path, lo
         starts = (False, True) if disturbed else (True,)
         for to_the_end in starts:
             lines: queue.Queue[Any] = queue.Queue()
-            program = TrainingProcess([*arguments, "--steps", str(STEPS), *loop], environment, tmp_path, lines.put)
+            program = TrainingProcess(
+                [*arguments, "--steps", str(STEPS), *SLOWLY, *loop], environment, tmp_path, lines.put
+            )
             try:
                 if not to_the_end:
                     heard(lines, "step")
@@ -176,7 +180,7 @@ def test_torchrun_on_one_machine_keeps_a_part_of_each_process(tmp_path: Path, lo
                     if disturbed:
                         assert heard(lines, "started")["started"] > 0
                     found.append(heard(lines, "digest")["digest"])
-                assert program.process.wait(30) == 0
+                assert program.process.wait(LIMIT_S) == 0
             finally:
                 program.kill()
     assert found[0] == found[1]
@@ -184,7 +188,7 @@ def test_torchrun_on_one_machine_keeps_a_part_of_each_process(tmp_path: Path, lo
 
 def heard(lines: queue.Queue[Any], name: str) -> dict[str, Any]:
     while True:
-        line = lines.get(timeout=60)
+        line = lines.get(timeout=LIMIT_S)
         assert line is not None, f"it ended before it said {name!r}"
         if isinstance(line, dict) and name in line:
             return line

@@ -15,6 +15,7 @@ from ebbtide.live.agent.processes import TrainingProcess
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, TRIAL_ID
 from ebbtide.trial_sharded import ShardedState
 from tests.test_trial_processes import heard
+from tests.waiting import LIMIT_S
 
 PROGRAM = Path(__file__).with_name("sharded_program.py")
 STEPS = 30
@@ -32,8 +33,10 @@ def trained(folder: Path, processes: int, *, leaves_after: int = 0) -> dict[str,
     environment = {CHECKPOINT_DIR: str(folder), TRIAL_ID: "t", AGENT: "1", "OMP_NUM_THREADS": "1"}
     folder.mkdir(exist_ok=True)
     lines: queue.Queue[Any] = queue.Queue()
+    # One that is asked to leave trains slowly, so that it is asked in time.
+    slowly = ("--step-s", "0.2") if leaves_after else ()
     program = TrainingProcess(
-        [*command, str(PROGRAM), "--steps", str(STEPS)], environment, folder.parent, lines.put
+        [*command, str(PROGRAM), "--steps", str(STEPS), *slowly], environment, folder.parent, lines.put
     )
     try:
         if leaves_after:
@@ -43,7 +46,7 @@ def trained(folder: Path, processes: int, *, leaves_after: int = 0) -> dict[str,
             said = heard(lines, "left")
         else:
             said = heard(lines, "digest")
-        assert program.process.wait(60) == 0
+        assert program.process.wait(LIMIT_S) == 0
         return said
     finally:
         program.kill()

@@ -33,6 +33,8 @@ def main() -> None:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)
     trial.keep(TorchState(model=model, optimizer=optimizer))
+    if arguments.warm_up_s:
+        print('{"warms_up": true}', flush=True)
     time.sleep(arguments.warm_up_s)
     inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
     goals = inputs.sum(1, keepdim=True).sin()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from flows.dvc_process import DvcProcess
+from tests.waiting import eventually
 
 from ebbtide.errors import InputError
 
@@ -83,19 +84,26 @@ def test_lock_files_are_left_as_they_are_where_no_night_was_killed(project: Path
     assert (project / "dvc.lock").read_text() == "torn: ["
 
 
+def names(process: psutil.Process) -> list[str]:
+    """The name of a process, if it is there still."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [process.name()]
+    return []
+
+
 def test_what_a_killed_night_left_running_is_ended_and_nothing_else(project: Path) -> None:
-    (project / "dvc.yaml").write_text("stages:\n  waits:\n    cmd: touch began && setsid sleep 100\n")
+    (project / "dvc.yaml").write_text("stages:\n  waits:\n    cmd: touch began && setsid sleep 1000\n")
     program = (
         "from pathlib import Path; from flows.dvc_process import DvcProcess as D; D(Path('state')).run('repro')"
     )
     root = str(Path(__file__).parents[2])
-    other = subprocess.Popen(["sleep", "100"])
+    other = subprocess.Popen(["sleep", "1000"])
     night = subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); {program}"])
     try:
-        end_s = time.monotonic() + 60
-        while not (project / "began").exists() and time.monotonic() < end_s:
-            time.sleep(0.05)
-        left = psutil.Process(night.pid).children(recursive=True)
+        eventually((project / "began").exists)
+        whole = psutil.Process(night.pid)
+        eventually(lambda: any("sleep" in names(one) for one in whole.children(recursive=True)))
+        left = whole.children(recursive=True)
         night.kill()
         night.wait()
         assert [one for one in left if one.is_running() and one.name() == "sleep"]

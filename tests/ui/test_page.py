@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.ui.made_run import made_run
+from tests.waiting import LIMIT_S
 
 import ebbtide as eb
 
@@ -41,7 +42,7 @@ def served(runs: Path) -> Iterator[str]:
         yield found[1]
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(LIMIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,7 @@ def browser() -> Iterator[Any]:
 def page(browser: Any) -> Iterator[Any]:
     """A page on which anything that the console says is an error."""
     found = browser.new_page(viewport={"width": 1300, "height": 900})
+    found.set_default_timeout(LIMIT_S * 1000)
     said: list[str] = []
     found.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     found.on("pageerror", lambda error: said.append(f"error: {error}"))
@@ -142,7 +144,8 @@ def test_a_decision_can_be_checked_by_hand(page: Any, address: str) -> None:
 def test_names_are_text_and_not_markup(page: Any, address: str) -> None:
     for view in VIEWS:
         opened(page, address, f"run/marked/{view}", f"marked/{view}")
-        page.wait_for_timeout(200)
+        # An image that cannot be read, as one of the names would be, fails later than theirs.
+        page.evaluate("new Promise(done => { const it = new Image(); it.onerror = done; it.src = 'data:,'; })")
         assert page.title() == "Ebbtide"
         assert page.locator("img").count() == 0
     opened(page, address, "run/marked/trials", "marked/trials")
@@ -161,7 +164,7 @@ def test_it_goes_on_when_the_server_comes_back(browser: Any, runs: Path) -> None
     page = browser.new_page()
     with served(runs) as address:
         opened(page, address, "run/marked/trials", "marked/trials")
-    page.wait_for_selector("#fresh:has-text('the server does not answer')", timeout=15_000)
+    page.wait_for_selector("#fresh:has-text('the server does not answer')", timeout=LIMIT_S * 1000)
     # What was shown stays.
     assert page.locator("#trials tbody tr").count() == 2
     page.close()
