@@ -5,18 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import LIMIT_S, eventually
 from websockets.sync.client import ClientConnection, connect
 
-_STARTS_WITHIN_S, _DRAWN_WITHIN_S, _LOOK_AGAIN_S = 60.0, 90.0, 0.5
-# Pages that look complete still lay out their charts.
-_SETTLES_S = 2.0
+_LOOK_AGAIN_S = 0.5
+# Pages that look complete still lay out their charts: they are, once so many looks in a row find the same.
+_SAME_LOOKS = 4
 
 
 class Browser:
@@ -48,19 +48,30 @@ class Browser:
         """
         # What the page before shows must not be taken for this one: addresses may differ after the `#` alone.
         self._ask("Page.navigate", url="about:blank")
-        while self._value("location.href") != "about:blank":
-            time.sleep(_LOOK_AGAIN_S)
+        eventually(lambda: self._value("location.href") == "about:blank", poll_s=_LOOK_AGAIN_S)
         self.errors = []
         self._ask("Page.navigate", url=url)
-        until_s = time.monotonic() + _DRAWN_WITHIN_S
-        while not self._value(f"Boolean({drawn})"):
-            assert time.monotonic() < until_s, f"{url} never showed {drawn}:\n{self.text()[:2000]}"
-            time.sleep(_LOOK_AGAIN_S)
-        time.sleep(_SETTLES_S)
-        self._value("document.readyState")
+        eventually(
+            lambda: self._value(f"Boolean({drawn})"),
+            poll_s=_LOOK_AGAIN_S,
+            message=lambda: f"{url} never showed {drawn}:\n{self.text()[:2000]}",
+        )
+        self._settle()
         taken = self._ask("Page.captureScreenshot", format="png")
         picture.write_bytes(base64.b64decode(taken["data"]))
         return self.errors
+
+    def _settle(self) -> None:
+        """Wait until the page no longer changes; one that never ceases to, such as a clock, is taken as it is."""
+        looks: list[object] = []
+
+        def is_settled() -> bool:
+            looks.append(self._value("document.readyState + document.documentElement.outerHTML"))
+            return len(looks) >= 10 * _SAME_LOOKS or (
+                len(looks) >= _SAME_LOOKS and len(set(looks[-_SAME_LOOKS:])) == 1
+            )
+
+        eventually(is_settled, poll_s=_LOOK_AGAIN_S)
 
     def text(self) -> str:
         """What the page says."""
@@ -73,7 +84,7 @@ class Browser:
         self._asked += 1
         self._connection.send(json.dumps({"id": self._asked, "method": method, "params": parameters}))
         while True:
-            told = json.loads(self._connection.recv(timeout=60))
+            told = json.loads(self._connection.recv(timeout=LIMIT_S))
             if told.get("id") == self._asked:
                 assert "result" in told, told
                 found: dict[str, Any] = told["result"]
@@ -112,19 +123,18 @@ def browser(chromium: str, folder: Path) -> Iterator[Browser]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=LIMIT_S) as answer:
             window = next(one for one in json.loads(answer.read()) if one["type"] == "page")
         with connect(window["webSocketDebuggerUrl"], max_size=None) as connection:
             yield Browser(connection)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(LIMIT_S)
 
 
 def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    until_s = time.monotonic() + _STARTS_WITHIN_S
-    while not file.exists() or not file.read_text().strip():
+    def told() -> list[str]:
         assert process.poll() is None, "the browser has ended"
-        assert time.monotonic() < until_s, "the browser does not start"
-        time.sleep(0.1)
-    return int(file.read_text().split()[0])
+        return file.read_text().split() if file.exists() else []
+
+    return int(eventually(told, poll_s=0.1, message="the browser does not start")[0])

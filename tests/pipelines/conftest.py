@@ -6,13 +6,11 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
-
-_STARTS_S = 120.0
+from tests.waiting import LIMIT_S, eventually
 
 
 @pytest.fixture(scope="session")
@@ -30,20 +28,17 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/api"
     try:
-        end_s = time.monotonic() + _STARTS_S
-        while not _answers(f"{url}/health"):
-            assert server.poll() is None, "the Prefect server did not start"
-            assert time.monotonic() < end_s, "the Prefect server does not answer"
-            time.sleep(0.2)
+        eventually(lambda: _answers(f"{url}/health", server), limit_s=3 * LIMIT_S, poll_s=0.2)
         yield url
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(LIMIT_S)
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
+    assert server.poll() is None, "the Prefect server did not start"
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
+        with urllib.request.urlopen(url, timeout=10) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.pipelines.browser import browser
 from tests.pipelines.project import ROOT, SMALL, Project
+from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.forecasts.bundle import MODEL_PARTS
 
@@ -50,18 +50,14 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def wait_for(what: Callable[[], Any], within_s: float, process: subprocess.Popen[bytes]) -> Any:
-    end_s = time.monotonic() + within_s
-    while time.monotonic() < end_s:
+def wait_for(what: Callable[[], Any], process: subprocess.Popen[bytes], limit_s: float = LIMIT_S) -> Any:
+    def found() -> Any:
         assert process.poll() is None, "it has ended"
-        try:
-            found = what()
-        except OSError:
-            found = None
-        if found:
-            return found
-        time.sleep(1.0)
-    raise AssertionError("it did not come about")
+        with contextlib.suppress(OSError):
+            return what()
+        return None
+
+    return eventually(found, limit_s=limit_s, poll_s=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +87,12 @@ def service(
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for(lambda: nights(url), 600, serve)
+        wait_for(lambda: nights(url), serve, 1800)
         yield url, serve
     finally:
         serve.terminate()
         try:
-            serve.wait(60)
+            serve.wait(LIMIT_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(serve.pid, signal.SIGKILL)
@@ -128,7 +124,7 @@ def nights(url: str) -> list[str]:
     request = urllib.request.Request(
         f"{url}/api/flow_runs/filter", json.dumps(ended).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return [run["state_type"] for run in json.loads(answer.read()) if run["auto_scheduled"]]
 
 
@@ -141,7 +137,7 @@ def night_of(url: str) -> str:
     request = urllib.request.Request(
         f"{url}/api/flow_runs/filter", json.dumps(went_well).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(json.loads(answer.read())[0]["id"])
 
 
@@ -208,7 +204,7 @@ def look_at_mlflow(project: Project, look: Callable[[str, str, str], None]) -> N
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: urllib.request.urlopen(f"{url}/health", timeout=5).status == 200, 120, ui)
+        wait_for(lambda: urllib.request.urlopen(f"{url}/health", timeout=10).status == 200, ui)
         backtests = urllib.parse.quote(json.dumps([homes["backtests"]]))
         pages = {
             "compare": (f"compare-runs?runs={runs}&experiments={backtests}", says("cost_usd_mean")),
@@ -220,7 +216,7 @@ def look_at_mlflow(project: Project, look: Callable[[str, str, str], None]) -> N
             look(f"mlflow-{name}", f"{url}/#/{page}", drawn)
     finally:
         os.killpg(ui.pid, signal.SIGTERM)
-        ui.wait(30)
+        ui.wait(LIMIT_S)
 
 
 def test_a_night_under_way_ends_with_the_service(
@@ -228,8 +224,8 @@ def test_a_night_under_way_ends_with_the_service(
 ) -> None:
     """The last test of these."""
     _, serve = service
-    wait_for(lambda: (project.folder / "data" / "nightly" / "dvc-process").exists(), 180, serve)
+    wait_for(lambda: (project.folder / "data" / "nightly" / "dvc-process").exists(), serve, 600)
     assert any("dvc" in process.cmdline() for process in of_project(project))
     serve.terminate()
-    assert serve.wait(60) == 0
+    assert serve.wait(LIMIT_S) == 0
     assert of_project(project) == []

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from random import Random
 
@@ -20,6 +19,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tests.live.sweeps import PROGRAM, due_job, flapping, total
 from tests.pipelines.project import SMALL, STAGES, Project
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide._files import only_one
@@ -235,7 +235,9 @@ def test_two_due_jobs_are_trained_once_though_the_night_is_killed_ten_times(
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            time.sleep(random.uniform(1.0, 14.0))
+            # At any moment: in its start, in its stages, in a training.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(random.uniform(1.0, 14.0))
             # On a fast machine the night may be over before it was killed so often.
             is_over = process.poll() is not None
             kills += not is_over
@@ -262,17 +264,22 @@ def test_two_due_jobs_are_trained_once_though_the_night_is_killed_ten_times(
 
 
 def wait_for(project: Project, what: str, process: subprocess.Popen[str]) -> None:
-    """Until a file is there, or a stage's process."""
-    end_s = time.monotonic() + 120
-    while time.monotonic() < end_s and process.poll() is None:
+    """Wait until a file is there, or a stage's process."""
+
+    def has_come() -> bool:
         if what.startswith("stage:"):
-            if stage_runs(project, f"pipelines.{what.removeprefix('stage:')}"):
-                return
-        elif (project.folder / what).exists():
-            return
-        time.sleep(0.02)
-    # A stage that a night before it has finished is not run again.
-    assert process.poll() == 0, process.stderr.read() if process.stderr else ""
+            return stage_runs(project, f"pipelines.{what.removeprefix('stage:')}")
+        return (project.folder / what).exists()
+
+    def is_over() -> bool:
+        return process.poll() is not None
+
+    seen = eventually(
+        lambda: next((look for look in (has_come, is_over) if look()), None), limit_s=5 * LIMIT_S, message=what
+    )
+    if seen is is_over:
+        # A stage that a night before it has finished is not run again.
+        assert process.poll() == 0, process.stderr.read() if process.stderr else ""
 
 
 def stage_runs(project: Project, module: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.live.sweeps import flapping
+from tests.waiting import eventually
 
 from ebbtide._utc import HOUR_S
 from ebbtide.jobs.reading import read_sweep
@@ -82,10 +83,10 @@ def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: EC2, tmp_path: P
     words = ("run", code / "job.yaml", "--provider", "ec2", "--machines", what, "--runs", runs)
     controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
     try:
-        wait_for(lambda: spot(machines) and journal_of(runs) and journal_of(runs).state("figures"))
-        wait_for(lambda: has_begun(runs))
-        machines.take(spot(machines)[0], notice_s=8.0)
-        assert controller.wait(240) == 0
+        eventually(lambda: spot(machines) and journal_of(runs) and journal_of(runs).state("figures"), poll_s=0.1)
+        eventually(lambda: has_begun(runs), poll_s=0.1)
+        machines.take(spot(machines)[0], notice_s=20.0)
+        assert controller.wait(600) == 0
     finally:
         controller.kill()
         controller.wait()
@@ -114,10 +115,3 @@ def has_begun(runs: Path) -> bool:
         return False
     (job,), (trial,) = kept["engine"]["jobs"], kept["provider"]["trials"]
     return bool(job["steps_done"] > 0 or trial["workers"])
-
-
-def wait_for(condition: object, within_s: float = 90.0) -> None:
-    end_s = time.monotonic() + within_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.1)

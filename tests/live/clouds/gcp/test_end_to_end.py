@@ -8,13 +8,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.live.agent.bare_python import bare_python
 from tests.live.sweeps import steady, sweep, total
+from tests.waiting import eventually
 
 from ebbtide.cli.main import main
 from ebbtide.live.clouds.gcp.settings import GcpSettings
@@ -29,6 +30,8 @@ from ebbtide.testing.stand_in.money import billed, until_now
 
 GCP = tuple[GcpApi, StandInMachines, GcpSettings]
 BEGAN_S = time.time()
+# A quarter of a minute of training, so that the notice finds it at work.
+STEPS = 750
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +73,16 @@ def started(path: Path, what: Path, runs: Path) -> subprocess.Popen[bytes]:
 def test_a_sweep_ends_through_refusals_and_a_preemption(gcp: GCP, tmp_path: Path) -> None:
     api, machines, settings = gcp
     api.compute.refusals.launches.extend(["ZONE_RESOURCE_POOL_EXHAUSTED", "", "rateLimitExceeded"])
-    path, what = files(tmp_path, settings, trials=2, steps=300)
+    path, what = files(tmp_path, settings, trials=2, steps=STEPS)
     runs = tmp_path / "runs"
     controller = started(path, what, runs)
     try:
-        wait_for(lambda: any((one.folder / "root" / "work").glob("*/checkpoints") for one in machines.running))
+        eventually(lambda: any((one.folder / "root" / "work").glob("*/checkpoints") for one in machines.running))
         first = machines.running[0]
-        machines.take(first, notice_s=12.0)
+        machines.take(first, notice_s=30.0)
         # What the user was given is refused, and renewed.
         api.expired.update(api.given)
-        assert controller.wait(120) == 0
+        assert controller.wait(600) == 0
     finally:
         controller.kill()
         controller.wait()
@@ -94,7 +97,7 @@ def test_a_sweep_ends_through_refusals_and_a_preemption(gcp: GCP, tmp_path: Path
     assert outcome["revocations"] <= 1
     assert outcome["steps_lost"] < 100
     told = [log.read_text() for log in sorted((folder.path / "logs").iterdir())]
-    assert [float(log.split()[-1]) for log in told] == [pytest.approx(total(0.1 * n, 300)) for n in (1, 2)]
+    assert [float(log.split()[-1]) for log in told] == [pytest.approx(total(0.1 * n, STEPS)) for n in (1, 2)]
     failed = [moment for moment in moments if moment[1] == str(Wake.LAUNCH_FAILED)]
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in failed[0][-1]
     assert folder.settings.sweep["billing"] == "gcp-spot"
@@ -119,13 +122,13 @@ def test_down_ends_by_label_what_a_killed_controller_left(
     runs = tmp_path / "runs"
     controller = started(path, what, runs)
     try:
-        wait_for(lambda: len(machines.running) == 2)
+        eventually(lambda: len(machines.running) == 2)
     finally:
         controller.kill()
         controller.wait()
     assert command("down", "--runs", runs) == 0
     assert capsys.readouterr().out.endswith(": 2 machines given back, none left\n")
-    wait_for(lambda: not machines.running)
+    eventually(lambda: not machines.running)
 
 
 def test_without_credentials_prices_or_a_budget_nothing_is_rented(
@@ -148,10 +151,3 @@ def test_without_credentials_prices_or_a_budget_nothing_is_rented(
     assert command(*words, "--machines", what) == 2
     assert "budget_usd" in capsys.readouterr().err
     assert not api.compute.requested
-
-
-def wait_for(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    end_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.05)
