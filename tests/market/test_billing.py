@@ -1,6 +1,7 @@
 """The billing rules, against the table in docs and against a recount second by second."""
 
 import math
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,16 @@ from hypothesis import strategies as st
 from tests.markets import START_S, series
 
 from ebbtide.errors import InputError
-from ebbtide.market.billing import PRESETS, Charged, Ending, Refund, billing_preset
+from ebbtide.market.billing import (
+    ON_DEMAND,
+    ON_DEMAND_HOURLY,
+    PRESETS,
+    Billing,
+    Charged,
+    Ending,
+    Refund,
+    billing_preset,
+)
 from ebbtide.market.price_series import PriceSeries
 
 REVOKED, RELEASED = Ending.REVOKED, Ending.RELEASED
@@ -178,3 +188,63 @@ def test_each_cloud_s_leases_have_the_rule_of_their_cloud() -> None:
     longer = rule.with_least_notice(60.0)
     assert [longer.of(cloud).notice_s for cloud in ("aws", "gcp", "elsewhere")] == [120.0, 60.0, 60.0]
     assert billing_preset("gcp-spot").of("aws") == billing_preset("gcp-spot")
+
+
+@pytest.mark.parametrize(
+    ("name", "period_s", "minimum_s", "charged", "refund", "notice_s", "price_revokes", "lifetime_s", "round_s"),
+    [
+        ("ec2-hourly", 3600, 0, Charged.AT_PERIOD_START, Refund.LAST_PARTIAL_PERIOD, 120, True, math.inf, 0),
+        ("ec2-second", 1, 60, Charged.AT_PERIOD_START, Refund.WITHIN_FIRST_HOUR, 120, True, math.inf, 0),
+        ("gcp-preemptible", 1, 60, Charged.AT_LEASE_START, Refund.NOTHING, 30, False, 86_400, 0),
+        ("gcp-spot", 1, 60, Charged.AT_PERIOD_START, Refund.NOTHING, 30, False, math.inf, 0),
+        ("azure-spot", 1, 0, Charged.AT_PERIOD_START, Refund.NOTHING, 30, True, math.inf, 0),
+        ("mithril-auction", 1, 0, Charged.AT_PERIOD_START, Refund.NOTHING, 300, True, math.inf, 120),
+        ("per-second", 1, 0, Charged.AT_PERIOD_START, Refund.NOTHING, 0, False, math.inf, 0),
+        ("on-demand", 1, 60, Charged.ON_DEMAND, Refund.NOTHING, 0, False, math.inf, 0),
+        ("by-cloud", 1, 60, Charged.AT_PERIOD_START, Refund.NOTHING, 30, False, math.inf, 0),
+    ],
+)
+def test_each_preset_is_the_rule_of_its_cloud(
+    name: str,
+    period_s: float,
+    minimum_s: float,
+    charged: Charged,
+    refund: Refund,
+    notice_s: float,
+    price_revokes: bool,
+    lifetime_s: float,
+    round_s: float,
+) -> None:
+    rule = billing_preset(name)
+    assert (rule.period_s, rule.minimum_s, rule.charged, rule.refund) == (period_s, minimum_s, charged, refund)
+    assert (rule.notice_s, rule.price_revokes, rule.max_lifetime_s) == (notice_s, price_revokes, lifetime_s)
+    assert rule.round_s == round_s
+    assert rule.has_rounds is (round_s > 0)
+
+
+def test_on_demand_machines_were_charged_by_the_hour_without_a_minimum_until_2017() -> None:
+    assert (ON_DEMAND_HOURLY.period_s, ON_DEMAND_HOURLY.minimum_s, ON_DEMAND_HOURLY.notice_s) == (3600.0, 0.0, 0.0)
+    assert ON_DEMAND_HOURLY.charged is Charged.ON_DEMAND
+    assert ON_DEMAND is PRESETS["on-demand"]
+
+
+def test_what_a_rule_does_not_say_is_that_prices_hold_from_their_change_and_revoke_nothing() -> None:
+    rule = Billing("plain", 1.0)
+    assert (rule.minimum_s, rule.charged, rule.refund) == (0.0, Charged.AT_PERIOD_START, Refund.NOTHING)
+    assert (rule.notice_s, rule.price_revokes, rule.max_lifetime_s, rule.round_s) == (120.0, False, math.inf, 0.0)
+    assert not rule.has_rounds
+
+
+def test_a_rule_has_rounds_where_one_of_its_clouds_has() -> None:
+    auction = billing_preset("mithril-auction")
+    assert replace(billing_preset("gcp-spot"), clouds=(("mithril", auction),)).has_rounds
+    assert replace(auction, clouds=(("gcp", billing_preset("gcp-spot")),)).has_rounds
+
+
+def test_rules_and_bills_cannot_be_changed() -> None:
+    rule = billing_preset("ec2-second")
+    bill = rule.bill(series((0, 0.6)), START_S, START_S + 61, RELEASED)
+    for kept, name in ((rule, "period_s"), (bill, "refund_usd"), (bill.charges[0], "usd")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(kept, name, 2.0)
+    assert bill.usd == pytest.approx(61 * 0.6 / 3600)
