@@ -83,7 +83,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         ]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         url = f"http://127.0.0.1:{web}"
-        eventually(lambda: answers(f"{url}/health"), poll_s=0.3)
+        eventually(lambda: answers(f"{url}/health"), limit_s=3 * LIMIT_S, poll_s=0.3)
         yield url
     finally:
         for process in reversed(processes):

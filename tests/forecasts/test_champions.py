@@ -148,7 +148,7 @@ def test_a_server_that_no_longer_answers_is_not_needed(
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--backend-store-uri", store]
     server = subprocess.Popen([*command, "--artifacts-destination", str(tmp_path / "kept"), "--workers", "1"])
     try:
-        eventually(lambda: answers(f"{uri}/health", server), poll_s=0.3)
+        eventually(lambda: answers(f"{uri}/health", server), limit_s=3 * LIMIT_S, poll_s=0.3)
         crowned(Registry(uri, tmp_path), bundle)
         found = champions(uri, tmp_path / "cache")
         assert found.early_curve == bundle.early_curve

@@ -204,7 +204,7 @@ def look_at_mlflow(project: Project, look: Callable[[str, str, str], None]) -> N
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: urllib.request.urlopen(f"{url}/health", timeout=10).status == 200, ui)
+        wait_for(lambda: urllib.request.urlopen(f"{url}/health", timeout=10).status == 200, ui, 3 * LIMIT_S)
         backtests = urllib.parse.quote(json.dumps([homes["backtests"]]))
         pages = {
             "compare": (f"compare-runs?runs={runs}&experiments={backtests}", says("cost_usd_mean")),
