@@ -23,6 +23,7 @@ WAITS = ("sleep", "monotonic", "perf_counter")
 MAY_WAIT = {
     "waiting.py": "it is where tests wait",
     "benchmarks": "what they report are times",
+    "ci.py": "it reports how long each stage of the checks takes",
     "first_steps.py": "it reports how long each block of the documentation takes",
     "testing/deterministic/test_virtual_time.py": "its clock is virtual, and its sleeps take no time",
 }
