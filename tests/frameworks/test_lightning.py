@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,3 +154,25 @@ def test_a_generator_that_is_not_known_before_the_loader_begins_is_an_error() ->
     )
     with signals_as_before(), pytest.raises(ValueError, match="has a generator of its own"):
         trainer.fit(WithLoader())
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_trainer_is_made_where_mpi4py_has_no_library_to_load() -> None:
+    """As on a machine with the package mpi4py and without MPI."""
+    program = (
+        "from ebbtide.frameworks.lightning import SpotCallback\n"
+        "from lightning.pytorch import Trainer\n"
+        "Trainer(accelerator='cpu', logger=False, enable_checkpointing=False, callbacks=[SpotCallback()])\n"
+        "try:\n"
+        "    import mpi4py.MPI\n"
+        "except RuntimeError:\n"
+        "    print('made without MPI')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "MPI4PY_LIBMPI": "/not/there/libmpi.so"},
+    )
+    assert done.stdout.endswith("made without MPI\n"), done.stderr

@@ -29,7 +29,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 # Not committed; CI keeps the folder.
 SCREENSHOTS = Path(os.environ.get("EBBTIDE_SCREENSHOTS", ROOT / "reports" / "screenshots"))
 
-pytestmark = [pytest.mark.pipeline, pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 
 # What the pages of Prefect and MLflow tell of themselves: files that their servers do not have, such as an icon, and
 # inputs of tasks that the new page does not know.

@@ -32,7 +32,7 @@ from ebbtide.live.standing import standing_of
 from ebbtide.live.storage import object_store
 from ebbtide.market.price_series import PriceSeries
 
-pytestmark = [pytest.mark.pipeline, pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 
 TARGETS = ["interpolate", "promote", "evaluate"]
 # A new day of prices changes all but the learning curves.

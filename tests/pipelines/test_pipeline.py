@@ -36,7 +36,7 @@ JOBS = {
 SOLVED = {"cookbook", "bids", "allocation", "portfolio", "deadline"}
 
 # `make long`: each stage is a process that starts Prefect and MLflow.
-pytestmark = [pytest.mark.pipeline, pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from ebbtide.forecasts.spells.probes import generated_probes, write_probes
 from ebbtide.market.price_series import PriceSeries
 
 # `make long`: each stage is a process that starts Prefect and MLflow.
-pytestmark = [pytest.mark.pipeline, pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 
 MARKET = "us-east-1a c3.xlarge"
 

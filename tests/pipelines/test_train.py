@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         end_local(RunFolder(path.parent))
 
 
-@pytest.mark.pipeline
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_the_flow_trains_what_is_due_and_says_what_failed(folder: Path, prefect_server: str) -> None:
     (folder / "jobs" / "good.yaml").write_text(JOB.replace("PROGRAM", "program.py"))

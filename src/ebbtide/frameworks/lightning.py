@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.plugins.environments import MPIEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ebbtide import trial as trials
@@ -26,6 +27,23 @@ from ebbtide.trial_torch import TorchState
 
 _FILE = "lightning.ckpt"
 _ASK = "pass ckpt_path=newest_checkpoint() to Trainer.fit, from ebbtide.frameworks.lightning"
+
+
+_detects_mpi = MPIEnvironment.detect
+
+
+def _is_mpi() -> bool:
+    """Ask Lightning whether MPI has started this process; mpi4py without an MPI library to load says no.
+
+    Lightning 2.6 expects `ImportError` then, and mpi4py 4.1 raises `RuntimeError`: no `Trainer` could be made.
+    """
+    try:
+        return bool(_detects_mpi())
+    except RuntimeError:
+        return False
+
+
+MPIEnvironment.detect = staticmethod(_is_mpi)
 
 
 def newest_checkpoint() -> str | None:
