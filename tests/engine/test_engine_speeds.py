@@ -6,6 +6,7 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.engine.engine import Engine
+from ebbtide.jobs.job import Checkpointing
 from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import Lease, LeaseState
@@ -66,3 +67,27 @@ def test_in_a_replay_rates_are_as_declared() -> None:
     market = ReplayedMarket(PRICES, PRICES.start_s, billing_preset("ec2-second"))
     view = engine(ReplayProvider(market, catalogue=eb.default_catalogue())).view
     assert view.steps_per_s(JOB, FAST) == view.seen_steps_per_s(JOB, FAST) == 1.0
+
+
+def test_saves_take_their_share_of_a_declared_rate_and_are_in_a_measured_one_already() -> None:
+    """A minute of every ten goes for saves."""
+    saved = JOB.model_copy(update={"checkpoint": Checkpointing(save_s=60.0, restore_s=0.0, interval_s=600.0)})
+    given: list[float] = []
+
+    class Declared(Measuring):
+        def steps_per_s(self, job_id: int, market: eb.Market, declared: float) -> float:
+            given.append(declared)
+            return super().steps_per_s(job_id, market, declared)
+
+    market = ReplayedMarket(PRICES, PRICES.start_s, billing_preset("ec2-second"))
+    for provider, rate in (
+        (ReplayProvider(market, catalogue=eb.default_catalogue()), 0.9),
+        (Declared(MeasuredSpeeds()), 1.0),
+    ):
+        view = Engine(eb.Reactive(), [saved], provider, billing_preset("ec2-second")).view
+        # Asked again, it is the same.
+        assert [view.steps_per_s(view.jobs[0].job, FAST) for _ in range(2)] == pytest.approx([rate, rate])
+    assert given == [1.0, 1.0]
+    # Of a job that is none of the run's nothing is measured, and saves take their share.
+    assert view.steps_per_s(saved.model_copy(), FAST) == pytest.approx(0.9)
+    assert view.seen_steps_per_s(saved.model_copy(), FAST) == pytest.approx(0.9)
