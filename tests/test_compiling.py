@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,21 @@ def test_all_inner_functions_of_the_package_refuse_python() -> None:
         for function in functions:
             with pytest.raises(TypeError, match="not from Python"):
                 function()
+
+
+_ASKS = """
+import numpy as np
+from ebbtide.forecasts.revocation.passage import held_since
+print("asks", flush=True)
+held_since(np.zeros(1), np.ones(1), np.ones(1))
+print(sum(held_since.stats.cache_misses.values()))
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _ASKS]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert all(process.stdout and process.stdout.readline() == "asks\n" for process in both)
+    assert sorted(int(process.communicate()[0]) for process in both) == [0, 1]

@@ -5,6 +5,7 @@ Numba is of the extra `fast`. Where it is not installed, the same functions run 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import re
@@ -100,7 +101,20 @@ def _compile(function: Any, dispatcher_of: Callable[[Any], Any]) -> Any:
         dispatcher.enable_caching()
     finally:
         config.CACHE_DIR = before
+    _compile_once(dispatcher, folder / f"{function.__qualname__}.lock")
     return dispatcher
+
+
+def _compile_once(dispatcher: Any, lock: Path) -> None:
+    """Let one process at a time compile a function: another that needs it waits, and loads the machine code."""
+    compile_or_load = dispatcher.compile
+
+    def locked(signature: Any) -> Any:
+        with lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return compile_or_load(signature)
+
+    dispatcher.compile = locked
 
 
 @cache
