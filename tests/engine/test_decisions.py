@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,19 +18,23 @@ from ebbtide.engine.decisions import (
     ALTERNATIVES_KEPT,
     HELD,
     NO_REASON,
+    OFFERS_KEPT,
     RELEASED,
     REQUESTED,
     TEXT_KEPT,
     Decision,
     Offered,
+    _words,
     decision_of,
     decision_values,
 )
 from ebbtide.engine.explanation import Told
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.jobs.job import UNKNOWN_STEPS
+from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
-from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
@@ -214,3 +219,71 @@ def _check_choices(outcome: Outcome) -> None:
             assert len(chosen) == 1
             if not made.on_demand:
                 assert chosen[0].market == made.market
+
+
+def test_only_a_job_whose_length_is_known_has_steps() -> None:
+    made = Decision(1, 0.0, HELD, 0, (), None, False, math.inf, (), 0.0, 0.0, "", (), (), 0)
+    known = {0.0: True, 1e6: True, math.nan: True, UNKNOWN_STEPS / 2: True, UNKNOWN_STEPS / 2 + 1: False}
+    assert {left: replace(made, steps_left=left).has_steps for left in known} == known
+
+
+def test_what_is_offered_are_the_markets_that_can_run_the_job_each_once() -> None:
+    """None of another type, wherever it stands among the others; and what it would cost on both machines."""
+    other, dear = (
+        Market("aws", "us-east-1", zone, kind) for zone, kind in (("a", "m5.large"), ("z", "c3.xlarge"))
+    )
+    cheap = {Market("aws", "us-east-1", f"c{number}", "r3.large"): [(0, 0.01)] for number in range(OFFERS_KEPT)}
+    policy = Scripted({Wake.START: lambda _view, _event: [Request(dear, job=0, count=2)]})
+    gang = job(3600, machines=2)
+    (made,) = replay(policy, [gang], history({other: [(0, 0.001)], dear: [(0, 0.36)], **cheap})).made
+    # Those of least cost, and the one that was asked for in any case.
+    assert [one.market for one in made.offered] == [*cheap, dear]
+    assert made.markets == OFFERS_KEPT + 1
+    # Two machines do two steps a second there, and one here.
+    assert made.offered[-1] == Offered(dear, 0.36, 0.21, 0.5, 0.36, 0.21)
+    assert made.offered[0] == Offered(next(iter(cheap)), 0.01, 0.175, 1.0, 0.02, 0.35)
+    asked = Scripted({Wake.START: lambda _view, _event: [Request(C3, job=0)]})
+    (made,) = replay(asked, [job(60)], history(CALM)).made
+    assert sorted(one.market for one in made.offered) == [C3, R3]
+
+
+def test_a_request_for_no_job_in_particular_is_offered_nothing_and_one_on_demand_has_no_max_price() -> None:
+    policy = Scripted(
+        {Wake.START: lambda _view, _event: [Request(R3), Request(C3, 0.5, job=0), Request(C3, on_demand=True)]}
+    )
+    made = replay(policy, [job(60)], history(CALM)).made
+    assert [(one.job_id, one.markets, len(one.offered)) for one in made] == [(-1, 0, 0), (0, 2, 2), (-1, 0, 0)]
+    assert [(one.on_demand, one.max_price_usd_per_hour) for one in made] == [
+        (False, math.inf),
+        (False, 0.5),
+        (True, math.inf),
+    ]
+
+
+def test_what_woke_a_policy_is_told_in_words_and_prices_are_counted() -> None:
+    hold = Hold(0, Reason("so"))
+    policy = Scripted(
+        {
+            Wake.START: lambda _view, _event: [Request(C3, 0.1, job=0, because=Reason("first"))],
+            Wake.LAUNCH_FAILED: lambda _view, _event: [Request(R3, job=0, because=Reason("second"))],
+            Wake.RUNNING: lambda _view, _event: [hold],
+            Wake.PRICE: lambda view, _event: [Hold(0, Reason(f"at {view.now_s - START_S:g}"))],
+        },
+        wakes_on=frozenset({Wake.PRICE}),
+    )
+    prices = {C3: [(0, 0.36), (300, 0.37)], R3: [(0, 0.18)]}
+    told = {one.why: one.woken_by for one in replay(policy, [job(3600)], history(prices)).made}
+    assert told["first"] == ("start",)
+    assert told["second"] == ("launch failed of lease 0: price 0.3600 above max price 0.1000",)
+    assert told["so"] == ("running of lease 1",)
+    assert told["at 300"] == ("price",)
+    at_once = [Event(Wake.PRICE, START_S), Event(Wake.TIMER, START_S), Event(Wake.PRICE, START_S)]
+    assert list(_words(at_once)) == ["timer", "2 prices"]
+
+
+def test_words_that_just_fit_are_kept_whole_and_longer_ones_end_in_dots() -> None:
+    fits, longer = "w" * TEXT_KEPT, "w" * (TEXT_KEPT + 1)
+    policy = Scripted({Wake.START: request_because(Reason(fits, [Alternative(longer)]))})
+    (made,) = replay(policy, [job(60)], history(CALM)).made
+    assert made.why == fits
+    assert made.alternatives[0].choice == fits[:-3] + "..."

@@ -70,3 +70,23 @@ def test_memory_that_a_file_cannot_hold_is_a_mistake_of_the_policy() -> None:
     one.memory["seen"] = {C3}
     with pytest.raises(PolicyError, match=r"view.memory\['seen'\] holds what JSON cannot: .*plain values"):
         snapshot(one)
+
+
+def test_a_restored_run_goes_on_with_the_jobs_that_are_not_done() -> None:
+    prices, billing = history({C3: [(0, 0.05)]}), billing_preset("ec2-second")
+    jobs = [
+        eb.Job(name=f"j{hours}", steps=3_000 * hours, steps_per_hour={"c3.xlarge": 3_000.0}) for hours in (1, 2)
+    ]
+    found: list[dict[str, Any]] = []
+
+    def made(keep: Any = None) -> Engine:
+        return Engine(
+            Reactive(), jobs, ReplayProvider(ReplayedMarket(prices, START_S, billing)), billing, keep=keep
+        )
+
+    made(lambda one: found.append(json.loads(json.dumps(snapshot(one))))).run()
+    for kept, left in ((found[0], {0, 1}), (found[-1], {1})):
+        again = made()
+        restore(again, kept)
+        assert again._unfinished == left
+        assert [job.is_finished for job in again.jobs] == [job_id not in left for job_id in (0, 1)]
