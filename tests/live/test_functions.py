@@ -161,7 +161,7 @@ def test_a_guard_that_is_none_is_told_by_the_machine(tmp_path: Path) -> None:
 def test_a_revoked_training_from_a_notebook_gives_the_undisturbed_result(
     notebook: Notebook, runs: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "work" / "data.txt").write_text("0.02")
+    (tmp_path / "work" / "data.txt").write_text("0.03")
     notebook.cell("import time\nfrom pathlib import Path\nimport ebbtide as eb\n")
     notebook.cell(KEPT)
     notebook.cell('@eb.train(metric="loss", name="fitted")' + FIT)
@@ -175,13 +175,13 @@ def test_a_revoked_training_from_a_notebook_gives_the_undisturbed_result(
         steps_per_hour={"c3.xlarge": 1_400},
         checkpoint={"save_s": 5, "restore_s": 20},
         policy="reactive",
-        prices=flapping(0.06),
+        prices=flapping(0.3),
         start=START_S,
         speed=120.0,
         runs=runs,
     )
     assert run.id == "slow"
-    outcome = run.result(LIMIT_S)
+    outcome = run.result(3.0 * LIMIT_S)
     assert outcome.finished
     assert outcome.revocations > 0
     for number, lr in enumerate((0.1, 0.2)):

@@ -76,7 +76,7 @@ def jobs(folder: Path, *more: dict[str, object]) -> JobList:
 
 
 def begun(tmp_path: Path, work: JobList) -> RunFolder:
-    market = LocalMarket(flapping(), START_S, 120.0)
+    market = LocalMarket(flapping(0.25), START_S, 120.0)
     return begin_local(work, tmp_path, NewRun(tmp_path / "runs"), market, policy=DEFAULT)
 
 

@@ -63,7 +63,7 @@ def begun() -> Iterator[list[RunFolder]]:
 def begin(begun: list[RunFolder], tmp_path: Path, *, speed: float = 120.0, **options: object) -> RunFolder:
     wanted = sweep(tmp_path, **options)  # type: ignore[arg-type]
     folder = begin_local(
-        wanted, tmp_path, NewRun(tmp_path / "runs"), LocalMarket(flapping(), START_S, speed), policy="exosphere"
+        wanted, tmp_path, NewRun(tmp_path / "runs"), LocalMarket(flapping(0.25), START_S, speed), policy="exosphere"
     )
     begun.append(folder)
     return folder
@@ -87,7 +87,7 @@ def totals(folder: RunFolder) -> dict[int, float]:
 def test_a_sweep_is_trained_through_revocations_and_its_ledger_is_the_cloud_s(
     begun: list[RunFolder], tmp_path: Path
 ) -> None:
-    folder = begin(begun, tmp_path)
+    folder = begin(begun, tmp_path, steps=400)
     # Without aversion to risk all are in one market, and lost at once.
     ended = run_local(folder, ExoSphere(alpha=0.0))
     outcome = ended.outcome
@@ -98,10 +98,10 @@ def test_a_sweep_is_trained_through_revocations_and_its_ledger_is_the_cloud_s(
     assert outcome.cost_usd > 0
     # The notice is used, and what it was too short for was saved every twenty steps.
     assert outcome.steps_lost <= 25 * outcome.revocations
-    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 200)) for n in range(3)}
+    assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 400)) for n in range(3)}
     for number in range(3):
         store = CheckpointStore(object_store(folder.settings.store), f"{folder.settings.run}-{number:03d}")
-        assert next(store.manifests()).step == 200
+        assert next(store.manifests()).step == 400
     what = [moment[1] for moment in Journal(folder.journal).moments()]
     assert what.count("finished") == 3
     assert "notice" in what

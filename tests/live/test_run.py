@@ -39,7 +39,7 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 
 def of_own_type() -> eb.PriceHistory:
     """The flapping market, with machines of the user's own type."""
-    prices = flapping()
+    prices = flapping(0.3)
     series = {eb.Market(m.cloud, m.region, m.zone, OWN.name): series for m, series in prices.items()}
     return eb.PriceHistory(series, start_s=prices.start_s, end_s=prices.end_s)
 

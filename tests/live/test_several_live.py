@@ -48,7 +48,7 @@ def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str,
                 wait_for(controller, lambda: has_saved(on_gcp))
                 assert not on_ec2.all
                 google.compute.refusals.empty_zones.update(settings.zones)
-                on_gcp.take(on_gcp.running[0], notice_s=6.0)
+                on_gcp.take(on_gcp.running[0], notice_s=15.0)
                 wait_for(controller, lambda: on_ec2.running)
                 assert controller.wait(120) == 0
             finally:
