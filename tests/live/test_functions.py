@@ -73,7 +73,7 @@ def ran(script: str, folder: Path, name: str = "script.py") -> subprocess.Comple
     """Run a script there."""
     (folder / name).write_text(textwrap.dedent(script))
     command = [sys.executable, name]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=3.0 * LIMIT_S)
 
 
 def test_a_script_sweeps_a_function_of_its_own(tmp_path: Path) -> None:

@@ -63,7 +63,11 @@ def begun() -> Iterator[list[RunFolder]]:
 def begin(begun: list[RunFolder], tmp_path: Path, *, speed: float = 120.0, **options: object) -> RunFolder:
     wanted = sweep(tmp_path, **options)  # type: ignore[arg-type]
     folder = begin_local(
-        wanted, tmp_path, NewRun(tmp_path / "runs"), LocalMarket(flapping(0.25), START_S, speed), policy="exosphere"
+        wanted,
+        tmp_path,
+        NewRun(tmp_path / "runs"),
+        LocalMarket(flapping(0.25), START_S, speed),
+        policy="exosphere",
     )
     begun.append(folder)
     return folder
