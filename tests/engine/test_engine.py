@@ -508,3 +508,12 @@ def test_a_machine_that_has_booted_after_its_job_s_end_is_not_put_on_it() -> Non
     assert outcome.jobs[0].finished_s == START_S + 310
     assert seen == [(True, [])]
     assert outcome.jobs[1].steps_on.keys() == {1, 2}
+
+
+def test_a_timeline_says_how_each_machine_was_requested() -> None:
+    policy = Scripted(
+        {Wake.START: lambda _v, _e: [Request(C3, 0.5, job=0), Request(C3, on_demand=True), Request(R3)]}
+    )
+    outcome = replay(policy, [job(60)], history(CALM))
+    told = [moment.detail for moment in outcome.timeline if moment.what == "requested"]
+    assert told == [f"{C3}, max price 0.5000", f"{C3}, on demand", f"{R3}, max price inf"]

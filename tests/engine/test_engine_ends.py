@@ -111,3 +111,11 @@ def test_what_was_never_charged_is_not_charged_in_the_end() -> None:
     runs._leases.append(failed)
     runs.settle_all_again()
     assert runs.view.spent_usd == outcome.cost_usd
+
+
+def test_a_run_began_when_it_began_whatever_the_time_is_now() -> None:
+    made = engine(ReplayProvider)
+    assert made.started_s == made.now_s == START_S
+    outcome = made.run()
+    assert made.started_s == outcome.start_s == START_S
+    assert made.now_s == outcome.end_s > START_S

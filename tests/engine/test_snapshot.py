@@ -93,3 +93,10 @@ def test_a_restored_run_goes_on_with_the_jobs_that_are_not_done() -> None:
         assert seen[-1] == [job.job_id for job in again.jobs if not job.is_finished]
     assert seen[0] == [0, 1]
     assert [1] in seen
+
+
+def test_a_record_of_other_jobs_is_not_taken_for_this_run_s() -> None:
+    kept = taken()[-1]
+    for jobs in ([], [kept["jobs"][0]] * 2):
+        with pytest.raises(ValueError, match="zip"):
+            restore(engine(), kept | {"jobs": jobs})
