@@ -124,3 +124,12 @@ def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
     assert found.writer is None
     assert "what parts has stored cannot be had: the files of task 0 are damaged" in found.problem
     assert len(said) == 1
+
+
+def test_what_is_not_there_is_fetched_beside_what_is(store: FolderStore, tmp_path: Path) -> None:
+    saved(store, "run-000", tmp_path, weights="w")
+    saved(store, "run-001", tmp_path, weights="v")
+    place = tmp_path / "inputs"
+    fetch_inputs(store, [Input("first", ("run-000",))], place)
+    fetch_inputs(store, [Input("first", ("run-000",)), Input("second", ("run-001",))], place)
+    assert files_in(place) == {"first/checkpoint/weights": "w", "second/checkpoint/weights": "v"}

@@ -9,7 +9,8 @@ import pytest
 
 from ebbtide.live.agent import folders
 from ebbtide.live.agent.folders import PrivateFolder, keep_outputs, outputs_id
-from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
+from ebbtide.live.runtime import Runtime
 from ebbtide.live.storage import FolderStore
 
 
@@ -72,3 +73,30 @@ def test_outputs_are_stored_beside_the_checkpoints_unless_they_are_too_large(
         )
         == ""
     )
+
+
+@pytest.mark.parametrize(("failures", "is_kept"), [(0, True), (1, True), (3, True), (4, False)])
+def test_outputs_are_stored_though_storage_fails_a_few_times(
+    failures: int, is_kept: bool, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s: list[float] = []
+
+    class Waits(Runtime):
+        def sleep(self, duration_s: float) -> None:
+            waited_s.append(duration_s)
+
+    outputs = CheckpointStore(FolderStore(tmp_path / "objects"), outputs_id("t-1"), Waits())
+    begin_writing, left_over = outputs.begin_writing, [OSError("storage is away")] * failures
+
+    def fails(machine: str) -> CheckpointWriter:
+        if left_over:
+            raise left_over.pop()
+        return begin_writing(machine)
+
+    monkeypatch.setattr(outputs, "begin_writing", fails)
+    private = PrivateFolder(tmp_path / "one", code=code)
+    (private.path / "model.pt").write_text("weights")
+    problem = keep_outputs(outputs, private, "m", 5)
+    assert ("storage is away" in problem) is not is_kept
+    assert (outputs.restore(tmp_path / "got") is not None) is is_kept
+    assert waited_s == [2.0] * min(failures, 3)

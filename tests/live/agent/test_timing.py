@@ -52,3 +52,21 @@ def test_steps_do_not_change_how_often_it_is_saved() -> None:
     before = times.interval_s(3600.0)
     times.stepped(100.0)
     assert times.interval_s(3600.0) == before
+
+
+def test_it_is_saved_as_often_as_revocations_uploads_and_saves_have_it() -> None:
+    assert SavingTimes(first_s=30.0).interval_s(3600.0) == 120.0
+    times = SavingTimes()
+    times.saved(8.0)
+    # Young's interval for a machine that is taken every hour; then what is four times as long as a save.
+    assert times.interval_s(3600.0) == 240.0
+    assert times.interval_s(16.0) == 32.0
+    times.uploaded(150.0)
+    assert times.interval_s(3600.0) == 300.0
+
+
+def test_beside_others_their_uploads_count_as_well() -> None:
+    times, guessed = known(factor=1.5, margin_s=2.0), SavingTimes(first_s=30.0)
+    assert (times.upload_s, guessed.upload_s) == (6.0, 30.0)
+    assert times.needed_beside_s([known(), guessed]) == pytest.approx(17.0 + 1.5 * 6.0 + 1.5 * 30.0)
+    assert times.needed_beside_s([]) == 17.0
