@@ -82,10 +82,20 @@ def test_what_is_kept_can_be_written_as_json_and_read_back() -> None:
     assert decision_of(json.loads(json.dumps(decision_values(made)))) == made
 
 
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def _raises_what_cannot_be_said() -> Reason:
+    raise _Unspeakable
+
+
 @pytest.mark.parametrize(
     "because",
     [
         lambda: 1 / 0,
+        _raises_what_cannot_be_said,
         lambda: "because",
         "because",
         lambda: [Alternative("wait")],
@@ -97,6 +107,7 @@ def test_what_is_kept_can_be_written_as_json_and_read_back() -> None:
     ],
     ids=[
         "raises",
+        "raises what cannot be said",
         "gives text",
         "is text",
         "gives a list",
