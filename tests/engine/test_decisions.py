@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history, job
 
 from ebbtide._utc import HOUR_S
+from ebbtide.engine.accounts import Accounts
 from ebbtide.engine.decisions import (
     ALTERNATIVES_KEPT,
     HELD,
@@ -30,7 +31,7 @@ from ebbtide.engine.decisions import (
 )
 from ebbtide.engine.explanation import Told
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import InputError
+from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
@@ -298,3 +299,16 @@ def test_words_that_just_fit_are_kept_whole_and_longer_ones_end_in_dots() -> Non
     (made,) = replay(policy, [job(60)], history(CALM)).made
     assert made.why == fits
     assert made.alternatives[0].choice == fits[:-3] + "..."
+
+
+@pytest.mark.parametrize("error", [InputError("no price is known"), CloudError("it does not answer")])
+def test_a_decision_is_kept_although_it_is_not_known_what_was_spent(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object) -> float:
+        raise error
+
+    monkeypatch.setattr(Accounts, "spent_usd", fails)
+    (made,) = replay(Scripted({Wake.START: request_because(Reason("so"))}), [job(60)], history(CALM)).made
+    assert made.why == "so"
+    assert math.isnan(made.spent_usd)
