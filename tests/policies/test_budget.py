@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 from functools import cache
 
 import numpy as np
@@ -148,3 +149,8 @@ def test_the_last_second_that_the_budget_pays_is_not_waited_for(hours: int) -> N
     last_s = outcome.leases[0].started_s + 3600 * hours - 35
     assert last_s - 2 <= gave_up.time_s < last_s
     assert outcome.leases[0].ended_s == gave_up.time_s + 10
+
+
+def test_a_budget_cannot_be_changed_while_it_binds() -> None:
+    with pytest.raises(FrozenInstanceError):
+        WithinBudget(eb.CheapestSpot(), 1.0).budget_usd = 2.0  # type: ignore[misc]
