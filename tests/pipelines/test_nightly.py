@@ -145,7 +145,7 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
     assert second["models"] == first["models"]
 
 
-# Moments at which a night is killed, seconds after its start: while it checks, in DVC, while jobs train, at its end.
+# How often a night is killed: while it checks, in DVC, while jobs train, at its end.
 KILLS = 10
 
 
