@@ -65,7 +65,7 @@ def test_without_the_secret_nothing_is_done(listener: Listener, tmp_path: Path) 
     with closing(socket.create_connection((listener.address, listener.port), timeout=LIMIT_S)) as stranger:
         stranger.sendall(json.dumps({"command": "touch there", "mac": ""}).encode() + b"\n")
         stranger.makefile().readlines()  # until the other side hangs up
-    for said in (b"\n", b"[]\n", b"\xff" * 64 + b"\n"):
+    for said in (b"\n", b"[]\n", b"{}\n", b"\xff" * 64 + b"\n"):
         with closing(socket.create_connection((listener.address, listener.port), timeout=LIMIT_S)) as stranger:
             stranger.sendall(said)
     assert not (tmp_path / "there").exists()

@@ -189,3 +189,13 @@ def test_orders_of_a_newer_controller_are_read_and_incomplete_ones_told() -> Non
     for wrong in ({"arguments": None}, {"aside": 5}):
         with pytest.raises(BadMessageError, match="is no message 'train'"):
             opened(**wrong)
+
+
+def test_what_is_nested_deeper_than_can_be_read_is_not_sealed() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    channel = Channel("m-1", REPORTS, KEY)
+    assert not channel.is_sealed({"mac": "0", "line": deep})
+    with pytest.raises(BadMessageError, match="not sealed"):
+        channel.open({"mac": "0", "line": deep})
