@@ -6,11 +6,11 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 import ebbtide as eb
@@ -37,8 +37,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Test processes share the cores; PyTorch's threads would spend their time waiting for each other.
-torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+assert "torch" not in sys.modules
+
+# Programs of this environment, as where it is activated; Open MPI of PyPI has to be told where it is.
+os.environ["PATH"] = f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
+os.environ["OPAL_PREFIX"] = sys.prefix
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,9 @@ def eventually(
     while not (found := condition()):
         if time.monotonic() >= end_s:
             text = message() if callable(message) else message
-            raise AssertionError(f"not within {limit_s:g} s: {text or getattr(condition, '__qualname__', condition)}")
+            raise AssertionError(
+                f"not within {limit_s:g} s: {text or getattr(condition, '__qualname__', condition)}"
+            )
         time.sleep(poll_s)
     return found
 

@@ -1,4 +1,4 @@
-"""`dvc.lock` is of this very code and these parameters, so that `make demo` leaves a checkout as it was; README's picture."""
+"""`dvc.lock` is of this very code and these parameters; README's picture of the pipeline is that of DVC."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stale(folder: str) -> list[str]:
 
 def test_the_lock_is_current() -> None:
     told = stale(str(ROOT))
-    assert not told, "dvc.lock is older than this; run `make demo` and commit it:\n" + "\n".join(told)
+    assert not told, "dvc.lock is older; run `python -m pipelines.repro` and commit it:\n" + "\n".join(told)
 
 
 def test_the_readme_s_picture_is_that_of_dvc() -> None:

@@ -12,6 +12,7 @@ nothing had happened; Lightning alone would begin the epoch's data anew (its "da
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,18 +30,19 @@ _FILE = "lightning.ckpt"
 _ASK = "pass ckpt_path=newest_checkpoint() to Trainer.fit, from ebbtide.frameworks.lightning"
 
 
+# Variables that launchers of MPI set for each process: Open MPI, MPICH and others, Slurm with either.
+_MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
+
 _detects_mpi = MPIEnvironment.detect
 
 
 def _is_mpi() -> bool:
-    """Ask Lightning whether MPI has started this process; mpi4py without an MPI library to load says no.
+    """Ask Lightning whether MPI has started this process, if a launcher of MPI has.
 
-    Lightning 2.6 expects `ImportError` then, and mpi4py 4.1 raises `RuntimeError`: no `Trainer` could be made.
+    Lightning 2.6 initialises MPI to find out, wherever mpi4py is installed. Without a library that works, mpi4py
+    raises `RuntimeError`, where Lightning expects `ImportError`, or MPI aborts the process.
     """
-    try:
-        return bool(_detects_mpi())
-    except RuntimeError:
-        return False
+    return any(name in os.environ for name in _MPI_VARIABLES) and bool(_detects_mpi())
 
 
 MPIEnvironment.detect = staticmethod(_is_mpi)

@@ -19,6 +19,7 @@ import ipaddress
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -69,13 +70,19 @@ def _run(arguments: Sequence[str]) -> int:
         with _reports(Path(place)) as reports:
             process = subprocess.Popen(
                 arguments,
-                env={**os.environ, **_settings(hosts, addresses[0]), **reports, **_own_files(place)},
+                env={**os.environ, **_settings(hosts, addresses[0]), **reports, **_own_files(place), **_prefix()},
                 stdin=subprocess.DEVNULL,
                 preexec_fn=_die_with_parent,
             )
             for number in (signal.SIGTERM, signal.SIGUSR1):
                 signal.signal(number, lambda signaled, _: process.send_signal(signaled))
             return _code(process.wait())
+
+
+def _prefix() -> Mapping[str, str]:
+    """Tell an Open MPI of PyPI, in this Python's environment, where it is: it was built for another place."""
+    place, found = Path(sys.prefix), shutil.which("mpirun")
+    return {"OPAL_PREFIX": str(place)} if found and Path(found).parent == place / "bin" else {}
 
 
 def _own_files(place: str) -> Mapping[str, str]:
@@ -175,7 +182,7 @@ def _do(command: str, connection: socket.socket) -> int:
         # Open MPI wrote the command, for a shell as sshd starts one.
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
-            env={**os.environ, **reports, **_own_files(place)},
+            env={**os.environ, **reports, **_own_files(place), **_prefix()},
             stdin=subprocess.DEVNULL,
             preexec_fn=_die_with_parent,
         )
