@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ebbtide.live.agent.left_processes import (
+    LeftProcesses,
     _ancestry,
     _Process,
     _process,
@@ -78,3 +81,28 @@ def test_what_is_on_record_is_found_with_its_session_unless_its_id_is_another_s_
     assert _recorded({(NONE + 2, 1, NONE + 2)}, table) == []
     assert _recorded({(NONE + 7, 1, NONE + 7)}, table) == []
     assert _recorded({known}, table | {NONE + 2: replace(table[NONE + 2], state="Z")}) == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "collected"),
+    [([6, 8], [6, 8]), ([5], []), ([7], []), ([6, 5, 8], [6]), ([6, 7, 8], [6])],
+    ids=["adopted", "a program", "of this session", "a program between", "of this session between"],
+)
+def test_exit_codes_of_programs_and_of_what_this_process_started_are_left_to_others(
+    ended: list[int], collected: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """5 is a program, 7 is of this process's own session; the first that has ended is looked at."""
+    left, found = list(ended), list[int]()
+
+    def waitid(*_given: object) -> SimpleNamespace | None:
+        return SimpleNamespace(si_pid=left[0]) if left else None
+
+    def waitpid(pid: int, _options: int) -> None:
+        found.append(pid)
+        left.remove(pid)
+
+    monkeypatch.setattr(os, "waitid", waitid)
+    monkeypatch.setattr(os, "waitpid", waitpid)
+    monkeypatch.setattr(os, "getsid", lambda pid: 1 if pid in (0, 7) else pid)
+    LeftProcesses(tmp_path).reap([5])
+    assert found == collected
