@@ -27,6 +27,9 @@ class Clock(Runtime):
     def monotonic_s(self) -> float:
         return self.now_s
 
+    def epoch_s(self) -> float:
+        return self.now_s
+
     def sleep(self, duration_s: float) -> None:
         self.now_s += duration_s
 

@@ -7,91 +7,41 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.live.fake_controller import FakeController, Given
 from tests.live.sweeps import START_S, A
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.job import Coupling, Job
-from ebbtide.jobs.progress import JobProgress
-from ebbtide.live.agent.config import Assignment
-from ebbtide.live.agent.protocol import Ended, Ending, Leave, Order, Train
+from ebbtide.jobs.job import Coupling
+from ebbtide.live.agent.protocol import Ended, Ending
 from ebbtide.live.agent_cluster import AgentCluster, ClusterPlan
-from ebbtide.live.agent_state import Trial, trial_values
+from ebbtide.live.agent_state import trial_values
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.events import Wake
 
 
 @dataclass
-class Cluster:
+class Cluster(FakeController):
     """A job of at most two workers."""
 
-    orders: list[tuple[int, Order]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    leases: list[Lease] = field(default_factory=list)
     unknown: set[int] = field(default_factory=set)
     head_comes: bool = False
 
-    def __post_init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        given = (
-            lambda _: Assignment("", ("app.py",), 0, ""),
-            lambda lease_id, order: self.orders.append((lease_id, order)),
-            self.events.append,
-            lambda: START_S,
-        )
+    def make(self, given: Given) -> AgentCluster:
         plan = ClusterPlan(
             "spark",
             lambda lease_id: "" if lease_id in self.unknown else f"10.0.0.{lease_id}",
             lambda lease_id, trial, attempt, own, number: f"{lease_id}/{trial}/{attempt}/{own}/{number}",
             lambda: self.head_comes,
         )
-        self.training = AgentCluster(plan, AgentTraining("run", *given), *given)
-        job = Job(
-            name="app", steps=100, steps_per_hour={"c3.xlarge": 1.0}, machines=2, coupling=Coupling.INDEPENDENT
-        )
-        self.progress = JobProgress(0, job)
-        self.training.begin([self.progress])
+        return AgentCluster(plan, AgentTraining("run", *given), *given)
 
-    @property
-    def trial(self) -> Trial:
-        return self.training.trials[0]
-
-    def rent(self, count: int = 1, *, on_demand: bool = False) -> list[Lease]:
-        new = [
-            Lease(
-                len(self.leases) + n,
-                A,
-                0.2,
-                on_demand=on_demand,
-                requested_s=START_S,
-                state=LeaseState.RUNNING,
-                started_s=START_S,
-                running_s=START_S,
-            )
-            for n in range(count)
-        ]
-        self.leases += new
-        self.assign()
-        return new
-
-    def assign(self) -> None:
-        self.training.assign(0, [lease for lease in self.leases if lease.is_open])
-
-    def trained(self, lease: Lease) -> list[Assignment]:
-        return [o.assignment for to, o in self.orders if to == lease.lease_id and isinstance(o, Train)]
-
-    def left(self, lease: Lease) -> list[Leave]:
-        return [o for to, o in self.orders if to == lease.lease_id and isinstance(o, Leave) and not o.reported]
+    def job(self) -> dict[str, Any]:
+        return {"machines": 2, "coupling": Coupling.INDEPENDENT}
 
     def end(self, lease: Lease, how: Ending, **others: Any) -> None:
-        (last,) = self.trained(lease)[-1:]
-        self.training.receive(lease, Ended(last.trial_id, last.attempt, how, 0, **others))
-
-    def take(self, lease: Lease) -> None:
-        lease.state = LeaseState.REVOKED
-        self.training.gone(lease)
+        _, last = self.trained(lease)[-1]
+        self.tell(lease, Ended(last.trial_id, last.attempt, how, 0, **others))
 
 
 def test_the_head_is_where_the_market_does_not_take_it_and_workers_know_its_address() -> None:
@@ -99,12 +49,12 @@ def test_the_head_is_where_the_market_does_not_take_it_and_workers_know_its_addr
     one, other = cluster.rent(2)
     (head,) = cluster.rent(on_demand=True)
     # Rented on demand later than a spot machine had begun: that one goes on.
-    (of_one,) = cluster.trained(one)
+    ((_, of_one),) = cluster.trained(one)
     assert (of_one.framework, of_one.rank, of_one.addresses) == ("spark", 0, ("10.0.0.0",))
-    (of_other,) = cluster.trained(other)
+    ((_, of_other),) = cluster.trained(other)
     assert (of_other.rank, of_other.addresses, of_other.port) == (1, ("10.0.0.0", "10.0.0.1"), of_one.port)
     assert of_other.resume == ()
-    assert cluster.trained(head)[0].rank == 1
+    assert cluster.trained(head)[0][1].rank == 1
     assert of_one.secret == "0/run-000/1/run-000/1"
     assert of_other.secret == "1/run-000/1/run-000-w1/1"
 
@@ -117,7 +67,7 @@ def test_a_head_that_is_on_its_way_is_waited_for() -> None:
     assert cluster.orders == []
     head.state, head.running_s, head.started_s = LeaseState.RUNNING, START_S, START_S
     cluster.training.converge()
-    assert cluster.trained(head)[0].rank == 0
+    assert cluster.trained(head)[0][1].rank == 0
     assert [len(cluster.trained(lease)) for lease in cluster.leases] == [1, 1, 1]
 
 
@@ -151,9 +101,9 @@ def test_workers_of_a_head_that_failed_are_told_of_the_next_one() -> None:
     assert len(cluster.left(one)) == 1
     cluster.end(one, Ending.LEFT)
     cluster.training.converge()
-    first, second = cluster.trained(one)
+    (_, first), (_, second) = cluster.trained(one)
     assert (first.port == second.port, first.secret == second.secret) == (False, False)
-    assert second.port == cluster.trained(head)[1].port
+    assert second.port == cluster.trained(head)[1][1].port
 
 
 def test_with_the_head_all_is_done_and_workers_leave() -> None:
@@ -231,5 +181,5 @@ def test_a_machine_that_the_market_may_take_is_no_head_while_one_on_demand_boots
     assert not cluster.training.in_use(worker)
     cluster.head_comes = False
     (head,) = cluster.rent(on_demand=True)
-    assert cluster.trained(head)[0].rank == 0
-    assert cluster.trained(worker)[0].rank == 1
+    assert cluster.trained(head)[0][1].rank == 0
+    assert cluster.trained(worker)[0][1].rank == 1

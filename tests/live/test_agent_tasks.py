@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.live.sweeps import START_S, A
+from tests.live.fake_controller import FakeController, Given
+from tests.live.sweeps import START_S
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.live.agent.config import Assignment
-from ebbtide.live.agent.protocol import Ended, Ending, Hand, Leave, Order, TaskDone, TaskFailed, Train
-from ebbtide.live.agent_state import Trial, trial_values
+from ebbtide.live.agent.protocol import Ended, Ending, Hand, Leave, TaskDone, TaskFailed
+from ebbtide.live.agent_state import trial_values
 from ebbtide.live.agent_tasks import MOST_FAILURES, AgentTasks, ArrayPlan
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.events import Wake
 
 TRIAL = "run-000"
 
@@ -47,7 +47,7 @@ class Stored:
 
 
 @dataclass
-class Array:
+class Array(FakeController):
     """An array of tasks on machines that do two at a time.
 
     Attributes:
@@ -59,34 +59,15 @@ class Array:
     tasks: int = 10
     machines: int = 4
     bucket: Bucket | None = None
-    orders: list[tuple[int, Order]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    leases: list[Lease] = field(default_factory=list)
     stored: Stored = field(default_factory=Stored)
 
-    def __post_init__(self) -> None:
-        self.begin()
+    def make(self, given: Given) -> AgentTasks:
+        plan = ArrayPlan([f"v{number}" for number in range(self.tasks)], lambda _lease: 2, 0.0)
+        return AgentTasks("run", plan, *given, results=lambda _trial: self.stored)  # type: ignore[arg-type, return-value]
 
-    def begin(self) -> None:
-        self.training = AgentTasks(
-            "run",
-            ArrayPlan([f"v{number}" for number in range(self.tasks)], lambda _lease: 2, 0.0),
-            lambda _: Assignment("", ("true",), 0, ""),
-            lambda lease_id, order: self.orders.append((lease_id, order)),
-            self.events.append,
-            lambda: START_S,
-            results=lambda _trial: self.stored,  # type: ignore[arg-type, return-value]
-        )
-        job = Job(
-            name="one",
-            steps=self.tasks,
-            steps_per_hour={"c3.xlarge": 1.0},
-            machines=self.machines,
-            coupling=Coupling.INDEPENDENT,
-            bucket=self.bucket,
-        )
-        self.progress = JobProgress(0, job)
-        self.training.begin([self.progress])
+    def job(self) -> dict[str, Any]:
+        independent = {"machines": self.machines, "coupling": Coupling.INDEPENDENT}
+        return {"steps": self.tasks, "bucket": self.bucket, **independent}
 
     def resume(self) -> None:
         """Another controller goes on from what this one has written."""
@@ -96,39 +77,12 @@ class Array:
             setattr(self.progress, name, getattr(before, name))
         self.training.restore([kept], {lease.lease_id: lease for lease in self.leases})
 
-    @property
-    def trial(self) -> Trial:
-        return self.training.trials[0]
-
-    def rent(self, count: int = 1) -> list[Lease]:
-        new = [
-            Lease(
-                len(self.leases) + n,
-                A,
-                0.2,
-                on_demand=False,
-                requested_s=START_S,
-                state=LeaseState.RUNNING,
-                started_s=START_S,
-                running_s=START_S,
-            )
-            for n in range(count)
-        ]
-        self.leases += new
-        self.training.assign(0, [lease for lease in self.leases if lease.is_open])
-        return new
-
-    def take(self, lease: Lease) -> None:
-        lease.state = LeaseState.REVOKED
-        self.training.gone(lease)
-
     def attempt_on(self, lease: Lease) -> int:
-        given = [o.assignment for to, o in self.orders if to == lease.lease_id and isinstance(o, Train)]
-        return given[-1].attempt
+        return self.trained(lease)[-1][1].attempt
 
     def handed(self, lease: Lease) -> list[int]:
-        found = [o for to, o in self.orders if to == lease.lease_id and isinstance(o, Hand)]
-        return [number for order in found if order.attempt == self.attempt_on(lease) for number in order.tasks]
+        hands = [hand for _, hand in self.ordered(Hand, lease)]
+        return [task for hand in hands if hand.attempt == self.attempt_on(lease) for task in hand.tasks]
 
     def done(self, lease: Lease, number: int, attempt: int = 0) -> None:
         self.stored.kept.add(number)
@@ -137,9 +91,6 @@ class Array:
     def fail(self, lease: Lease, number: int, **others: Any) -> None:
         failed = TaskFailed(TRIAL, self.attempt_on(lease), number, 1, ("it broke",))
         self.tell(lease, TaskFailed(**{**vars(failed), **others}))
-
-    def tell(self, lease: Lease, report: Any) -> None:
-        self.training.receive(lease, report)
 
     @property
     def finished(self) -> list[str]:
@@ -150,7 +101,7 @@ def test_each_machine_is_handed_what_it_does_at_a_time_with_its_values() -> None
     array = Array()
     one, other = array.rent(2)
     assert (array.handed(one), array.handed(other)) == ([0, 1], [2, 3])
-    (hand,) = (order for to, order in array.orders if to == 1 and isinstance(order, Hand))
+    ((_, hand),) = array.ordered(Hand, other)
     assert hand.values == ("v2", "v3")
     array.done(one, 1)
     assert array.handed(one) == [0, 1, 4]
@@ -250,9 +201,7 @@ def test_one_that_is_to_be_left_gets_no_more_and_what_it_did_not_do_is_waiting()
     array = Array(tasks=3)
     one, other = array.rent(2)
     array.training.assign(0, [other])
-    assert [o for to, o in array.orders if to == 0 and isinstance(o, Leave) and not o.reported] == [
-        Leave(1, TRIAL)
-    ]
+    assert array.left(one) == [(0, Leave(1, TRIAL))]
     array.done(one, 0)
     array.tell(one, Ended(TRIAL, 1, Ending.LEFT, 1))
     assert not array.training.in_use(one)
@@ -267,7 +216,7 @@ def test_one_with_a_notice_goes_on_but_is_handed_nothing_more() -> None:
     array.done(one, 0)
     array.training.converge()
     assert array.handed(one) == [0, 1]
-    assert not any(isinstance(order, Leave) for _, order in array.orders)
+    assert array.ordered(Leave) == []
 
 
 def test_a_stop_lets_what_runs_end() -> None:
@@ -349,8 +298,8 @@ def test_speed_is_measured_by_each_task_though_those_side_by_side_end_together()
 def test_results_are_charged_on_their_way_to_the_bucket_and_none_comes_back() -> None:
     array = Array(bucket=Bucket(cloud="aws", region="eu-west-1"))
     (lease,) = array.rent()
-    array.training.receive(lease, TaskDone(TRIAL, 1, 0, START_S, 1.0, 70))
-    array.training.receive(lease, TaskDone(TRIAL, 1, 1, START_S, 1.0))
+    array.tell(lease, TaskDone(TRIAL, 1, 0, START_S, 1.0, 70))
+    array.tell(lease, TaskDone(TRIAL, 1, 1, START_S, 1.0))
     array.rent()
     moved = [(move.lease_id, move.destination.region, move.size_bytes) for move in array.progress.transfers]
     assert moved == [(0, "eu-west-1", 70)]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from tests.live.cloud_as_told import Clock
+from tests.live.fake_controller import FakeController, Given, running
 from tests.live.sweeps import START_S, A
 
 from ebbtide.jobs.job import Checkpointing, Job
@@ -15,51 +18,40 @@ from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Leave, Order, Repeat, Restored, Saved, Stepped, Train
 from ebbtide.live.agent_state import trial_values
 from ebbtide.live.agent_training import AgentTraining
-from ebbtide.live.runtime import Runtime
 from ebbtide.live.trial_failures import MOST_FAILURES
 from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.events import Wake
 
 TRIAL = "run-000"
 
 
 @dataclass
-class Trained:
-    """A training on machines that come and go.
+class Trained(FakeController):
+    """A training on one machine after the other.
 
     Attributes:
         stored: Numbers of the checkpoints that storage has; None: it does not answer.
         bucket: Where the job's checkpoints are stored.
         sizes: Sizes in bytes of checkpoints in storage, by number.
+        clock: Time between two orders of the same.
     """
 
     stored: set[int] | None = field(default_factory=set)
     bucket: Bucket | None = None
     sizes: dict[int, int] = field(default_factory=dict)
-    orders: list[Order] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
 
-    def __post_init__(self) -> None:
-        self.now_s = START_S
-        self.training = AgentTraining(
+    def make(self, given: Given) -> AgentTraining:
+        return AgentTraining(
             "run",
-            lambda _: Assignment("", ("true",), 100, "loss"),
-            lambda _, order: self.orders.append(order),
-            self.events.append,
-            lambda: self.now_s,
+            *given,
             has_checkpoint=self.has,
             stored_bytes=lambda _, number: self.sizes.get(number, 0),
+            runtime=self.clock,
         )
-        job = Job(
-            name="one",
-            steps=100,
-            steps_per_hour={"c3.xlarge": 1.0},
-            checkpoint=Checkpointing(size_bytes=1_000),
-            bucket=self.bucket,
-        )
-        self.progress = JobProgress(0, job)
-        self.training.begin([self.progress])
-        self.leases = 0
+
+    def job(self) -> dict[str, Any]:
+        return {"checkpoint": Checkpointing(size_bytes=1_000), "bucket": self.bucket}
 
     def has(self, trial_id: str, number: int) -> bool:
         assert trial_id == TRIAL
@@ -68,49 +60,33 @@ class Trained:
         return number in self.stored
 
     def machine(self) -> Lease:
-        lease = Lease(
-            self.leases,
-            A,
-            0.2,
-            on_demand=False,
-            requested_s=START_S,
-            state=LeaseState.RUNNING,
-            started_s=START_S,
-            running_s=START_S,
-        )
-        self.leases += 1
-        self.training.assign(0, [lease])
-        return lease
+        return self.rent()[0]
 
-    def tell(self, lease: Lease, *reports: Restored | Stepped | Saved | Ended) -> None:
-        for report in reports:
-            self.training.receive(lease, report)
+    @property
+    def sent(self) -> list[Order]:
+        return [order for _, order in self.orders]
 
 
 def test_steps_lost_are_those_that_had_to_be_trained_again() -> None:
     trained = Trained()
     first = trained.machine()
     trained.tell(first, Restored(TRIAL, 1, 0, 0), Stepped(TRIAL, 1, 60, 0.0), Saved(TRIAL, 1, 50, 1))
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     assert trained.progress.steps_lost == 10
     # The next one finds a checkpoint that was stored and not told of, and reaches 80 without saving.
     second = trained.machine()
     trained.tell(second, Restored(TRIAL, 2, 55, 2), Stepped(TRIAL, 2, 80, 0.0))
     assert trained.progress.steps_lost == 5
-    second.state = LeaseState.REVOKED
-    trained.training.gone(second)
+    trained.take(second)
     assert trained.progress.steps_lost == 5 + 25
     # A machine that is gone before it has restored anything changes nothing.
     third = trained.machine()
-    third.state = LeaseState.REVOKED
-    trained.training.gone(third)
+    trained.take(third)
     fourth = trained.machine()
     trained.tell(fourth, Restored(TRIAL, 4, 70, 3))
     assert trained.progress.steps_lost == 5 + 10
     # The newest checkpoint is damaged: what it had is lost, too.
-    fourth.state = LeaseState.REVOKED
-    trained.training.gone(fourth)
+    trained.take(fourth)
     fifth = trained.machine()
     trained.tell(fifth, Restored(TRIAL, 5, 50, 1))
     assert trained.progress.steps_lost == 5 + 10 + 20
@@ -123,12 +99,12 @@ def test_finished_is_believed_where_storage_has_it() -> None:
     trained.tell(lease, Restored(TRIAL, 1, 0, 0), Stepped(TRIAL, 1, 100, 0.0))
     forged = Ended(TRIAL, 1, Ending.FINISHED, 100, stored=7)
     trained.tell(lease, forged)
-    assert not trained.training.trials[0].ended
+    assert not trained.trial.ended
     assert math.isnan(trained.progress.finished_s)
     trained.stored = {7}
     trained.training.converge()
     trained.tell(lease, Restored(TRIAL, 2, 0, 0), Ended(TRIAL, 2, Ending.FINISHED, 100, stored=7))
-    assert trained.training.trials[0].ended
+    assert trained.trial.ended
     assert trained.progress.steps_done == 100
     assert Wake.FINISHED in {event.wake for event in trained.events}
 
@@ -139,16 +115,16 @@ def test_where_storage_does_not_answer_the_end_waits() -> None:
     ended = Ended(TRIAL, 1, Ending.FINISHED, 100, stored=3)
     with pytest.raises(OSError, match="does not answer"):
         trained.tell(lease, ended)
-    assert [member.lease_id for member in trained.training.trials[0].present] == [lease.lease_id]
+    assert [member.lease_id for member in trained.trial.present] == [lease.lease_id]
     trained.stored = {3}
     trained.tell(lease, ended)
-    assert trained.training.trials[0].ended
+    assert trained.trial.ended
 
 
 def test_a_program_that_saves_nothing_is_believed() -> None:
     trained = Trained()
     trained.tell(trained.machine(), Ended(TRIAL, 1, Ending.FINISHED, 100))
-    assert trained.training.trials[0].ended
+    assert trained.trial.ended
 
 
 def test_reports_of_another_machine_or_assignment_change_nothing() -> None:
@@ -165,18 +141,16 @@ def test_an_assignment_says_which_checkpoint_is_known_to_be_stored() -> None:
     trained = Trained()
     first = trained.machine()
     trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1), Saved(TRIAL, 1, 60, 2))
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     again = Trained()
     again.training.restore([trial_values(trial) for trial in trained.training.trials], {0: first})
     second = again.machine()
     # Number 2 is damaged.
     again.tell(second, Restored(TRIAL, 2, 50, 1))
-    second.state = LeaseState.REVOKED
-    again.training.gone(second)
+    again.take(second)
     again.machine()
-    orders = [order for order in [*trained.orders, *again.orders] if isinstance(order, Train)]
-    assert [order.assignment.expected for order in orders] == [0, 2, 2]
+    orders = [*trained.trained(), *again.trained()]
+    assert [assignment.expected for _, assignment in orders] == [0, 2, 2]
 
 
 def test_a_failure_without_an_exit_code_is_told_by_its_reason() -> None:
@@ -185,16 +159,15 @@ def test_a_failure_without_an_exit_code_is_told_by_its_reason() -> None:
         lease = trained.machine()
         assert not trained.progress.stopped
         trained.tell(lease, Ended(TRIAL, attempt, Ending.FAILED, 0, tail=("is it mounted?",)))
-        trained.training.gone(lease)
-    assert trained.training.trials[0].problem == f"failed {MOST_FAILURES} times, last is it mounted?"
+        trained.take(lease, LeaseState.RELEASED)
+    assert trained.trial.problem == f"failed {MOST_FAILURES} times, last is it mounted?"
 
 
 def test_where_an_assignment_resumed_is_known_though_that_report_was_lost() -> None:
     trained = Trained()
     first = trained.machine()
     trained.tell(first, Restored(TRIAL, 1, 0, 0), Stepped(TRIAL, 1, 60, 0.0), Saved(TRIAL, 1, 50, 1))
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     second = trained.machine()
     # It resumed at step 55, which was stored and not reported; of 60 steps 5 were lost, and 20 are new.
     trained.tell(second, Stepped(TRIAL, 2, 75, 0.0, began=55, restored=2))
@@ -205,25 +178,18 @@ def test_where_an_assignment_resumed_is_known_though_that_report_was_lost() -> N
     assert trained.progress.steps_done == 76.0
 
 
-class _Clock(Runtime):
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-
 def test_what_is_not_answered_for_long_is_ordered_again() -> None:
-    trained, clock = Trained(), _Clock()
-    trained.training._runtime = clock
+    trained = Trained()
+    clock = trained.clock
     lease = trained.machine()
     trained.training.converge()
-    assert [type(order) for order in trained.orders] == [Train]
+    assert [type(order) for order in trained.sent] == [Train]
     clock.now_s = 59.0
     trained.training.converge()
     assert len(trained.orders) == 1
     clock.now_s = 61.0
     trained.training.converge()
-    first, again, repeat = trained.orders
+    first, again, repeat = trained.sent
     assert (again, type(repeat)) == (first, Repeat)
     # Twice as long the next time, and anew once its agent has said something.
     clock.now_s = 150.0
@@ -237,7 +203,7 @@ def test_what_is_not_answered_for_long_is_ordered_again() -> None:
     trained.training.assign(0, [])
     clock.now_s = 280.0
     trained.training.converge()
-    assert [type(order) for order in trained.orders[5:]] == [Leave, Leave, Repeat]
+    assert [type(order) for order in trained.sent[5:]] == [Leave, Leave, Repeat]
 
 
 def test_steps_of_a_checkpoint_that_is_set_aside_are_lost() -> None:
@@ -250,15 +216,13 @@ def test_steps_of_a_checkpoint_that_is_set_aside_are_lost() -> None:
         Saved(TRIAL, 1, 50, 1),
         Saved(TRIAL, 1, 60, 2),
     )
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     for attempt in (2, 3):
         failing = trained.machine()
         failed = Ended(TRIAL, attempt, Ending.FAILED, 60, number=2, code=1)
         trained.tell(failing, Restored(TRIAL, attempt, 60, 2), failed)
-        failing.state = LeaseState.RELEASED
-        trained.training.gone(failing)
-    assert trained.training.trials[0].aside == (2,)
+        trained.take(failing, LeaseState.RELEASED)
+    assert trained.trial.aside == (2,)
     trained.tell(trained.machine(), Restored(TRIAL, 4, 50, 1))
     assert trained.progress.steps_lost == 10
 
@@ -280,8 +244,7 @@ def test_through_a_bucket_what_was_stored_is_charged_and_what_was_resumed_from()
     trained.tell(first, Saved(TRIAL, 1, 60, 2), Saved(TRIAL, 1, 70, 3, 900))
     assert moved(trained) == [(0, "eu-west-1", 700), (0, "eu-west-1", 1_000), (0, "eu-west-1", 900)]
     assert (trained.progress.saved_at, trained.progress.checkpoint_bytes) == (EUROPE.place, 900)
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     second = trained.machine()
     # Nothing is charged before the machine has said what it resumes from.
     assert len(moved(trained)) == 3
@@ -294,8 +257,7 @@ def test_a_checkpoint_that_nobody_told_of_is_charged_once_it_is_found() -> None:
     trained = Trained(bucket=EUROPE, sizes={2: 40, 3: 50})
     first = trained.machine()
     trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 30))
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     second = trained.machine()
     trained.tell(second, Restored(TRIAL, 2, 70, 3))
     assert moved(trained) == [
@@ -306,8 +268,7 @@ def test_a_checkpoint_that_nobody_told_of_is_charged_once_it_is_found() -> None:
     ]
     # The newest is damaged: an older one is downloaded.
     trained.now_s += 60.0
-    second.state = LeaseState.REVOKED
-    trained.training.gone(second)
+    trained.take(second)
     trained.tell(trained.machine(), Restored(TRIAL, 3, 60, 2))
     assert moved(trained)[4:] == [(2, A.region, 40)]
 
@@ -316,8 +277,7 @@ def test_who_begins_from_the_beginning_downloads_nothing() -> None:
     trained = Trained(bucket=EUROPE)
     first = trained.machine()
     trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 700))
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     trained.tell(trained.machine(), Restored(TRIAL, 2, 0, 0))
     assert moved(trained) == [(0, "eu-west-1", 700)]
 
@@ -326,8 +286,7 @@ def test_beside_the_bucket_nothing_is_charged() -> None:
     trained = Trained(bucket=Bucket(cloud="aws", region=A.region))
     first = trained.machine()
     trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 700))
-    first.state = LeaseState.REVOKED
-    trained.training.gone(first)
+    trained.take(first)
     trained.tell(trained.machine(), Restored(TRIAL, 2, 50, 1))
     assert moved(trained) == []
 
@@ -343,7 +302,7 @@ def test_orders_of_a_shared_machine_name_their_trial_and_who_stays() -> None:
     )
     jobs = [Job(name=f"j-{n}", steps=100, steps_per_hour={"c3.xlarge": 1.0}, share=0.5) for n in range(3)]
     training.begin([JobProgress(number, job) for number, job in enumerate(jobs)])
-    lease = Lease(0, A, 0.2, False, START_S, state=LeaseState.RUNNING, started_s=START_S, running_s=START_S)
+    lease = running(0)
     training.assign(0, [lease])
     training.assign(1, [lease])
     first, second = orders

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.live.sweeps import START_S, A
+from tests.live.fake_controller import FakeController, Given
 
-from ebbtide.jobs.job import Checkpointing, Job
-from ebbtide.jobs.progress import JobProgress
+from ebbtide.jobs.job import Checkpointing
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.live.agent.config import Assignment
-from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train
+from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Saved, Stepped
 from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.whole import Whole
 from ebbtide.live.trial_failures import MOST_FAILURES
-from ebbtide.market.leases import Lease, LeaseState
-from ebbtide.policies.api.events import Event, Wake
+from ebbtide.market.leases import LeaseState
+from ebbtide.policies.api.events import Wake
 
 IDS = ("run-000", "run-000-r1", "run-000-r2", "run-000-r3")
 
@@ -29,7 +27,7 @@ def part(rank: int, step: int, number: int) -> Manifest:
 
 
 @dataclass
-class Gang:
+class Gang(FakeController):
     """A job on several machines.
 
     Attributes:
@@ -41,75 +39,20 @@ class Gang:
     machines: Any = 2
     bucket: Bucket | None = None
     whole: Whole | OSError | None = None
-    orders: list[tuple[int, Order]] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    leases: list[Lease] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.training = AgentTraining(
-            "run",
-            lambda _: Assignment("", ("true",), 100, "loss"),
-            lambda lease_id, order: self.orders.append((lease_id, order)),
-            self.events.append,
-            lambda: START_S,
-            newest_whole=self.newest,
-            address=lambda lease_id: f"10.0.0.{lease_id}",
+    def make(self, given: Given) -> AgentTraining:
+        return AgentTraining(
+            "run", *given, newest_whole=self.newest, address=lambda lease_id: f"10.0.0.{lease_id}"
         )
-        job = Job(
-            name="one",
-            steps=100,
-            steps_per_hour={"c3.xlarge": 1.0},
-            machines=self.machines,
-            checkpoint=Checkpointing(size_bytes=1_000),
-            bucket=self.bucket,
-        )
-        self.progress = JobProgress(0, job)
-        self.training.begin([self.progress])
+
+    def job(self) -> dict[str, Any]:
+        checkpoint = Checkpointing(size_bytes=1_000)
+        return {"machines": self.machines, "checkpoint": checkpoint, "bucket": self.bucket}
 
     def newest(self, _trial: Trial) -> Whole | None:
         if isinstance(self.whole, OSError):
             raise self.whole
         return self.whole
-
-    @property
-    def trial(self) -> Trial:
-        return self.training.trials[0]
-
-    def rent(self, count: int = 1) -> list[Lease]:
-        new = [
-            Lease(
-                len(self.leases) + n,
-                A,
-                0.2,
-                on_demand=False,
-                requested_s=START_S,
-                state=LeaseState.RUNNING,
-                started_s=START_S,
-                running_s=START_S,
-            )
-            for n in range(count)
-        ]
-        self.leases += new
-        self.assign()
-        return new
-
-    def assign(self) -> None:
-        self.training.assign(0, [lease for lease in self.leases if lease.is_open])
-
-    def take(self, lease: Lease) -> None:
-        lease.state = LeaseState.REVOKED
-        self.training.gone(lease)
-
-    def tell(self, lease: Lease, report: Any) -> None:
-        self.training.receive(lease, report)
-
-    def trained(self) -> list[tuple[int, Assignment]]:
-        return [(lease_id, order.assignment) for lease_id, order in self.orders if isinstance(order, Train)]
-
-    def left(self) -> list[tuple[int, Leave]]:
-        """Orders to leave that are waited for."""
-        found = [(lease_id, order) for lease_id, order in self.orders if isinstance(order, Leave)]
-        return [(lease_id, order) for lease_id, order in found if not order.reported]
 
 
 def test_it_begins_when_all_are_there_and_each_knows_the_others() -> None:
