@@ -53,6 +53,18 @@ def _heard() -> None:
             logging.getLogger(name).disabled = False
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test in an empty folder: what a demo or a run has left in the checkout must not matter."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture
+def in_project(_elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test in the folder of this project, for paths as a reader of its documentation gives them."""
+    monkeypatch.chdir(ROOT)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests of real traces where there are none."""
     if TRACES.is_dir():

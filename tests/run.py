@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.process_starts import FILES_VARIABLE
+
 REPORTS = Path("reports")
 SLOWEST = 50
 # More failures than this are a defect, or a machine that lacks something: running them again would hide it.
 MOST_REPEATED = 10
 _WORKERS_A_CORE = 3
-_CRASHED, _FAILED, _NO_TESTS = 2, 1, 5
+# Exit codes of pytest.
+_FAILED, _NO_TESTS = 1, 5
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,19 @@ def main() -> None:
     kind = "long" if "--long" in arguments else "not long"
     arguments = [word for word in arguments if word != "--long"]
     cores = len(os.sched_getaffinity(0))
-    computing, code = run(f"{kind} and not processes", cores, arguments)
-    waiting, code_waiting = run(f"{kind} and processes", cores * _WORKERS_A_CORE, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder) / "files"
+        os.environ[FILES_VARIABLE] = str(files)
+        computing, code = run(f"{kind} and not processes", cores, arguments)
+        del os.environ[FILES_VARIABLE]
+        # Collecting all files again takes each worker half a minute.
+        all_of_it = not any(Path(word.split("::")[0]).exists() for word in arguments)
+        places = files.read_text(encoding="utf-8").splitlines() if all_of_it and files.exists() else []
+    waiting, code_waiting = run(f"{kind} and processes", cores * _WORKERS_A_CORE, [*arguments, *places])
     failed = [one for one in waiting if one.failure]
     flaky: list[Outcome] = []
     if code_waiting == _FAILED and 0 < len(failed) <= MOST_REPEATED:
         print(f"\nonce more, alone: {len(failed)} of the tests that wait for processes", flush=True)
-        # All arguments of the first run but what to collect, which these name themselves.
         again, code_waiting = run("", 0, [one.test for one in failed])
         passed = {one.test for one in again if not one.failure}
         flaky = [one for one in failed if one.test in passed]

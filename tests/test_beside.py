@@ -28,6 +28,7 @@ def copied(tool: str, into: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("processes")
 def test_ours_trains_all_settings_on_machines_that_are_taken(tmp_path: Path) -> None:
     folder = copied("ebbtide", tmp_path)
     # A training takes twenty seconds, so that machines are taken in the middle of it, with a notice of twelve.
@@ -56,6 +57,7 @@ def test_ours_trains_all_settings_on_machines_that_are_taken(tmp_path: Path) -> 
     assert len(run.results()) == 4
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("tool", ["skypilot", "dstack"])
 def test_the_program_that_we_wrote_for_another_tool_resumes(tool: str, tmp_path: Path) -> None:
     folder = copied(tool, tmp_path)

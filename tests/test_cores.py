@@ -15,6 +15,8 @@ import pytest
 from ebbtide._cores import in_processes, one_thread, usable_cores
 from tests.waiting import LIMIT_S, eventually
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def squared(number: int) -> int:
     return number * number

@@ -58,6 +58,7 @@ def test_a_policy_that_imports_ebbtide_alone_is_replayed(own: Path) -> None:
     assert outcome.finished
 
 
+@pytest.mark.usefixtures("processes")
 def test_and_runs_for_real(own: Path, tmp_path: Path) -> None:
     with user(tmp_path) as someone:
         someone.write(trials=1, steps=20, every_h=5.0)
@@ -67,6 +68,7 @@ def test_and_runs_for_real(own: Path, tmp_path: Path) -> None:
         assert "finished" in out
 
 
+@pytest.mark.usefixtures("processes")
 def test_importing_it_brings_in_nothing_heavy() -> None:
     asks = "import sys, ebbtide; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)

@@ -17,6 +17,8 @@ import torch
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, TRIAL_ID, Trial
 from tests.waiting import LIMIT_S
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 PROGRAM = Path(__file__).with_name("training_program.py")
 
 

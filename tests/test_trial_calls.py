@@ -272,6 +272,7 @@ def test_of_a_program_that_saves_in_evaluations_the_evaluation_is_not_told(
     assert told == [pytest.approx(0.05)] * len(told)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_forked_process_ends_by_the_signal_and_saves_nothing(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, time\n"
@@ -308,6 +309,7 @@ class Noisy(torch.utils.data.Dataset[torch.Tensor]):
         return place + torch.rand(2) + float(np.random.rand())  # noqa: NPY002
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_workers_are_the_same_after_a_notice(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

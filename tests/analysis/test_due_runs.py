@@ -23,6 +23,8 @@ from ebbtide.live.local_run import end_local
 from ebbtide.live.phase import State
 from ebbtide.live.settings import RunFolder
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 NOW_S = to_epoch_s("2026-11-22T03:00:00Z")
 DUE_S = to_epoch_s("2026-11-22T02:00:00Z")
 

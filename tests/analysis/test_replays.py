@@ -30,6 +30,8 @@ from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.registry import policies
 from ebbtide.simulation.scenario import Scenario
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -44,6 +44,7 @@ def test_a_verb_is_told_in_the_list_as_it_tells_itself(verb: Verb) -> None:
     assert first
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_list_and_the_version_import_nothing_slow() -> None:
     for words in (["--help"], ["--version"], ["plann"]):
         code = (
@@ -72,6 +73,7 @@ def test_the_help_names_the_first_command_and_a_misspelt_verb_the_right_one(
     assert told.err == ""
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) -> None:
     (tmp_path / "runs" / "tune-1").mkdir(parents=True)
     (tmp_path / "runs" / "tune-1" / "run.json").write_text("{}")
@@ -84,6 +86,7 @@ def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) ->
     assert completed("ebbtide stop ", tmp_path / "runs") == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_shell_gets_its_script() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from ebbtide.cli.main import main; main(['--show-completion', 'bash'])"],

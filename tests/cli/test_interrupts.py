@@ -14,6 +14,8 @@ from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 COMMAND = [sys.executable, "-c", "from ebbtide.cli.main import main; main()"]
 
 

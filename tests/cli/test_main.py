@@ -215,6 +215,7 @@ def test_bad_prices_leave_no_output_behind(
     assert not any(path.exists() for path in outputs)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
     command = f"{sys.executable} -m ebbtide.cli.main describe {prices} --csv | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

@@ -111,6 +111,7 @@ def test_a_run_of_refunds_and_open_machines_adds_up(tmp_path: Path) -> None:
     assert list(by_market["usd"]) == sorted(by_market["usd"], reverse=True)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_spent_budget_rents_nothing(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     team = read_team(place / "team.yaml").model_dump(mode="json")
     (tmp_path / "team.yaml").write_text(yaml.safe_dump(team | {"monthly_budget_usd": 1e-5}))

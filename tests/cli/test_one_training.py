@@ -139,6 +139,7 @@ def wanted(*words: object, **options: Any) -> Sweep:
     return wanted_from([str(word) for word in words], TrainingOptions(**options), default_catalogue()).sweep
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_job_file_with_a_command_and_nothing_else_runs(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

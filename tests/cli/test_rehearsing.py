@@ -64,6 +64,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     wait_for_end(tmp_path)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise KeyError('no data')\n")
     command = [*COMMAND, "--", "python", "train.py"]
@@ -74,6 +75,7 @@ def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     assert "Traceback (most" not in done.stderr
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_program_that_saves_nothing_is_told(tmp_path: Path) -> None:
     lines = ("import json, time", "for step in range(1, 1000):", "    time.sleep(0.1)")
     (tmp_path / "train.py").write_text("\n".join((*lines, "    print(json.dumps({'step': step}), flush=True)\n")))

@@ -69,6 +69,7 @@ def test_a_deadline_brings_a_policy_that_knows_it(prices: str, tmp_path: Path) -
     assert rows["cheapest-spot"]["misses"] == 2
 
 
+@pytest.mark.usefixtures("processes")
 def test_ones_own_policy_is_compared_whatever_the_workers(
     prices: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return path, tmp_path / "prices.parquet"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_sweep_is_run_looked_at_and_cleared_away(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     assert "lr=[red]x" in out
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_wrong_input_is_told_and_leaves_nothing_behind(wrong: WrongInput, pric
     assert end.seconds < 20
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "tried", ["a verb that is not there", "YAML nested 10,000 deep", "an escape sequence for a name"]
 )
@@ -142,6 +143,7 @@ def test_the_traceback_is_shown_only_when_asked_for(
     assert "in fail" in told
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_full_disk_below_the_output_is_told(prices: Path, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -94,6 +94,13 @@ class User:
         kept = journal_of(self.run, read_only=True).run()
         return float(kept["engine"]["jobs"][0]["steps_done"]) if kept is not None else 0.0
 
+    def kill(self) -> None:
+        """Kill every command that still runs."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
     def wait(self, condition: Callable[[], object]) -> None:
         eventually(condition, poll_s=0.1)
 
@@ -117,9 +124,6 @@ def user(folder: Path) -> Iterator[User]:
     try:
         yield one
     finally:
-        for process in one.started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        one.kill()
         for path in one.runs.glob("*/run.json"):
             end_local(RunFolder(path.parent))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.live.sweeps import START_S, A
 from tests.postgres import Places
 
@@ -103,6 +104,7 @@ def test_what_could_not_be_written_is_given_again(tmp_path: Path) -> None:
     assert again.metrics == [(3, 7, 1 / 8), (3, 8, 1 / 9)]
 
 
+@pytest.mark.usefixtures("processes")
 def test_all_that_was_written_is_the_whole_state(tmp_path: Path, journal_place: Places) -> None:
     draw = random.Random(4)
     run, journal = Run(tmp_path / "store"), Journal(journal_place("journal"))

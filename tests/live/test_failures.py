@@ -20,6 +20,8 @@ from ebbtide.live.controller import Controller
 from ebbtide.live.journal import Journal
 from ebbtide.live.phase import StopRequest, request_stop
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 FAILS = """
 import sys, time
 if float(sys.argv[3]) < 0.15:

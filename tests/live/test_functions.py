@@ -23,6 +23,8 @@ from ebbtide.live.phase import State
 from ebbtide.live.settings import RunFolder
 from ebbtide.trial import Trial
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 KEPT = """
 class Kept:
     ends_at = None

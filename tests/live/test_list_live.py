@@ -23,6 +23,8 @@ from ebbtide.live.standing import standing_of
 from ebbtide.policies.choice import policy_for
 from ebbtide.policies.registry import DEFAULT
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 PART = """
 import os, pathlib, sys, time
 time.sleep(0.2)

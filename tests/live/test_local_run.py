@@ -40,6 +40,8 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.master import ExoSphere
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 CONTROLLER = """
 import logging, sys
 from pathlib import Path

@@ -171,6 +171,7 @@ def script(launcher: Launcher, work: Sweep, folder: Path) -> str:
     return text.replace("=/checkpoints/", f"={folder}/kept/")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("launcher", list(Launcher))
 def test_a_training_that_was_told_to_end_resumes_without_an_agent(launcher: Launcher, begun: Path) -> None:
     text = script(launcher, sweep(), begun)
@@ -196,6 +197,7 @@ def test_a_training_that_was_told_to_end_resumes_without_an_agent(launcher: Laun
     assert sorted(path.name for path in (begun / "kept" / "my-digits").iterdir()) == ["1"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_program_that_fails_fails(begun: Path) -> None:
     (begun / "train.py").write_text("raise SystemExit(3)")
     ended = subprocess.run(
@@ -204,6 +206,7 @@ def test_a_program_that_fails_fails(begun: Path) -> None:
     assert ended.returncode == 3
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_program_with_a_folder_of_its_own_finds_it_again(begun: Path) -> None:
     (begun / "train.py").write_text("open('ckpt/a', 'a').write('x'); print(open('ckpt/a').read())")
     text = script(Launcher.KUBERNETES, sweep(checkpoints="ckpt"), begun)

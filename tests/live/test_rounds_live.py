@@ -18,6 +18,8 @@ from ebbtide.live.settings import NewRun
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.choice import policy_for
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def test_three_jobs_share_one_machine_by_rounds(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)

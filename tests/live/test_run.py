@@ -44,6 +44,7 @@ def of_own_type() -> eb.PriceHistory:
     return eb.PriceHistory(series, start_s=prices.start_s, end_s=prices.end_s)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_path: Path, runs: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     work = eb.Job(command=[sys.executable, "program.py", "{checkpoint_dir}", "600", "0.1"], cpus=5, steps=600)
@@ -88,6 +89,7 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
         run.logs(1)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs: Path) -> None:
     command = [sys.executable, "-c", "print('no data'); raise SystemExit(3)"]
     run = eb.run(eb.Job(command=command), "reactive", prices=flapping(), start=START_S, folder=tmp_path, runs=runs)
@@ -138,6 +140,7 @@ def test_two_runs_of_one_second_are_two(tmp_path: Path, runs: Path) -> None:
     assert len(known_runs(runs)) == 2
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_the_controller_fails_with_is_the_result(tmp_path: Path, runs: Path) -> None:
     class Wrong(eb.CheapestSpot):
         def decide(self, _view):
@@ -169,6 +172,7 @@ def test_what_a_policy_or_the_prices_do_not_fit_is_refused_before_anything_is_ma
     assert not runs.exists()
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_a_policy_refuses_at_its_first_decision_is_not_to_be_resumed(tmp_path: Path, runs: Path) -> None:
     class Refuses(eb.CheapestSpot):
         def decide(self, _view):

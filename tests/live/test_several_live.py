@@ -23,6 +23,8 @@ from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 from ebbtide.testing.stand_in.machines import StandInMachines
 from ebbtide.testing.stand_in.money import billed, until_now
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 STEPS = 700
 
 

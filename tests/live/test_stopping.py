@@ -37,6 +37,8 @@ from ebbtide.live.phase import (
 )
 from ebbtide.live.settings import NewRun
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @pytest.fixture
 def someone(tmp_path: Path) -> Iterator[User]:

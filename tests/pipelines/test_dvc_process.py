@@ -14,6 +14,8 @@ from tests.waiting import eventually
 
 from ebbtide.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 STAGES = """stages:
   first:
     cmd: echo once >> runs.txt && cp given.txt first.txt

@@ -45,6 +45,7 @@ def test_the_readme_s_picture_is_that_of_dvc() -> None:
     assert drawn == {(needed.name, stage.name) for stage, needed in graph.edges}
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("file", "old", "new", "stages"),
     [

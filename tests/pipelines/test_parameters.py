@@ -27,6 +27,7 @@ def test_a_section_is_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         parameters("nightly")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_stage_elsewhere_ends_with_one_line(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pipelines.interpolate"],

@@ -13,6 +13,8 @@ from tests.waiting import LIMIT_S
 from ebbtide.testing.ec2_stand_in.instances import MotoInstances
 from ebbtide.testing.ec2_stand_in.running import REGIONS, stand_in
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def test_a_spot_instance_that_is_being_launched_is_never_seen_as_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ebbtide.testing
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = Path(__file__).parents[2]
 

@@ -75,6 +75,7 @@ def test_earlycurve_is_better_than_its_rivals_from_the_papers_theta_on(
         assert found[theta]["relative_error_mean"] < slaq + 0.012  # type: ignore[index]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_workload_is_scored_with_what_was_chosen_on_the_others(tmp_path: Path) -> None:
     curves = [curve for curve in table_two_curves() if curve.workload in ("resnet", "alexnet")]
     found = calibrate(curves, changes=(0.08, 0.5), steadies=(0.04,), windows=(1, 3))

@@ -214,6 +214,7 @@ def test_killed_twenty_times_a_training_ends_with_the_weights_of_one_that_was_no
     assert same(killed, whole)
 
 
+@pytest.mark.usefixtures("processes")
 def test_bad_input_ends_the_program_with_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [

@@ -29,6 +29,8 @@ from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 from ebbtide.testing.metadata_server import MetadataServer
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 PLAIN = """
 import json, pathlib, signal, sys, time
 folder, last = pathlib.Path(sys.argv[1]), int(sys.argv[2])

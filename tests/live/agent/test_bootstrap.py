@@ -26,6 +26,8 @@ from ebbtide.live.agent import bootstrap
 from ebbtide.live.storage import object_store
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROLE = '{"AccessKeyId": "OF-ROLE", "SecretAccessKey": "s", "Token": "t"}'
 
 

@@ -43,6 +43,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "base",
     [
@@ -76,6 +77,7 @@ def test_a_bare_python_runs_the_agent_from_it_alone(unpacked: Path, tmp_path: Pa
     assert any("/libraries/botocore/" in place for place in found["places"])
 
 
+@pytest.mark.usefixtures("processes")
 def test_programs_see_ebbtide_and_none_of_the_agent_s_libraries(unpacked: Path, tmp_path: Path) -> None:
     python = bare_python(tmp_path / "bare")
     asks = "import importlib.util as u, ebbtide.trial; print([u.find_spec(n) for n in ('boto3', 'six', 'urllib3')], ebbtide.__version__)"
@@ -86,6 +88,7 @@ def test_programs_see_ebbtide_and_none_of_the_agent_s_libraries(unpacked: Path, 
     assert told.stdout == f"[None, None, None] {bundles.ebbtide.__version__}\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_beside_an_installed_ebbtide_the_rest_of_it_is_found(unpacked: Path) -> None:
     asks = "import ebbtide.trial, ebbtide.market.markets as m; print(ebbtide.trial.__file__); print(m.__file__)"
     path = os.pathsep.join([str(unpacked / "program"), str(Path(bundles.ebbtide.__file__).parents[1])])
@@ -198,6 +201,7 @@ except AttributeError as error:
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_script_of_functions_that_train_is_imported_by_a_machine(unpacked: Path, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FUNCTIONS)
     python = bare_python(tmp_path / "bare", oldest_python() or sys.executable)

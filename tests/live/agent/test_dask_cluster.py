@@ -107,6 +107,7 @@ def workers_of(cluster: Cluster) -> dict[str, object]:
     return dict(ask(cluster.scheduler, security_of(SECRET))["workers"])
 
 
+@pytest.mark.usefixtures("processes")
 def test_workers_come_and_go_and_strangers_are_refused(cluster: Cluster) -> None:
     head, worker = cluster.start(0), cluster.start(1)
     try:
@@ -149,6 +150,7 @@ def ask_tasks(address: str) -> bool:
     return bool(ask(address, security_of(SECRET), "keys"))
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_a_killed_worker_had_is_computed_again(cluster: Cluster) -> None:
     head, worker = cluster.start(0), cluster.start(1)
     try:
@@ -168,6 +170,7 @@ def test_what_a_killed_worker_had_is_computed_again(cluster: Cluster) -> None:
             process.wait()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_worker_that_is_to_leave_waits_for_no_head_that_is_gone(cluster: Cluster) -> None:
     with socket.create_server((HEAD, cluster.port)) as listening:
         listening.settimeout(LIMIT_S)
@@ -191,6 +194,7 @@ def test_key_and_certificate_follow_from_the_secret() -> None:
     assert as_one_of(["a.py"], 2)[-1] == "worker"
 
 
+@pytest.mark.usefixtures("processes")
 def test_without_dask_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "dask.py").write_text("raise ImportError('No module named dask')\n")
     environment = {**os.environ, "EBBTIDE_SECRET": SECRET, "EBBTIDE_MACHINES": HEAD, **meeting_port(1)}

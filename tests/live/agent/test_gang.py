@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.live.agent.test_agent import PLAIN, Machine, machine, metadata  # noqa: F401 (fixtures)
 from tests.waiting import eventually
 
@@ -14,6 +15,8 @@ from ebbtide.live.agent.gang import command_of, neighbours
 from ebbtide.live.agent.protocol import covered, key_of, secret_of
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 TWO = ("127.1.0.1", "127.1.0.2")
 KEY = key_of(b"of the run", "m-1")

@@ -17,6 +17,8 @@ from tests.waiting import LIMIT_S, eventually, holds
 from ebbtide.live.agent.folders import link_checkpoints, linked_view
 from ebbtide.live.agent.watching import LogLines, Mirror, held, is_written, signature_of
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 Started = Callable[..., subprocess.Popen[str]]
 
 # Two files of one checkpoint, the second a while after the first; each next one on the line that is read.

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import LIMIT_S, eventually
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 SECRET = "ab" * 32
 MODULE = [sys.executable, "-m", "ebbtide.live.agent.mpi"]
 

@@ -15,6 +15,8 @@ from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.live.agent.left_processes import MACHINE, end_machine, kill_processes, processes_with
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 NAME = "EBBTIDE_TEST_MARK"
 
 # An agent without its loop: it starts a program, and does what it reads.

@@ -25,6 +25,8 @@ from ebbtide.live.agent.work import SavingTimes
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.testing.metadata_server import MetadataServer
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 __all__ = ["machine", "metadata"]
 
 HALF = {"share": 0.5}

@@ -21,6 +21,8 @@ from ebbtide.live.agent.work import SavingTimes
 from ebbtide.live.runtime import Runtime
 from ebbtide.live.storage import FolderStore
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def heard(program: str, folder: Path) -> list[object]:
     lines: queue.Queue[object] = queue.Queue()

@@ -51,6 +51,7 @@ def test_both_are_the_well_known_ones(tmp_path: Path) -> None:
         checksum(b"", "crc")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_python_without_xxhash_writes_what_one_with_it_verifies(saved: CheckpointStore, tmp_path: Path) -> None:
     source = str(Path(manifest.__file__).parents[3])
     program = """

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 from botocore.exceptions import EndpointConnectionError
 from tests.live.sweeps import START_S, A, B, G, flapping, steady
 from tests.waiting import eventually
@@ -97,6 +98,7 @@ class _Silent:
         return call
 
 
+@pytest.mark.usefixtures("processes")
 class TestEc2Cloud(CloudContract):
     machines: StandInMachines
     api: StandInApi
@@ -140,6 +142,7 @@ def _tags(instance: Any) -> list[dict[str, str]]:
     return [{"key": tag["key"], "value": tag["value"]} for tag in instance.get_tags()]
 
 
+@pytest.mark.usefixtures("processes")
 class TestGcpCloud(CloudContract):
     machines: StandInMachines
     api: GcpApi
@@ -188,6 +191,7 @@ class TestGcpCloud(CloudContract):
         cloud._compute._url = url
 
 
+@pytest.mark.usefixtures("processes")
 class TestSkyPilotCloud(CloudContract):
     machines: StandInMachines
     api: SkyPilotApi

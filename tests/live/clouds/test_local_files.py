@@ -21,6 +21,8 @@ from ebbtide.live.clouds.local.server import CLOCK, _write_changed, bills_of
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.leases import LeaseState
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def test_a_file_is_written_where_it_differs_whatever_it_held(tmp_path: Path) -> None:
     path = tmp_path / "ended.json"

@@ -44,6 +44,7 @@ def run(tmp_path: Path, script: str, fetched: int = 0) -> tuple[list[str], str]:
     return (tmp_path / "called").read_text().splitlines(), (tmp_path / "own" / "agent.log").read_text()
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_sets_up_starts_the_agent_and_ends_the_machine_when_the_agent_says_so(tmp_path: Path) -> None:
     agent = {"machine": "m'1", "bundle": BUNDLE}
     script = start_script(settings(tmp_path, setup=["echo 'a b' $HOME"], python="python-here"), agent, EC2)
@@ -59,6 +60,7 @@ def test_it_sets_up_starts_the_agent_and_ends_the_machine_when_the_agent_says_so
     assert (tmp_path / "own" / "agent.json").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_where_setting_up_fails_the_agent_is_not_started(tmp_path: Path) -> None:
     broken = settings(tmp_path, setup=["false", "echo later"], python="python-here")
     called, log = run(tmp_path, start_script(broken, {"bundle": BUNDLE}, EC2))
@@ -66,6 +68,7 @@ def test_where_setting_up_fails_the_agent_is_not_started(tmp_path: Path) -> None
     assert log == "ebbtide: the set-up failed\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_where_the_agent_cannot_be_fetched_the_machine_ends(tmp_path: Path) -> None:
     called, log = run(
         tmp_path, start_script(settings(tmp_path, python="python-here"), {"bundle": BUNDLE}, EC2), fetched=1

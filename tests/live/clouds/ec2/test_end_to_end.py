@@ -172,6 +172,7 @@ def test_a_program_imports_ebbtide_s_trial_on_a_machine_that_has_nothing(ec2: EC
     assert Journal(find_run(runs, None).journal).state("outcome")["steps_lost"] == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_down_ends_by_tag_what_a_killed_controller_left(
     ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +191,7 @@ def test_down_ends_by_tag_what_a_killed_controller_left(
     eventually(lambda: not machines.running)
 
 
+@pytest.mark.usefixtures("processes")
 def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(
     ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +269,7 @@ def test_a_machine_whose_end_is_refused_is_told_to_end_itself(ec2: EC2, tmp_path
     assert not machines.running
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_machine_that_cannot_be_set_up_ends_and_is_not_rented_for_ever(
     ec2: EC2, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

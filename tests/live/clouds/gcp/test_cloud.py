@@ -162,6 +162,7 @@ def test_credentials_that_were_renewed_are_found(cloud: GcpCloud, gcp: GCP) -> N
     assert len(gcp[0].given) == before + 1
 
 
+@pytest.mark.usefixtures("processes")
 def test_another_process_finds_what_has_become_of_machines_that_are_no_longer_listed(gcp: GCP) -> None:
     """Without the memory of the one that rented them: a controller that was killed, or runs elsewhere."""
     _, machines, _ = gcp
@@ -184,6 +185,7 @@ def test_another_process_finds_what_has_become_of_machines_that_are_no_longer_li
     assert len(gcp[0].compute.requested) == 2
 
 
+@pytest.mark.usefixtures("processes")
 def test_all_of_a_run_are_found_on_all_pages_and_ended_and_no_others(
     gcp: GCP, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +212,7 @@ def test_an_end_that_is_refused_is_told(cloud: GcpCloud, gcp: GCP) -> None:
     assert re.match(r"cannot end ebbtide-\w+-t-a in us-central1-a: .*403 forbidden", why)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_machine_that_shut_itself_down_is_over_and_is_deleted(gcp: GCP) -> None:
     """It would be kept as stopped, and its disk paid for."""
     api, machines, _ = gcp
@@ -226,6 +229,7 @@ def test_a_machine_that_shut_itself_down_is_over_and_is_deleted(gcp: GCP) -> Non
     assert len([one for one in api.compute._operations if one["operationType"] == "delete"]) == 1
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_zone_that_does_not_answer_holds_nothing_up_in_the_others(
     cloud: GcpCloud, gcp: GCP, caplog: pytest.LogCaptureFixture
 ) -> None:

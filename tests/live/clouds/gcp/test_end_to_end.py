@@ -28,6 +28,8 @@ from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 from ebbtide.testing.stand_in.machines import StandInMachines
 from ebbtide.testing.stand_in.money import billed, until_now
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 GCP = tuple[GcpApi, StandInMachines, GcpSettings]
 BEGAN_S = time.time()
 # A quarter of a minute of training, so that the notice finds it at work.

@@ -80,6 +80,7 @@ def started(path: Path, what: Path, runs: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_sweep_ends_through_a_refusal_and_a_machine_that_is_taken(sky: Sky, tmp_path: Path) -> None:
     api, machines, settings = sky
     api.refusals.launches.extend(["ResourcesUnavailableError", ""])
@@ -114,6 +115,7 @@ def test_a_sweep_ends_through_a_refusal_and_a_machine_that_is_taken(sky: Sky, tm
     assert outcome["cost_usd"] == pytest.approx(spent, abs=2.0 * second_usd * len(machines.all))
 
 
+@pytest.mark.usefixtures("processes")
 def test_down_finds_by_its_names_what_a_killed_controller_left(
     sky: Sky, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +188,7 @@ def only(cloud: SkyPilotCloud, *states: LeaseState) -> None:
     eventually(reached, message=lambda: f"not {states}: {cloud.instances()}")
 
 
+@pytest.mark.usefixtures("processes")
 def test_another_controller_of_the_run_rents_no_second_machine(
     rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings],
 ) -> None:
@@ -201,6 +204,7 @@ def test_another_controller_of_the_run_rents_no_second_machine(
     assert [path for path, _ in api.asked].count("/launch") == 1
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_node_that_has_stopped_is_revoked_and_what_is_left_taken_down(
     rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings],
 ) -> None:
@@ -260,6 +264,7 @@ def test_a_launch_under_way_is_given_up(rented: tuple[SkyPilotApi, SkyPilotCloud
     assert cloud.instances()[0].state is LeaseState.RELEASED
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_machine_that_does_not_go_counts_until_it_does(
     rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +293,7 @@ def test_what_only_its_user_can_mend_ends_the_run(
         cloud.instances()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("launched_at", [4e9, 1e300, "yesterday", None, -1])
 def test_whatever_its_server_says_of_the_time_no_machine_ends_before_it_starts(
     rented: tuple[SkyPilotApi, SkyPilotCloud, SkyPilotSettings], launched_at: object
