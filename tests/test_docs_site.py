@@ -100,6 +100,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_the_site_is_whole(site: Path) -> None:
     assert [page for page in PAGES if not (site / f"{page}.html").exists()] == []
@@ -109,6 +110,7 @@ def test_the_site_is_whole(site: Path) -> None:
     assert {f"ebbtide.{name}" for name in eb.__all__} <= reference
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     elsewhere = {
@@ -124,6 +126,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert elsewhere == set()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_every_picture_and_diagram_is_shown(site: Path) -> None:
     asked = [

@@ -13,6 +13,8 @@ import pytest
 
 from ebbtide.cli.ending import _EXTRAS, extra_of
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = Path(__file__).parents[1]
 # What the extras bring, with what these bring in turn that other packages have as well.
 MISSING = {name for modules in _EXTRAS.values() for name in modules} | {"numba", "llvmlite"}

@@ -48,6 +48,7 @@ SHOWS = {
 }
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path) -> None:

@@ -438,6 +438,7 @@ def after_notices(
         return live(program)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("program", "apart"),
     [

@@ -97,6 +97,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> object:
     return digest(Gang(tmp_path_factory.mktemp("undisturbed"), 3).rest())
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_whichever_is_asked_all_save_and_leave_at_one_step(tmp_path: Path, undisturbed: object) -> None:
     """Asked one at a time, twice over; then the training resumes from that step, and ends as if nothing had been."""
@@ -130,6 +131,7 @@ def test_a_program_that_forgets_to_begin_its_group_is_told(tmp_path: Path) -> No
     assert gang.problem(0) == gang.problem(1) == "2 processes train this as one"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_processes_that_resume_from_different_steps_are_told(tmp_path: Path) -> None:
     """One machine's last checkpoint never reached storage: the others' are not of the same training any more."""
@@ -142,6 +144,7 @@ def test_processes_that_resume_from_different_steps_are_told(tmp_path: Path) -> 
     assert gang.problem(0) == gang.problem(1) == "resume from different steps, 0 to"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 @pytest.mark.parametrize("loop", [(), ("--in-epochs",)], ids=["steps", "epochs"])
 def test_torchrun_on_one_machine_keeps_a_part_of_each_process(tmp_path: Path, loop: tuple[str, ...]) -> None:

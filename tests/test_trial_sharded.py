@@ -17,6 +17,8 @@ from ebbtide.trial_sharded import ShardedState
 from tests.test_trial_processes import heard
 from tests.waiting import LIMIT_S
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 PROGRAM = Path(__file__).with_name("sharded_program.py")
 STEPS = 30
 

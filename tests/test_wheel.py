@@ -128,6 +128,7 @@ def test_it_runs_where_the_sources_are_not(unzipped: Path, tmp_path: Path) -> No
     assert all(Path(place).is_relative_to(unzipped) for place in told["places"].values())
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_it_installs_and_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     """With what the package index has; the versions are those that were tested together."""

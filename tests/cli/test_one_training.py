@@ -128,6 +128,7 @@ def through_revocations(
     assert 300 < float(rate) * usable_cores() < 3600 / 0.7
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_a_plain_script_ends_with_the_same_weights_through_five_revocations(
     project: Path, capsys: pytest.CaptureFixture[str]

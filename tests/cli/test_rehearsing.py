@@ -29,6 +29,7 @@ def wait_for_end(folder: Path) -> None:
     eventually(lambda: not processes_in(folder), poll_s=0.1)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_a_small_training_is_interrupted_and_resumes(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
@@ -48,6 +49,7 @@ def test_a_small_training_is_interrupted_and_resumes(tmp_path: Path) -> None:
     wait_for_end(tmp_path)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)

@@ -136,6 +136,7 @@ def test_the_default_is_the_bundle_here_if_it_is_whole_and_was_trained_before(
     assert why_not == "models/ is not used: models/spells.json: there is no such part of the bundle"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_a_server_that_no_longer_answers_is_not_needed(
     bundle: ModelBundle, tmp_path: Path, caplog: pytest.LogCaptureFixture

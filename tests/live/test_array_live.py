@@ -8,6 +8,8 @@ import pytest
 
 from ebbtide.testing.array_study import studied
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @pytest.mark.long
 def test_each_result_is_there_once_though_machines_are_lost(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from ebbtide.testing.cookbook_study import Size, studied
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 pytest.importorskip("distributed")
 
 

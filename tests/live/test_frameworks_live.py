@@ -9,6 +9,7 @@ import pytest
 from ebbtide.testing.framework_study import EXAMPLES, NAMES, lines_changed, options_for, studied, undisturbed
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_whose_machine_is_taken_ends_with_the_weights_of_an_undisturbed_run(

@@ -8,6 +8,8 @@ import pytest
 
 from ebbtide.testing.gang_study import studied, undisturbed
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 pytest.importorskip("torch")
 GANG = Path("examples/gang/gang.yaml")
 

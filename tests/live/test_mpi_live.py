@@ -9,6 +9,8 @@ import pytest
 
 from ebbtide.testing.mpi_study import studied
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 pytest.importorskip("mpi4py")
 
 

@@ -51,6 +51,7 @@ def cloud(folder: Path, notice_s: float) -> Iterator[tuple[StandInApi, StandInMa
         yield api, machines, settings
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_a_machine_of_ec2_is_taken_and_the_training_resumes(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
@@ -76,6 +77,7 @@ def test_a_machine_of_ec2_is_taken_and_the_training_resumes(tmp_path: Path) -> N
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_what_the_service_refuses_ends_the_rehearsal_and_its_machines(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()

@@ -9,6 +9,8 @@ import pytest
 
 from ebbtide.testing.spark_study import studied
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 pytest.importorskip("pyspark")
 
 

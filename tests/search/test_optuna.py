@@ -119,6 +119,7 @@ def trained_run(folder: Path, left: Any) -> Any:
     return RunFolder(folder / "code" / "runs" / left.user_attrs[RUN])
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(("times", "pause_s"), [(1, 1.5), pytest.param(5, 7.0, marks=pytest.mark.long)])
 def test_a_machine_that_is_taken_ends_no_trial(times: int, pause_s: float, tmp_path: Path) -> None:
     """Its price rises while the trial is trained: it goes on when the price has fallen, and is told once."""

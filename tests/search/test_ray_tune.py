@@ -23,7 +23,7 @@ from ebbtide.live.settings import RunFolder  # noqa: E402
 from ebbtide.search.ray_tune import spot_trainable  # noqa: E402
 from ebbtide.testing.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)

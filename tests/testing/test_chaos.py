@@ -11,6 +11,8 @@ import pytest
 
 from ebbtide.testing.chaos.chaos import chaos_run
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 FAULTS = 16
 
 

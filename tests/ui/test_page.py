@@ -22,6 +22,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
 
 pytestmark = [
+    pytest.mark.usefixtures("processes"),
     pytest.mark.long,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: on Debian, the package chromium"),
 ]

@@ -197,6 +197,7 @@ class Program:
         self.process.stdout.close()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_killed_twenty_times_a_training_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
     """Real processes, killed without warning or told to stop at random steps; dropout and noise in every step."""

@@ -65,6 +65,7 @@ def test_each_kind_is_here() -> None:
     assert {type(sweeps[kind].machines) for kind in ("gang", "elastic")} == {int, type(sweeps["elastic"].machines)}
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 @pytest.mark.parametrize("kind", SHORTER)
 def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: EC2, tmp_path: Path) -> None:

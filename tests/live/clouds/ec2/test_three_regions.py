@@ -32,6 +32,8 @@ from ebbtide.testing.ec2_stand_in.running import stand_in
 from ebbtide.testing.stand_in.machines import Machine, StandInMachines
 from ebbtide.testing.stand_in.money import billed
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 HOME, EUROPE, ASIA = "us-east-1", "eu-west-1", "ap-northeast-1"
 MARKETS = {region: eb.Market("aws", region, f"{region}a", "c3.xlarge") for region in (HOME, EUROPE, ASIA)}
