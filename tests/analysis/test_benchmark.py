@@ -242,7 +242,9 @@ def test_an_unknown_name_is_told_before_anything_runs(folder: Path) -> None:
         benchmark(folder, only="nowhere")
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
+@pytest.mark.usefixtures("processes")
 def test_quick_on_the_real_records_the_default_misses_nothing() -> None:
     found = benchmark(TRACES, policies=["reactive", "next-cheapest"], quick=True, workers=2)
     own = found.judged(DEFAULT_NAME)

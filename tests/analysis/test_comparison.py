@@ -87,6 +87,7 @@ def test_what_is_late_is_a_miss() -> None:
     assert by_name["fastest-spot"].misses == 0
 
 
+@pytest.mark.usefixtures("in_project")
 def test_the_command_writes_rows_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "rows.json", tmp_path / "page.html"
     words = [

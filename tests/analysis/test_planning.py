@@ -185,6 +185,7 @@ def test_machines_that_work_as_one_are_planned_for_as_they_are_replayed(machines
     assert (few.estimate.cost_usd.mean > 4 * 8.0 * listed) == isinstance(machines, int)
 
 
+@pytest.mark.usefixtures("in_project")
 def test_a_plan_by_morning_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = tmp_path / "spells.json"
     default_spell_models().write(models)

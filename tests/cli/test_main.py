@@ -222,6 +222,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.usefixtures("in_project")
 @pytest.mark.real_traces
 def test_the_backtest_of_the_documentation_on_real_prices(ebbtide: Ebbtide, traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"

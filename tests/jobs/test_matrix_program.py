@@ -63,6 +63,7 @@ def test_without_times_it_runs_and_no_speed_is_known(tmp_path: Path) -> None:
     assert (sweep.max_trial_steps, sweep.is_measured, sweep.framework) == (10_000, False, "dask")
 
 
+@pytest.mark.usefixtures("in_project")
 def test_a_program_of_the_user_s_is_found_beside_the_file() -> None:
     sweep = read_sweep("examples/matrix/powers.yaml", to_run=True)
     assert (sweep.name, sweep.max_trial_steps) == ("powers", 48_000)

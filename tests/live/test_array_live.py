@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.testing.array_study import studied
 
-pytestmark = pytest.mark.usefixtures("processes")
+pytestmark = pytest.mark.usefixtures("processes", "in_project")
 
 
 @pytest.mark.long

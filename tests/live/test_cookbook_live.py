@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.testing.cookbook_study import Size, studied
 
-pytestmark = pytest.mark.usefixtures("processes")
+pytestmark = pytest.mark.usefixtures("processes", "in_project")
 
 pytest.importorskip("distributed")
 

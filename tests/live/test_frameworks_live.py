@@ -9,7 +9,7 @@ import pytest
 from ebbtide.testing.framework_study import EXAMPLES, NAMES, lines_changed, options_for, studied, undisturbed
 
 
-@pytest.mark.usefixtures("processes")
+@pytest.mark.usefixtures("processes", "in_project")
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_whose_machine_is_taken_ends_with_the_weights_of_an_undisturbed_run(
@@ -22,6 +22,7 @@ def test_a_program_whose_machine_is_taken_ends_with_the_weights_of_an_undisturbe
     assert row.revocations == 1
 
 
+@pytest.mark.usefixtures("in_project")
 def test_each_framework_takes_three_lines_at_most() -> None:
     lines = {name: lines_changed(EXAMPLES / f"{name}_digits.py") for name in NAMES}
     assert lines == {"lightning": 3, "transformers": 3, "accelerate": 3, "keras": 2}

@@ -8,7 +8,7 @@ import pytest
 
 from ebbtide.testing.gang_study import studied, undisturbed
 
-pytestmark = pytest.mark.usefixtures("processes")
+pytestmark = pytest.mark.usefixtures("processes", "in_project")
 
 pytest.importorskip("torch")
 GANG = Path("examples/gang/gang.yaml")

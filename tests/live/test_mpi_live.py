@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide.testing.mpi_study import studied
 
-pytestmark = pytest.mark.usefixtures("processes")
+pytestmark = pytest.mark.usefixtures("processes", "in_project")
 
 pytest.importorskip("mpi4py")
 

@@ -114,6 +114,7 @@ def test_jobs_are_limited_by_their_names() -> None:
     assert found.slo_h == {"s-1": 3.0}
 
 
+@pytest.mark.usefixtures("in_project")
 def test_a_cookbook_needs_to_know_how_long_the_work_takes() -> None:
     known = read_sweep("examples/matrix/rsvd.yaml", to_run=True)
     made = policy_for(known, "default")

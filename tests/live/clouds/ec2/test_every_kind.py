@@ -57,6 +57,7 @@ def ec2(tmp_path: Path) -> Iterator[EC2]:
         yield found
 
 
+@pytest.mark.usefixtures("in_project")
 def test_each_kind_is_here() -> None:
     """A kind that is added is added here, too: each kind of job that is run has its own class of file."""
     sweeps = {kind: read_sweep(Path("examples") / path, to_run=True) for kind, (path, _) in SHORTER.items()}
@@ -65,7 +66,7 @@ def test_each_kind_is_here() -> None:
     assert {type(sweeps[kind].machines) for kind in ("gang", "elastic")} == {int, type(sweeps["elastic"].machines)}
 
 
-@pytest.mark.usefixtures("processes")
+@pytest.mark.usefixtures("processes", "in_project")
 @pytest.mark.long
 @pytest.mark.parametrize("kind", SHORTER)
 def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: EC2, tmp_path: Path) -> None:
