@@ -248,3 +248,14 @@ def test_rules_and_bills_cannot_be_changed() -> None:
         with pytest.raises(FrozenInstanceError):
             setattr(kept, name, 2.0)
     assert bill.usd == pytest.approx(61 * 0.6 / 3600)
+
+
+def test_a_machine_is_given_at_once_or_at_the_next_round_of_an_auction() -> None:
+    assert billing_preset("ec2-second").given_s(START_S + 61.5) == START_S + 61.5
+    auction = billing_preset("mithril-auction")
+    assert [auction.given_s(START_S + asked_s) - START_S for asked_s in (0.0, 1.0, 119.5, 120.0)] == [
+        0,
+        120,
+        120,
+        120,
+    ]

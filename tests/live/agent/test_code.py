@@ -118,3 +118,10 @@ def test_only_the_code_that_the_run_began_with_is_unpacked(tmp_path: Path) -> No
     store.put_once(key, ours)
     folders.unpack(store, key, tmp_path / "out")
     assert (tmp_path / "out" / "train.py").read_text() == "print('ours')\n"
+
+
+def test_a_hundred_mebibytes_are_sent_to_each_machine_at_most(tmp_path: Path) -> None:
+    with (tmp_path / "weights.bin").open("wb") as file:
+        file.truncate(101 << 20)
+    with pytest.raises(InputError, match=r"holds 101 MiB, and 100 are sent to each machine at most"):
+        folders.packed(tmp_path)
