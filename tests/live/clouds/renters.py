@@ -1,0 +1,215 @@
+"""One with a sweep that is trained on machines of a stand-in, and what differs from cloud to cloud."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.live.commands import User
+from tests.live.sweeps import flapping, steady, sweep
+from tests.waiting import eventually
+
+from ebbtide._utc import HOUR_S
+from ebbtide.live.clouds.machines import MachineSettings
+from ebbtide.live.clouds.skypilot.settings import SkyPilotPlace
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.prices import PriceHistory
+from ebbtide.testing.ec2_stand_in.running import KEYS, stand_in, write_credentials
+from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
+from ebbtide.testing.rented_demo import REFUSED
+from ebbtide.testing.skypilot_stand_in.running import skypilot_stand_in
+from ebbtide.testing.stand_in.machines import ROLE_KEY, StandInMachines
+from ebbtide.testing.stand_in.money import billed, until_now
+
+# What a run takes on a busy machine at most.
+LONGEST_S = 600.0
+
+
+def quiet() -> PriceHistory:
+    """Two markets of EC2 that stay as they are, until now."""
+    whole = flapping(hours=2.0)
+    return until_now(whole.window(whole.start_s, whole.start_s + 12 * HOUR_S), time.time())
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """What differs from cloud to cloud.
+
+    Attributes:
+        provider: Its name on the command line.
+        prices: Prices of its machines.
+        opened: Its stand-in, in a folder, at prices, with a Python of machines: its API, machines and settings.
+        refusals: What of its API refuses launches.
+        refused: What it answers to launches, in turn; empty: the launch succeeds.
+        failures: What is told of launches that failed; of the others that are refused nothing is.
+        secrets: Parts of credentials that were given.
+        billing: The rule by which a run is charged whose file names none.
+        charged: The rule by which its machines are charged.
+        credentials: A variable that names credentials, a place without any, and words of what is said of that.
+        expire: Has the user's credentials end, and gives them anew.
+        expired: What is refused meanwhile, as its API lists it.
+        kept: Settings that a run keeps beyond those that it was given.
+    """
+
+    provider: str
+    prices: Callable[[], PriceHistory]
+    opened: Callable[..., AbstractContextManager[tuple[Any, StandInMachines, Any]]]
+    refusals: Callable[[Any], Any]
+    refused: tuple[str, ...]
+    failures: tuple[str, ...]
+    secrets: Callable[[Any], list[str]]
+    billing: str
+    charged: str
+    credentials: tuple[str, str, tuple[str, ...]]
+    expire: Callable[[Any, Path], None] = lambda _api, _folder: None
+    expired: tuple[str, ...] = ()
+    kept: Callable[[Any], Mapping[str, Any]] = lambda _api: {}
+
+    def __str__(self) -> str:
+        return self.provider
+
+
+def _expire_on_ec2(api: Any, folder: Path) -> None:
+    """They end, and are renewed where they are kept."""
+    api.refusals.expired.add(KEYS[0])
+    eventually(lambda: "RequestExpired" in api.refusals.sent)
+    write_credentials(folder / "credentials", KEYS[1])
+
+
+EC2 = StandIn(
+    "ec2",
+    quiet,
+    stand_in,
+    refusals=lambda api: api.refusals,
+    refused=REFUSED,
+    failures=("InsufficientInstanceCapacity", "SpotMaxPriceTooLow"),
+    secrets=lambda _: [*KEYS, ROLE_KEY],
+    billing="ec2-second",
+    charged="ec2-second",
+    credentials=("AWS_SHARED_CREDENTIALS_FILE", "none", ("there are no AWS credentials",)),
+    expire=_expire_on_ec2,
+    expired=("RequestExpired",),
+)
+GCP = StandIn(
+    "gcp",
+    lambda: until_now(steady(), time.time()),
+    gcp_stand_in,
+    refusals=lambda api: api.compute.refusals,
+    refused=("ZONE_RESOURCE_POOL_EXHAUSTED", "", "rateLimitExceeded"),
+    failures=("ZONE_RESOURCE_POOL_EXHAUSTED",),
+    secrets=lambda api: [*api.given, ROLE_KEY, "BEGIN PRIVATE KEY"],
+    billing="gcp-spot",
+    charged="gcp-spot",
+    credentials=("GOOGLE_APPLICATION_CREDENTIALS", "none.json", ("gcloud auth application-default login",)),
+    # The library gets another token by itself.
+    expire=lambda api, _folder: api.expired.update(api.given),
+)
+SKYPILOT = StandIn(
+    "skypilot",
+    GCP.prices,
+    partial(skypilot_stand_in, places={"gcp/us-central1": SkyPilotPlace()}),
+    refusals=lambda api: api.refusals,
+    refused=("ResourcesUnavailableError", ""),
+    failures=("ResourcesUnavailableError: Failed to provision all possible launchable",),
+    secrets=lambda _: ["OF-THE-USER"],
+    billing="by-cloud",
+    charged="gcp-spot",
+    credentials=(
+        "SKYPILOT_API_SERVER_ENDPOINT",
+        "http://127.0.0.1:9",
+        ("does not answer", "`sky api start` starts one"),
+    ),
+    # Which server it was.
+    kept=lambda api: {"server": api.url},
+)
+
+
+@dataclass(kw_only=True)
+class Renter(User):
+    """One with a sweep and a file of machines, which a stand-in rents out.
+
+    Attributes:
+        cloud: Which cloud it is.
+        api: The stand-in's API.
+        machines: Its machines.
+        settings: What machines are.
+        prices: Their prices.
+        stand_in: The stand-in's folder.
+    """
+
+    cloud: StandIn
+    api: Any
+    machines: StandInMachines
+    settings: MachineSettings
+    prices: PriceHistory
+    stand_in: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "code" / "sweep.yaml"
+
+    def write(self, *, settings: MachineSettings | None = None, **options: Any) -> None:
+        """Write a sweep with its program, and what machines are."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        wanted = sweep(self.file.parent, **{"budget_usd": 1.0, **options})
+        content = wanted.model_dump(mode="json", exclude_none=True)
+        content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
+        # The cloud's own takes its place.
+        assert content.pop("billing") == "ec2-second"
+        self.file.write_text(yaml.safe_dump(content))
+        (self.folder / "machines.yaml").write_text(
+            yaml.safe_dump((settings or self.settings).model_dump(mode="json"))
+        )
+
+    def change(self, **fields: Any) -> None:
+        """Change fields of the sweep; None: leave one out."""
+        content = yaml.safe_load(self.file.read_text()) | fields
+        kept = {name: value for name, value in content.items() if value is not None}
+        self.file.write_text(yaml.safe_dump(kept))
+
+    @property
+    def words(self) -> tuple[object, ...]:
+        """The command that runs the sweep."""
+        return ("run", self.file, "--provider", self.cloud.provider, "--machines", self.folder / "machines.yaml")
+
+    def end(self, controller: subprocess.Popen[str], code: int = 0) -> str:
+        """Wait for the end of a run; what it said of what was wrong."""
+        _, errors = controller.communicate(timeout=LONGEST_S)
+        assert controller.returncode == code, errors
+        return errors
+
+    def has_saved(self) -> bool:
+        """Whether a program on a machine has saved."""
+        return any(any((one.folder / "root" / "work").glob("*/checkpoints")) for one in self.machines.running)
+
+    def billed_usd(self) -> float:
+        """What the machines cost, by their own record."""
+        return billed(self.machines.all.values(), self.prices, billing_preset(self.cloud.charged))
+
+
+@contextmanager
+def renter(cloud: StandIn, folder: Path, python: str) -> Iterator[Renter]:
+    """Whatever becomes of it, no process of it is left."""
+    prices = cloud.prices()
+    with cloud.opened(folder / "stand-in", prices, python) as (api, machines, settings):
+        one = Renter(
+            folder / "user",
+            cloud=cloud,
+            api=api,
+            machines=machines,
+            settings=settings,
+            prices=prices,
+            stand_in=folder / "stand-in",
+        )
+        one.folder.mkdir()
+        try:
+            yield one
+        finally:
+            one.kill()
