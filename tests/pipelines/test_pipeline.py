@@ -90,6 +90,18 @@ def test_a_changed_number_reruns_only_what_depends_on_it(
     assert project.stages_run() == rerun
 
 
+def test_a_demonstration_leaves_the_lock_file_as_it_was_and_computes_nothing_in_vain(project: Project) -> None:
+    lock = project.folder / "dvc.lock"
+    before = lock.read_bytes()
+    project.set({"execute.starts": 3})
+    done = project.run("pipelines.repro", "--keep-lock")
+    assert done.returncode == 0, done.stderr
+    assert "Running stage 'execute'" in done.stdout
+    assert lock.read_bytes() == before
+    assert project.stages_run() == []
+    assert lock.read_bytes() != before
+
+
 @pytest.mark.parametrize(
     ("changes", "changed"),
     [
