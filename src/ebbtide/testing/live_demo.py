@@ -72,15 +72,24 @@ class LiveReport:
     seconds: float
 
 
-def live_demo(sweep_file: Path, runs: Path, *, seed: int = 0) -> LiveReport:
-    """Run a sweep on a local cloud and check the results."""
+def live_demo(
+    sweep_file: Path, runs: Path, *, seed: int = 0, notice_s: float = LocalMarket.notice_s
+) -> LiveReport:
+    """Run a sweep on a local cloud and check the results.
+
+    Args:
+        sweep_file: File of the sweep.
+        runs: Folder of the runs.
+        seed: Seed of the market and the run.
+        notice_s: Least length of a revocation notice in real seconds.
+    """
     began = time.monotonic()
     sweep = Sweep.read(sweep_file)
     folder = begin_local(
         sweep,
         sweep_file.parent,
         NewRun(runs),
-        LocalMarket(generate_prices(days=_DAYS, seed=seed), speed=_SPEED),
+        LocalMarket(generate_prices(days=_DAYS, seed=seed), speed=_SPEED, notice_s=notice_s),
         policy=_POLICY,
         seed=seed,
     )
