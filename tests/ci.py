@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,13 +26,15 @@ HIDDEN = ("mpirun", "mpiexec", "java", "initdb", "postgres", "chromium", "chromi
 HIDDEN_PLACES = ("JAVA_HOME", "SPARK_HOME")
 PACKAGES = {"java": "openjdk-17-jre-headless", "chromium": "chromium"}
 DEBIAN = ("bash", "-c", '(($# == 0)) || { apt-get update -qq && apt-get install -y -qq "$@"; }', "install")
-# Checks that follow the two commands: mostly they wait for processes of their own.
-SIDE_BY_SIDE = {
-    "long": ("make", "long"),
-    "parity": ("make", "parity"),
-    "simulate": ("make", "simulate", "RUNS=200"),
-    "chaos": ("make", "chaos", "SEEDS=1"),
-}
+# Checks that follow the two commands: two rows side by side, since both wait for processes of their own.
+SIDE_BY_SIDE = (
+    {"long": ("make", "long")},
+    {
+        "parity": ("make", "parity"),
+        "simulate": ("make", "simulate", "RUNS=200"),
+        "chaos": ("make", "chaos", "SEEDS=1"),
+    },
+)
 
 
 class Stages:
@@ -62,6 +64,11 @@ class Stages:
         printed = "" if log is None else log.read_text(encoding="utf-8", errors="replace")
         print(f"{printed}\n== {name}: {self.seconds[name]:.0f} s, {'failed' if code else 'passed'}", flush=True)
 
+    def run_row(self, row: Mapping[str, Sequence[str]]) -> None:
+        """Run some stages one after the other, each printing at its end."""
+        for name, command in row.items():
+            self.run(name, *command, log=REPORTS / f"ci-{name}.log")
+
 
 def bare(folder: Path) -> dict[str, str]:
     """The environment of this machine without programs that tests use where they find them."""
@@ -86,8 +93,8 @@ def main() -> None:
         stages.run("test", "make", "test", environment=environment)
         debian.result()
         if not stages.failed:
-            for name, command in SIDE_BY_SIDE.items():
-                pool.submit(stages.run, name, *command, log=REPORTS / f"ci-{name}.log")
+            for row in [pool.submit(stages.run_row, row) for row in SIDE_BY_SIDE]:
+                row.result()
     total_s = time.monotonic() - began_s
     times = {
         "stages": {name: round(each, 1) for name, each in stages.seconds.items()},

@@ -24,7 +24,7 @@ REPORTS = Path("reports")
 SLOWEST = 50
 # More failures than this are a defect, or a machine that lacks something: running them again would hide it.
 MOST_REPEATED = 10
-_WORKERS_A_CORE = 3
+_WORKERS_A_CORE = {"not long": 3, "long": 2}
 # Exit codes of pytest.
 _FAILED, _NO_TESTS = 1, 5
 
@@ -60,7 +60,7 @@ def main() -> None:
         # Collecting all files again takes each worker half a minute.
         all_of_it = not any(Path(word.split("::")[0]).exists() for word in arguments)
         places = files.read_text(encoding="utf-8").splitlines() if all_of_it and files.exists() else []
-    waiting, code_waiting = run(f"{kind} and processes", cores * _WORKERS_A_CORE, [*arguments, *places])
+    waiting, code_waiting = run(f"{kind} and processes", cores * _WORKERS_A_CORE[kind], [*arguments, *places])
     failed = [one for one in waiting if one.failure]
     flaky: list[Outcome] = []
     if code_waiting == _FAILED and 0 < len(failed) <= MOST_REPEATED:
