@@ -5,16 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.live.agent.bare_python import bare_python
-from tests.live.sweeps import flapping, steady, sweep, total
-from tests.waiting import eventually
+from tests.live.clouds.renters import quiet, wait_for, write_sweep
+from tests.live.sweeps import steady, total
 
-from ebbtide._utc import HOUR_S
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import find_run
 from ebbtide.market.billing import billing_preset
@@ -31,8 +29,7 @@ STEPS = 700
 @pytest.mark.parametrize("policy", ["default", "dynamic-pricing-cost"])
 def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str, tmp_path: Path) -> None:
     python, runs = str(bare_python(tmp_path / "python")), tmp_path / "runs"
-    calm = flapping(hours=2.0)
-    aws = until_now(calm.window(calm.start_s, calm.start_s + 12 * HOUR_S), time.time())
+    aws = quiet()
     # Little cheaper: the default policy waits a minute for a market that refuses, before it pays much more.
     gcp = until_now(steady(usd=0.0295), time.time())
     with stand_in(tmp_path / "ec2", aws, python) as (api, on_ec2, ec2):
@@ -43,7 +40,8 @@ def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str,
             what = tmp_path / "several.yaml"
             (tmp_path / "ec2.yaml").write_text(yaml.safe_dump(ec2.model_dump(mode="json")))
             what.write_text(yaml.safe_dump({"ec2": "ec2.yaml", "gcp": settings.model_dump(mode="json")}))
-            path = described(tmp_path / "code")
+            path = tmp_path / "code" / "sweep.yaml"
+            write_sweep(path, trials=1, steps=STEPS)
             words = ("run", path, "--provider", "several", "--machines", what, "--runs", runs, "--policy", policy)
             controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
             try:
@@ -74,23 +72,5 @@ def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str,
         assert egress_usd > 0.0
 
 
-def described(folder: Path) -> Path:
-    """A sweep of one trial with a budget."""
-    folder.mkdir()
-    content = sweep(folder, trials=1, steps=STEPS, budget_usd=1.0).model_dump(mode="json", exclude_none=True)
-    content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
-    return folder / "sweep.yaml"
-
-
 def has_saved(machines: StandInMachines) -> bool:
     return any(any((one.folder / "root" / "work").glob("*/checkpoints/*")) for one in machines.running)
-
-
-def wait_for(controller: subprocess.Popen[bytes], condition: Callable[[], object]) -> None:
-    def came() -> object:
-        found = condition()
-        assert found or controller.poll() is None, "the run has ended"
-        return found
-
-    eventually(came)

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from tests.live.commands import User
 from tests.live.sweeps import flapping, steady, sweep
-from tests.waiting import eventually
+from tests.waiting import LIMIT_S, eventually
 
 from ebbtide._utc import HOUR_S
 from ebbtide.live.clouds.machines import MachineSettings
@@ -36,6 +36,26 @@ def quiet() -> PriceHistory:
     """Two markets of EC2 that stay as they are, until now."""
     whole = flapping(hours=2.0)
     return until_now(whole.window(whole.start_s, whole.start_s + 12 * HOUR_S), time.time())
+
+
+def write_sweep(path: Path, **options: Any) -> None:
+    """Write a sweep with a budget, and its program beside it; how it is charged is left to the cloud."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = sweep(path.parent, **{"budget_usd": 1.0, **options}).model_dump(mode="json", exclude_none=True)
+    content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
+    assert content.pop("billing") == "ec2-second"
+    path.write_text(yaml.safe_dump(content))
+
+
+def wait_for(controller: subprocess.Popen[Any], condition: Callable[[], object]) -> None:
+    """Wait for something that comes before a run ends."""
+
+    def has_come() -> object:
+        found = condition()
+        assert found or controller.poll() is None, f"the run has ended: {controller.communicate()[1]}"
+        return found
+
+    eventually(has_come, limit_s=3 * LIMIT_S, poll_s=0.1)
 
 
 @dataclass(frozen=True)
@@ -157,16 +177,13 @@ class Renter(User):
 
     def write(self, *, settings: MachineSettings | None = None, **options: Any) -> None:
         """Write a sweep with its program, and what machines are."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        wanted = sweep(self.file.parent, **{"budget_usd": 1.0, **options})
-        content = wanted.model_dump(mode="json", exclude_none=True)
-        content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
-        # The cloud's own takes its place.
-        assert content.pop("billing") == "ec2-second"
-        self.file.write_text(yaml.safe_dump(content))
-        (self.folder / "machines.yaml").write_text(
-            yaml.safe_dump((settings or self.settings).model_dump(mode="json"))
-        )
+        write_sweep(self.file, **options)
+        self.write_machines(settings or self.settings)
+
+    def write_machines(self, settings: MachineSettings) -> None:
+        """Write what machines are."""
+        path = self.folder / "machines.yaml"
+        path.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
 
     def change(self, **fields: Any) -> None:
         """Change fields of the sweep; None: leave one out."""
@@ -179,8 +196,13 @@ class Renter(User):
         """The command that runs the sweep."""
         return ("run", self.file, "--provider", self.cloud.provider, "--machines", self.folder / "machines.yaml")
 
-    def end(self, controller: subprocess.Popen[str], code: int = 0) -> str:
-        """Wait for the end of a run; what it said of what was wrong."""
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Wait for something that comes before the end of the run."""
+        wait_for(self.started[-1], condition)
+
+    def end(self, code: int = 0) -> str:
+        """Wait for the end of the run; what it said of what was wrong."""
+        controller = self.started[-1]
         _, errors = controller.communicate(timeout=LONGEST_S)
         assert controller.returncode == code, errors
         return errors

@@ -7,12 +7,13 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
+from tests.live.clouds.renters import EC2, GCP, SKYPILOT, StandIn
 from tests.live.sweeps import START_S, A, B, G, flapping, steady
 from tests.waiting import eventually
 
@@ -27,11 +28,6 @@ from ebbtide.live.clouds.local.client import LocalCloud, LocalCloudSettings, sta
 from ebbtide.live.clouds.skypilot.cloud import SkyPilotCloud
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.contracts.clouds import CloudContract
-from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.running import stand_in
-from ebbtide.testing.gcp_stand_in.api import GcpApi
-from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
-from ebbtide.testing.skypilot_stand_in.api import SkyPilotApi
 from ebbtide.testing.skypilot_stand_in.running import skypilot_stand_in
 from ebbtide.testing.stand_in.machines import Machine, StandInMachines
 from ebbtide.testing.stand_in.money import until_now
@@ -98,36 +94,58 @@ class _Silent:
         return call
 
 
-@pytest.mark.usefixtures("processes")
-class TestEc2Cloud(CloudContract):
+class OnStandIn(CloudContract):
+    """A cloud on its stand-in, whose machines run no agent.
+
+    Attributes:
+        stand_in: What it is a stand-in for.
+        kind: The cloud's class.
+        market: Where machines are rented.
+    """
+
+    stand_in: StandIn
+    kind: type[Ec2Cloud | GcpCloud | SkyPilotCloud]
+    market = A
     machines: StandInMachines
-    api: StandInApi
+    api: Any
 
     @classmethod
     @contextmanager
     def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
-        prices = until_now(flapping(), time.time())
-        with stand_in(folder / "stand-in", prices) as (cls.api, cls.machines, settings):
+        prices = until_now(flapping() if cls.market == A else steady(), time.time())
+        with cls.stand_in.opened(folder / "stand-in", prices) as (cls.api, cls.machines, settings):
             # Start scripts find no agent here, and would shut their machines down.
             cls.machines.ignores_shutdown = True
-            yield Ec2Cloud("run-1", settings, lambda: prices)
+            yield cls.kind("run-1", settings, lambda: prices)
 
     def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
-        return Wanted(token, A, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
+        return Wanted(token, self.market, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
 
     def make_refused(self, cloud: Cloud, token: str) -> Wanted:
-        self.api.refusals.launches.append("InsufficientInstanceCapacity")
+        self.stand_in.refusals(self.api).launches.append(self.stand_in.refused[0])
         return self.make_wanted(cloud, token)
 
-    def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
-        machine = self.waited(lambda: self._machine(token), lambda one: one is not None, "its process")
+    def revoke(self, cloud: Cloud, token: str) -> str:
+        machine = self.waited(
+            lambda: next((one for one in self.machines.running if self.is_of(cloud, one, token)), None),
+            lambda one: one is not None,
+            "its process",
+        )
         assert machine is not None
         self.machines.take(machine, NOTICE_S)
         return self.machines.metadata_url(machine)
 
-    def _machine(self, token: str) -> Machine | None:
-        tagged = {"key": "ebbtide:token", "value": token}
-        return next((one for one in self.machines.running if tagged in _tags(one.instance)), None)
+    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:
+        """Whether a machine was rented with a token."""
+        raise NotImplementedError
+
+
+@pytest.mark.usefixtures("processes")
+class TestEc2Cloud(OnStandIn):
+    stand_in, kind = EC2, Ec2Cloud
+
+    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:  # noqa: ARG002
+        return ("ebbtide:token", token) in {(tag["key"], tag["value"]) for tag in machine.instance.get_tags()}
 
     @contextmanager
     def silenced(self, cloud: Cloud) -> Iterator[None]:
@@ -138,30 +156,9 @@ class TestEc2Cloud(CloudContract):
         cloud._clients, cloud._launchers = before
 
 
-def _tags(instance: Any) -> list[dict[str, str]]:
-    return [{"key": tag["key"], "value": tag["value"]} for tag in instance.get_tags()]
-
-
 @pytest.mark.usefixtures("processes")
-class TestGcpCloud(CloudContract):
-    machines: StandInMachines
-    api: GcpApi
-
-    @classmethod
-    @contextmanager
-    def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
-        prices = until_now(steady(), time.time())
-        with gcp_stand_in(folder / "stand-in", prices) as (cls.api, cls.machines, settings):
-            # Start scripts find no agent here, and would shut their machines down.
-            cls.machines.ignores_shutdown = True
-            yield GcpCloud("run-1", settings, lambda: prices)
-
-    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
-        return Wanted(token, G, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
-
-    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
-        self.api.compute.refusals.launches.append("ZONE_RESOURCE_POOL_EXHAUSTED")
-        return self.make_wanted(cloud, token)
+class TestGcpCloud(OnStandIn):
+    stand_in, kind, market = GCP, GcpCloud, G
 
     def instance(self, cloud: Cloud, token: str) -> Instance:
         # One that is preempted between the two requests of a look is missing from it, and listed by the next.
@@ -174,14 +171,8 @@ class TestGcpCloud(CloudContract):
     def metadata(self, url: str) -> NoticeReader:
         return GoogleMetadata(url, notice_s=NOTICE_S)
 
-    def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
-        machine = self.waited(lambda: self._machine(token), lambda one: one is not None, "its process")
-        assert machine is not None
-        self.machines.take(machine, NOTICE_S)
-        return self.machines.metadata_url(machine)
-
-    def _machine(self, token: str) -> Machine | None:
-        return next((one for one in self.machines.running if token_of(one.instance) == token), None)
+    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:  # noqa: ARG002
+        return token_of(machine.instance) == token
 
     @contextmanager
     def silenced(self, cloud: Cloud) -> Iterator[None]:
@@ -192,37 +183,12 @@ class TestGcpCloud(CloudContract):
 
 
 @pytest.mark.usefixtures("processes")
-class TestSkyPilotCloud(CloudContract):
-    machines: StandInMachines
-    api: SkyPilotApi
+class TestSkyPilotCloud(OnStandIn):
+    stand_in, kind = replace(SKYPILOT, opened=skypilot_stand_in), SkyPilotCloud
 
-    @classmethod
-    @contextmanager
-    def make_cloud(cls, folder: Path) -> Iterator[Cloud]:
-        prices = until_now(flapping(), time.time())
-        with skypilot_stand_in(folder / "stand-in", prices) as (cls.api, cls.machines, settings):
-            # Start scripts find no agent here, and would end.
-            cls.machines.ignores_shutdown = True
-            yield SkyPilotCloud("run-1", settings, lambda: prices)
-
-    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
-        return Wanted(token, A, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
-
-    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
-        self.api.refusals.launches.append("ResourcesUnavailableError")
-        return self.make_wanted(cloud, token)
-
-    def revoke(self, cloud: Cloud, token: str) -> str:
+    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:
         assert isinstance(cloud, SkyPilotCloud)
-        name = cloud._names.name(token)
-        machine = self.waited(
-            lambda: next((one for one in self.machines.running if one.rented.id == name), None),
-            lambda one: one is not None,
-            "its process",
-        )
-        assert machine is not None
-        self.machines.take(machine, NOTICE_S)
-        return self.machines.metadata_url(machine)
+        return machine.rented.id == cloud._names.name(token)
 
     @contextmanager
     def silenced(self, cloud: Cloud) -> Iterator[None]:  # noqa: ARG002

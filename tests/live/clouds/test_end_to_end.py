@@ -33,11 +33,11 @@ def test_a_sweep_ends_through_refusals_and_a_revocation(rented: Renter) -> None:
     refusals.launches.extend(cloud.refused)
     rented.write(trials=2, steps=STEPS)
     # A policy that keeps a machine until it is taken.
-    controller = rented.start(*rented.words, "--policy", "reactive")
-    eventually(rented.has_saved)
+    rented.start(*rented.words, "--policy", "reactive")
+    rented.wait(rented.has_saved)
     machines.take(machines.running[0], NOTICE_S)
     cloud.expire(api, rented.stand_in)
-    rented.end(controller)
+    rented.end()
     assert machines.running == []
     assert set(refusals.sent) == {*cloud.refused, *cloud.expired} - {""}
     folder = rented.run
@@ -83,7 +83,7 @@ def test_a_sweep_ends_through_refusals_and_a_revocation(rented: Renter) -> None:
 def test_down_finds_what_a_killed_controller_left(rented: Renter) -> None:
     rented.write(trials=2, steps=100_000)
     rented.start(*rented.words, "--policy", "reactive")
-    eventually(lambda: len(rented.machines.running) == 2)
+    rented.wait(lambda: len(rented.machines.running) == 2)
     rented.kill()
     for count in (2, 0):
         code, out, _ = rented.do("down")

@@ -5,30 +5,17 @@ from __future__ import annotations
 import importlib.util
 import math
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.live.sweeps import flapping
-from tests.waiting import eventually
+from tests.live.clouds.renters import EC2, Renter, renter
 
-from ebbtide._utc import HOUR_S
 from ebbtide.jobs.reading import read_sweep
-from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.journal import Journal
-from ebbtide.live.settings import find_run
-from ebbtide.market.billing import billing_preset
-from ebbtide.market.prices import PriceHistory
-from ebbtide.testing.ec2_stand_in.api import StandInApi
-from ebbtide.testing.ec2_stand_in.running import stand_in
 from ebbtide.testing.stand_in.machines import Machine, StandInMachines
-from ebbtide.testing.stand_in.money import billed, until_now
-
-EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 
 # Smaller than the examples, so that each takes a quarter of a minute or so.
 SHORTER = {
@@ -45,16 +32,10 @@ SHORTER = {
 }
 
 
-def quiet() -> PriceHistory:
-    """Two markets that stay as they are, until now."""
-    whole = flapping(hours=2.0)
-    return until_now(whole.window(whole.start_s, whole.start_s + 12 * HOUR_S), time.time())
-
-
 @pytest.fixture
-def ec2(tmp_path: Path) -> Iterator[EC2]:
-    with stand_in(tmp_path / "stand-in", quiet()) as found:
-        yield found
+def ec2(tmp_path: Path) -> Iterator[Renter]:
+    with renter(EC2, tmp_path, sys.executable) as one:
+        yield one
 
 
 @pytest.mark.usefixtures("in_project")
@@ -69,36 +50,28 @@ def test_each_kind_is_here() -> None:
 @pytest.mark.usefixtures("processes", "in_project")
 @pytest.mark.long
 @pytest.mark.parametrize("kind", SHORTER)
-def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: EC2, tmp_path: Path) -> None:
+def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: Renter) -> None:
     if kind == "mpi" and (shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None):
         pytest.skip("Open MPI or mpi4py is not installed")
     if kind == "spark" and (shutil.which("java") is None or importlib.util.find_spec("pyspark") is None):
         pytest.skip("Java or pyspark is not installed")
-    _, machines, settings = ec2
+    machines = ec2.machines
     path, shorter = SHORTER[kind]
-    code = tmp_path / "code"
-    shutil.copytree(Path("examples") / Path(path).parent, code)
+    shutil.copytree(Path("examples") / Path(path).parent, ec2.file.parent)
     content = yaml.safe_load((Path("examples") / path).read_text()) | shorter | {"budget_usd": 1.0}
-    (code / "job.yaml").write_text(yaml.safe_dump(content))
-    what, runs = tmp_path / "ec2.yaml", tmp_path / "runs"
-    what.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
-    words = ("run", code / "job.yaml", "--provider", "ec2", "--machines", what, "--runs", runs)
-    controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
-    try:
-        eventually(lambda: spot(machines) and journal_of(runs) and journal_of(runs).state("figures"), poll_s=0.1)
-        eventually(lambda: has_begun(runs), poll_s=0.1)
-        machines.take(spot(machines)[0], notice_s=20.0)
-        assert controller.wait(600) == 0
-    finally:
-        controller.kill()
-        controller.wait()
+    ec2.file.write_text(yaml.safe_dump(content))
+    ec2.write_machines(ec2.settings)
+    ec2.start(*ec2.words)
+    ec2.wait(lambda: spot(machines) and journal(ec2).state("figures"))
+    ec2.wait(lambda: has_begun(ec2))
+    machines.take(spot(machines)[0], notice_s=20.0)
+    ec2.end()
     assert machines.running == []
-    outcome = journal_of(runs).state("outcome")
+    outcome = journal(ec2).state("outcome")
     assert outcome["finished"]
     assert outcome["failed"] == []
     assert outcome["revocations"] <= 1
-    spent = billed(machines.all.values(), quiet(), billing_preset("ec2-second"))
-    assert outcome["cost_usd"] == pytest.approx(spent, abs=1e-4)
+    assert outcome["cost_usd"] == pytest.approx(ec2.billed_usd(), abs=1e-4)
 
 
 def spot(machines: StandInMachines) -> list[Machine]:
@@ -106,13 +79,13 @@ def spot(machines: StandInMachines) -> list[Machine]:
     return [each for each in machines.running if each.instance.lifecycle == "spot" and math.isinf(each.taken_at_s)]
 
 
-def journal_of(runs: Path) -> Journal:
-    return Journal(find_run(runs, None).journal, read_only=True)
+def journal(ec2: Renter) -> Journal:
+    return Journal(ec2.run.journal, read_only=True)
 
 
-def has_begun(runs: Path) -> bool:
+def has_begun(ec2: Renter) -> bool:
     """Whether the program has reported a step, or a worker works for it."""
-    kept = journal_of(runs).run()
+    kept = journal(ec2).run()
     if kept is None or kept["engine"]["started_s"] is None:
         return False
     (job,), (trial,) = kept["engine"]["jobs"], kept["provider"]["trials"]

@@ -53,10 +53,10 @@ def test_a_program_imports_ebbtide_s_trial_on_a_machine_that_has_nothing(ec2: Re
     # Nothing is installed: the set-up would see it.
     bare = {"setup": [f"! {python} -c 'import ebbtide'", f"! {python} -c 'import boto3'"]}
     ec2.write(settings=ec2.settings.model_copy(update=bare), program=TRIAL, trials=1, steps=1_000)
-    controller = ec2.start(*ec2.words)
-    eventually(ec2.has_saved)
+    ec2.start(*ec2.words)
+    ec2.wait(ec2.has_saved)
     machines.take(machines.running[0], notice_s=30.0)
-    ec2.end(controller)
+    ec2.end()
     (log,) = (ec2.run.path / "logs").iterdir()
     # Its own words, without what is said of it.
     said = " ".join(line for line in log.read_text().splitlines() if not line.startswith("ebbtide:")).split()
@@ -70,10 +70,10 @@ def test_a_program_imports_ebbtide_s_trial_on_a_machine_that_has_nothing(ec2: Re
 def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(ec2: Renter) -> None:
     machines = ec2.machines
     ec2.write(trials=2, steps=100_000)
-    controller = ec2.start(*ec2.words, "--policy", "reactive")
-    eventually(lambda: len(machines.running) == 2)
+    ec2.start(*ec2.words, "--policy", "reactive")
+    ec2.wait(lambda: len(machines.running) == 2)
     assert ec2.do("down")[0] == 0
-    ec2.end(controller, 130)
+    ec2.end(130)
     eventually(lambda: not machines.running)
     # The controller has ended; what it had asked for would be listed, and no other was.
     client = boto3.client("ec2", region_name=next(iter(ec2.settings.regions)))
@@ -91,12 +91,12 @@ def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(ec2: 
 def test_an_end_that_is_refused_is_told_and_does_not_hold_the_run_up(ec2: Renter) -> None:
     api, machines = ec2.api, ec2.machines
     ec2.write(trials=1, steps=100_000)
-    controller = ec2.start(*ec2.words)
-    eventually(lambda: len(machines.running) == 1)
+    ec2.start(*ec2.words)
+    ec2.wait(lambda: len(machines.running) == 1)
     api.refusals.ends = "UnauthorizedOperation"
     machines.ignores_shutdown = True
     assert ec2.do("stop")[0] == 0
-    errors = ec2.end(controller, 1)
+    errors = ec2.end(1)
     name = ec2.run.path.name
     assert f"machine {name}-m0000 still runs and costs: " in errors
     assert "UnauthorizedOperation" in errors

@@ -4,26 +4,24 @@ checkpoint that crosses a region is charged by the bytes that S3 saw."""
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import boto3
 import numpy as np
 import pytest
-import yaml
-from tests.live.sweeps import PROGRAM, sweep, total
-from tests.waiting import LIMIT_S, eventually
+from tests.live.clouds.renters import EC2, Renter, renter
+from tests.live.sweeps import PROGRAM, total
 
 import ebbtide as eb
 from ebbtide._utc import HOUR_S
 from ebbtide.live.clouds.ec2.images import SOURCE_TAG
-from ebbtide.live.clouds.ec2.settings import Ec2Image, Ec2Region, Ec2Settings
+from ebbtide.live.clouds.ec2.settings import Ec2Image, Ec2Region
 from ebbtide.live.journal import Journal
-from ebbtide.live.settings import find_run
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.egress import GIB
 from ebbtide.market.price_series import PriceSeries
@@ -34,7 +32,6 @@ from ebbtide.testing.stand_in.money import billed
 
 pytestmark = pytest.mark.usefixtures("processes")
 
-EC2 = tuple[StandInApi, StandInMachines, Ec2Settings]
 HOME, EUROPE, ASIA = "us-east-1", "eu-west-1", "ap-northeast-1"
 MARKETS = {region: eb.Market("aws", region, f"{region}a", "c3.xlarge") for region in (HOME, EUROPE, ASIA)}
 IMAGE, STEPS = "training of three regions", 3_500
@@ -46,59 +43,48 @@ HEAVY = PROGRAM.replace("step % 20 ==", "step % 150 ==").replace(
 )
 
 
-@pytest.fixture
-def ec2(tmp_path: Path) -> Iterator[EC2]:
+def prices() -> eb.PriceHistory:
     now_s = math.floor(time.time())
     usd = {HOME: 0.030, EUROPE: 0.040, ASIA: 0.045}
-    prices = eb.PriceHistory(
-        {
-            market: PriceSeries(np.array([now_s - 12 * HOUR_S]), np.array([usd[region]]))
-            for region, market in MARKETS.items()
-        },
-        start_s=now_s - 12 * HOUR_S,
-        end_s=now_s,
-    )
-    with stand_in(tmp_path / "stand-in", prices, regions=list(MARKETS)) as found:
-        yield found
+    series = {
+        market: PriceSeries(np.array([now_s - 12 * HOUR_S]), np.array([usd[region]]))
+        for region, market in MARKETS.items()
+    }
+    return eb.PriceHistory(series, start_s=now_s - 12 * HOUR_S, end_s=now_s)
+
+
+@pytest.fixture
+def ec2(tmp_path: Path) -> Iterator[Renter]:
+    cloud = replace(EC2, prices=prices, opened=partial(stand_in, regions=list(MARKETS)))
+    with renter(cloud, tmp_path, sys.executable) as one:
+        yield one
 
 
 @pytest.mark.long
-def test_it_moves_by_price_and_by_force_and_pays_for_what_crosses_regions(ec2: EC2, tmp_path: Path) -> None:
-    api, machines, plain = ec2
+def test_it_moves_by_price_and_by_force_and_pays_for_what_crosses_regions(ec2: Renter) -> None:
+    api, machines = ec2.api, ec2.machines
     home = boto3.client("ec2", region_name=HOME)
     source = home.register_image(Name=IMAGE, RootDeviceName="/dev/sda1")["ImageId"]
-    settings = plain.model_copy(
+    settings = ec2.settings.model_copy(
         update={
             "regions": {region: Ec2Region() for region in MARKETS},
             "image": Ec2Image(name=IMAGE, copy_from=HOME),
             "price_poll_s": 10.0,
         }
     )
-    path, what, runs = tmp_path / "code" / "sweep.yaml", tmp_path / "ec2.yaml", tmp_path / "runs"
-    path.parent.mkdir()
-    options: dict[str, Any] = {"trials": 1, "steps": STEPS, "program": HEAVY, "budget_usd": 1.0}
-    content = sweep(path.parent, **options).model_dump(mode="json", exclude_none=True)
-    content["command"] = "python program.py {checkpoint_dir} {max_steps} {lr}"
-    path.write_text(yaml.safe_dump(content))
-    what.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
-    words = ("run", path, "--provider", "ec2", "--machines", what, "--runs", runs)
-    policy = ("--policy", "deepspotcloud-best-price")
-    controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, (*words, *policy))])
-    try:
-        wait_for(controller, lambda: saved_on(api, machines, HOME) >= 2)
-        # A move for the price: Europe is now the cheapest.
-        api.change_price(MARKETS[HOME], 0.060)
-        wait_for(controller, lambda: saved_on(api, machines, EUROPE) >= 2)
-        # A forced move: the machine is taken, Europe has no other, and then it is too expensive.
-        api.refusals.launches.append("InsufficientInstanceCapacity")
-        (taken,) = [machine for machine in machines.running if region_of(machine) == EUROPE]
-        machines.take(taken, notice_s=40.0)
-        wait_for(controller, lambda: "InsufficientInstanceCapacity" in api.refusals.sent)
-        api.change_price(MARKETS[EUROPE], 0.090)
-        assert controller.wait(600) == 0
-    finally:
-        controller.kill()
-        controller.wait()
+    ec2.write(settings=settings, trials=1, steps=STEPS, program=HEAVY)
+    ec2.start(*ec2.words, "--policy", "deepspotcloud-best-price")
+    ec2.wait(lambda: saved_on(api, machines, HOME) >= 2)
+    # A move for the price: Europe is now the cheapest.
+    api.change_price(MARKETS[HOME], 0.060)
+    ec2.wait(lambda: saved_on(api, machines, EUROPE) >= 2)
+    # A forced move: the machine is taken, Europe has no other, and then it is too expensive.
+    api.refusals.launches.append("InsufficientInstanceCapacity")
+    (taken,) = [machine for machine in machines.running if region_of(machine) == EUROPE]
+    machines.take(taken, notice_s=40.0)
+    ec2.wait(lambda: "InsufficientInstanceCapacity" in api.refusals.sent)
+    api.change_price(MARKETS[EUROPE], 0.090)
+    ec2.end()
     assert machines.running == []
     assert [region_of(machine) for machine in machines.all.values()] == [HOME, EUROPE, ASIA]
     # The image was copied to the two others, and each machine has its region's.
@@ -111,7 +97,7 @@ def test_it_moves_by_price_and_by_force_and_pays_for_what_crosses_regions(ec2: E
     assert len(copied) == 2
     assert SOURCE_TAG in str(copied)
 
-    folder = find_run(runs, None)
+    folder = ec2.run
     journal = Journal(folder.journal, read_only=True)
     outcome, run = journal.state("outcome"), journal.run()
     assert run is not None
@@ -168,11 +154,3 @@ def saved_on(api: StandInApi, machines: StandInMachines, region: str) -> int:
 
 def region_of(machine: Machine) -> str:
     return str(machine.instance.placement.zone[:-1])
-
-
-def wait_for(controller: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
-    def has_come() -> bool:
-        assert controller.poll() is None, "the run has ended"
-        return condition()
-
-    eventually(has_come, limit_s=3 * LIMIT_S, poll_s=0.1)
