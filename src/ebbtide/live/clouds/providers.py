@@ -121,8 +121,6 @@ def with_billing(work: Runnable, provider: str) -> Runnable:
     Raises:
         InputError: Its file names the rule of another cloud.
     """
-    if provider == "ec2":
-        return work
     # What is replayed may be of any cloud.
     own = EACH_CLOUDS if provider not in PROVIDERS or provider == SEVERAL else PROVIDERS[provider].billing
     if work.billing == _DEFAULT_BILLING:

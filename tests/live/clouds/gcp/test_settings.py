@@ -99,3 +99,7 @@ def test_each_provider_charges_as_its_cloud_does(tmp_path: Path) -> None:
     assert with_billing(fixed, "gcp").billing == "per-second"
     with pytest.raises(InputError, match="per-second is not how several charges; leave it out, or write by-cloud"):
         with_billing(fixed, "several")
+    assert with_billing(sweep(tmp_path, billing="ec2-hourly"), "ec2").billing == "ec2-hourly"
+    for other in ("gcp-spot", "azure-spot"):
+        with pytest.raises(InputError, match=f"{other} is not how ec2 charges; leave it out, or write ec2-second"):
+            with_billing(sweep(tmp_path, billing=other), "ec2")
