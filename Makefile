@@ -1,6 +1,6 @@
 # The first CPython of a version that the pinned packages support.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+	$$p -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 # What the demo needs, and everything: a file each that says that it is installed.
 DEMO := .venv/demo-installed
@@ -16,8 +16,9 @@ pip_setting = $$($(BIN)/python -m pip config get global.$(1) 2>/dev/null || true
 # Install this package with some extras: by uv, which takes a tenth of pip's time, or by pip where uv cannot.
 # An environment made by one Python must not be overwritten by another.
 define install_extras
-	@test -n "$(PYTHON)" || { echo "ebbtide needs Python 3.11, 3.12 or 3.13; none is on the PATH" >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -n "$(PYTHON)" || { echo "ebbtide needs Python 3.11, 3.12 or 3.13 with venv (on Debian, python3-venv); none is on the PATH" >&2; exit 1; }
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || \
+	"$$($(PYTHON) -c 'import os, sys; print(os.path.realpath(sys.executable))')" -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv && \
 	UV_FIND_LINKS="$${PIP_FIND_LINKS:-$(call pip_setting,find-links)}" \
 	UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$(call pip_setting,index-url)}" \

@@ -1,7 +1,6 @@
 """`dvc repro` with one Prefect server for all stages: `python -m pipelines.repro [--keep-lock] [STAGE ...]`."""
 
-import os
-import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +10,6 @@ from ebbtide._files import replacing
 from pipelines.stage import run_stage
 
 _LOCK = Path("dvc.lock")
-# DVC's folder of what is of this checkout alone.
-_KEPT = Path(".dvc/tmp/dvc.lock.kept")
 
 
 def main() -> None:
@@ -34,21 +31,16 @@ def main() -> None:
 
 @contextmanager
 def _lock_kept() -> Iterator[None]:
-    """Put `dvc.lock` back at the end; one that an earlier, killed demonstration left there is put back, too."""
-    if not _KEPT.exists() and _LOCK.exists():
-        _copy(_LOCK, _KEPT)
+    """Put `dvc.lock` back at the end, also when this process is asked to end or its terminal is closed."""
+    kept = _LOCK.read_bytes() if _LOCK.exists() else None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
     try:
         yield
     finally:
-        if _KEPT.exists():
-            _copy(_KEPT, _LOCK)
-            os.unlink(_KEPT)
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary:
-        shutil.copyfile(source, temporary)
+        if kept is not None:
+            with replacing(_LOCK) as temporary:
+                temporary.write_bytes(kept)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def postgres(processes: None) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def journal_place(request: pytest.FixtureRequest, tmp_path: Path) -> Places:
+def journal_place(request: pytest.FixtureRequest, tmp_path: Path, processes: None) -> Places:
     """Places of new journals by their names, in a folder or in a database."""
     if request.param == "sqlite":
         return lambda name: tmp_path / f"{name}.sqlite"

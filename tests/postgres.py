@@ -117,7 +117,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             # That user may not be able to enter the environment's folder; libraries are found beside the package.
             for path in package.parent.glob(f"{package.name}*"):
                 if path.suffix != ".dist-info":
-                    shutil.copytree(path, place / path.name)
+                    shutil.copytree(path, place / path.name, ignore=shutil.ignore_patterns("pginstall18"))
             package = place / package.name
         programs = package / "pginstall" / "bin"
         made = [str(programs / "initdb"), "-D", str(place / "data"), "-U", "ebbtide", "-A", "trust", "--no-sync"]

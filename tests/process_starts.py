@@ -51,7 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(_FIXTURE)
             files.add(item.path)
     if name := os.environ.get(FILES_VARIABLE):
-        Path(name).write_text("".join(f"{path}\n" for path in sorted(files)), encoding="utf-8")
+        # Each worker writes the same, and one may be killed meanwhile.
+        temporary = Path(f"{name}-{os.getpid()}")
+        temporary.write_text("".join(f"{path}\n" for path in sorted(files)), encoding="utf-8")
+        temporary.replace(name)
 
 
 def _saw(call: str) -> None:

@@ -1,8 +1,9 @@
 """Tests in two groups, as `make test` and `make long` run them: `python -m tests.run [--long] [PYTEST ARGUMENT ...]`.
 
 Tests that compute come first, one worker a core. Tests that start processes and wait for them (those with the fixture
-`processes`) follow, with more workers. One of these that fails is run once more, alone: if it passes then, it is listed
-in reports/flaky.json. A test that computes is never repeated. The slowest are in reports/slow-tests.json.
+`processes`) follow, with more workers. If at most ten of these fail, they run once more, one at a time: those that pass
+then are listed in reports/flaky.json. A test that computes is never repeated. The slowest are in
+reports/slow-tests.json.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ class Outcome:
     skipped: str
 
 
+@dataclass(frozen=True)
+class Run:
+    """The result of one run of pytest.
+
+    Attributes:
+        outcomes: The outcome of each test that ran.
+        code: Exit code of pytest.
+        all_collected: Whether every test file could be read.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    code: int
+    all_collected: bool
+
+
 def main() -> None:
     """Run both groups; exit code 1 if a test failed for good, another one if pytest itself could not run."""
     arguments = sys.argv[1:]
@@ -55,26 +71,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "files"
         os.environ[FILES_VARIABLE] = str(files)
-        computing, code = run(f"{kind} and not processes", cores, arguments)
+        computing = run(f"{kind} and not processes", cores, arguments)
         del os.environ[FILES_VARIABLE]
         # Collecting all files again takes each worker half a minute.
         all_of_it = not any(Path(word.split("::")[0]).exists() for word in arguments)
         places = files.read_text(encoding="utf-8").splitlines() if all_of_it and files.exists() else []
-    waiting, code_waiting = run(f"{kind} and processes", cores * _WORKERS_A_CORE[kind], [*arguments, *places])
-    failed = [one for one in waiting if one.failure]
+    waiting = run(f"{kind} and processes", cores * _WORKERS_A_CORE[kind], [*arguments, *places])
+    failed = [one for one in waiting.outcomes if one.failure]
     flaky: list[Outcome] = []
-    if code_waiting == _FAILED and 0 < len(failed) <= MOST_REPEATED:
-        print(f"\nonce more, alone: {len(failed)} of the tests that wait for processes", flush=True)
-        again, code_waiting = run("", 0, [one.test for one in failed])
-        passed = {one.test for one in again if not one.failure}
+    code = waiting.code
+    if code == _FAILED and waiting.all_collected and 0 < len(failed) <= MOST_REPEATED:
+        print(f"\nonce more, after the others: {len(failed)} of the tests that wait for processes", flush=True)
+        again = run("", 0, [one.test for one in failed])
+        passed = {one.test for one in again.outcomes if not one.failure and not one.skipped}
         flaky = [one for one in failed if one.test in passed]
-    report([*computing, *waiting], flaky)
-    codes = {code, code_waiting} - {0, _NO_TESTS}
-    sys.exit(max(codes, default=0))
+        code = 0 if len(flaky) == len(failed) else _FAILED
+    report([*computing.outcomes, *waiting.outcomes], flaky)
+    codes = {computing.code, code}
+    sys.exit(_NO_TESTS if codes == {_NO_TESTS} else max(codes - {_NO_TESTS}))
 
 
-def run(marks: str, workers: int, arguments: Sequence[str]) -> tuple[list[Outcome], int]:
-    """One run of pytest: the outcome of each test, and pytest's exit code.
+def run(marks: str, workers: int, arguments: Sequence[str]) -> Run:
+    """Run pytest once.
 
     Args:
         marks: Expression of the tests' markers.
@@ -87,29 +105,32 @@ def run(marks: str, workers: int, arguments: Sequence[str]) -> tuple[list[Outcom
         if workers:
             words += ["--dist", "worksteal"]
         code = subprocess.run([sys.executable, "-m", "pytest", *words], check=False).returncode
-        return list(outcomes(log)), code
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    reports = [json.loads(line) for line in lines]
+    collected = [one for one in reports if one["$report_type"] == "CollectReport"]
+    tests = [one for one in reports if one["$report_type"] == "TestReport"]
+    return Run(
+        outcomes=tuple(outcomes(tests)),
+        code=code,
+        all_collected=all(one["outcome"] != "failed" for one in collected),
+    )
 
 
-def outcomes(log: Path) -> Iterator[Outcome]:
-    """The tests in a file that pytest-reportlog wrote."""
+def outcomes(reports: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+    """The outcome of each test, from what pytest-reportlog wrote of its set-up, call and teardown."""
     found: dict[str, dict[str, Any]] = {}
-    if not log.exists():
-        return
-    for line in log.read_text(encoding="utf-8").splitlines():
-        report = json.loads(line)
-        if report["$report_type"] != "TestReport":
-            continue
+    for report in reports:
         test = found.setdefault(report["nodeid"], {"duration_s": 0.0, "failure": "", "skipped": ""})
         test["duration_s"] += report["duration"]
         if report["outcome"] == "failed" and not test["failure"]:
-            test["failure"] = _last_line(report["longrepr"])
+            test["failure"] = _first_line(report["longrepr"])
         elif report["outcome"] == "skipped" and isinstance(report["longrepr"], list):
             test["skipped"] = str(report["longrepr"][2]).removeprefix("Skipped: ")
     for name, test in found.items():
         yield Outcome(test=name, **test)
 
 
-def _last_line(representation: Any) -> str:
+def _first_line(representation: Any) -> str:
     crash = (representation or {}).get("reprcrash") if isinstance(representation, dict) else None
     text = crash["message"] if crash else str(representation)
     return text.strip().splitlines()[0] if text.strip() else "failed"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 import ebbtide
@@ -82,3 +83,9 @@ def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) 
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert all(process.stdout and process.stdout.readline() == "asks\n" for process in both)
     assert sorted(int(process.communicate()[0]) for process in both) == [0, 1]
+
+
+def test_where_locks_cannot_be_written_it_is_compiled_all_the_same(tmp_path: Path) -> None:
+    function = numba.njit(lambda value: value + 1.0)
+    _compiling._compile_once(function, tmp_path / "not" / "there.lock")
+    assert function(1.0) == 2.0

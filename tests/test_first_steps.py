@@ -10,6 +10,8 @@ import pytest
 
 from tests.first_steps import ROOT, Block, blocks_of, pages, run, summary
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 PAGE = """Text
 
 ```sh

@@ -1,6 +1,6 @@
 """Waiting in tests: for a condition, never for a time, so that a test holds on a slow machine.
 
-`tests/house.py` refuses other sleeps and clocks in tests, benchmarks and programs that tests start aside.
+`tests/house.py` refuses sleeps and clocks elsewhere in tests; benchmarks and programs that tests start may have them.
 """
 
 from __future__ import annotations

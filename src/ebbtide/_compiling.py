@@ -10,6 +10,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -19,6 +20,7 @@ import platformdirs
 
 try:
     from numba import config, njit
+    from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import CPUDispatcher
 except ModuleNotFoundError:
     njit, CPUDispatcher = None, object
@@ -106,12 +108,17 @@ def _compile(function: Any, dispatcher_of: Callable[[Any], Any]) -> Any:
 
 
 def _compile_once(dispatcher: Any, lock: Path) -> None:
-    """Let one process at a time compile a function: another that needs it waits, and loads the machine code."""
+    """Let one process at a time compile a function: another that needs it waits, and loads the machine code.
+
+    Numba's own lock is taken first: functions that call each other would otherwise be locked by two threads in two
+    orders. Where the folder cannot be written, each process compiles for itself.
+    """
     compile_or_load = dispatcher.compile
 
     def locked(signature: Any) -> Any:
-        with lock.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with global_compiler_lock, ExitStack() as held:
+            with suppress(OSError):
+                fcntl.flock(held.enter_context(lock.open("ab")), fcntl.LOCK_EX)
             return compile_or_load(signature)
 
     dispatcher.compile = locked

@@ -25,11 +25,16 @@ def server(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
     command = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", store]
     process = subprocess.Popen(
         [sys.executable, "-m", *command, "--artifacts-destination", str(tmp_path / "artifacts")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=(tmp_path / "log").open("wb"),
+        stderr=subprocess.STDOUT,
     )
+
+    def began() -> bool:
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        return answers(f"{url}/health")
+
     try:
-        eventually(lambda: answers(f"{url}/health"), limit_s=3 * LIMIT_S, poll_s=0.3)
+        eventually(began, limit_s=3 * LIMIT_S, poll_s=0.3)
         yield url
     finally:
         process.terminate()

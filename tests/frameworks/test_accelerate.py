@@ -176,6 +176,7 @@ def test_what_cannot_be_kept_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             epochs(accelerator, [1], 1)
 
 
+@pytest.mark.usefixtures("in_project")
 def test_the_example_resumes_where_an_epoch_has_no_batches_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

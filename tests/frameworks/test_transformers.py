@@ -70,6 +70,7 @@ def train(**options: Any) -> str:
     return digest(model)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("options", "steps"),
     [

@@ -15,7 +15,9 @@ pytest.importorskip("pyspark")
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed")
+@pytest.mark.skipif(
+    shutil.which("java") is None, reason="needs Java: on Debian, the package openjdk-17-jre-headless"
+)
 def test_its_result_is_that_of_an_undisturbed_run_though_workers_are_taken(tmp_path: Path) -> None:
     report = studied(tmp_path, (2, 1), 6, 0.6)
     # Beside other work Spark's driver may give up, and is begun again: `make spark` asks that it is not.

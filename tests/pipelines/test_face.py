@@ -145,7 +145,7 @@ def test_the_schedule_runs_a_night_and_it_goes_well(prefect: str) -> None:
     assert set(nights(prefect)) == {"COMPLETED"}
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: on Debian, the package chromium")
 def test_pages_are_whole_in_a_browser(prefect: str, project: Project, tmp_path: Path) -> None:
     assert CHROMIUM is not None
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable, Iterator
+
 import pytest
-from pipelines.repro import _KEPT, _LOCK, _lock_kept
+from pipelines.repro import _LOCK, _lock_kept
 
 
-def ended_by(error: BaseException | None) -> None:
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def demonstrated(ending: Callable[[], object]) -> None:
     with _lock_kept():
         _LOCK.write_text("of this machine")
-        if error is not None:
-            raise error
+        ending()
 
 
-@pytest.mark.parametrize("error", [None, SystemExit(1), KeyboardInterrupt()])
-def test_it_is_put_back(error: BaseException | None) -> None:
+@pytest.mark.parametrize("ending", [interrupted, lambda: os.kill(os.getpid(), signal.SIGTERM)])
+def test_it_is_put_back_when_the_demonstration_is_ended(ending: Callable[[], object]) -> None:
     _LOCK.write_text("committed")
-    if error is None:
-        ended_by(None)
-    else:
-        with pytest.raises(type(error)):
-            ended_by(error)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        demonstrated(ending)
     assert _LOCK.read_text() == "committed"
-    assert not _KEPT.exists()
 
 
-def test_one_that_a_killed_demonstration_left_is_put_back_by_the_next() -> None:
-    _LOCK.write_text("of this machine")
-    _KEPT.parent.mkdir(parents=True)
-    _KEPT.write_text("committed")
-    ended_by(None)
-    assert (_LOCK.read_text(), _KEPT.exists()) == ("committed", False)
+def test_it_is_put_back_at_the_end() -> None:
+    _LOCK.write_text("committed")
+    demonstrated(lambda: None)
+    assert _LOCK.read_text() == "committed"
 
 
 def test_without_one_the_pipeline_s_stays() -> None:
-    ended_by(None)
+    demonstrated(lambda: None)
     assert _LOCK.read_text() == "of this machine"

@@ -65,6 +65,7 @@ def study_in(folder: Path, **options: Any) -> Any:
     )
 
 
+@pytest.mark.usefixtures("processes")
 def test_trials_are_trained_and_told(tmp_path: Path) -> None:
     trained = trials(tmp_path / "code", {0: 3.0, 1: 1.0, 2: 9.5})
     study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
@@ -95,6 +96,7 @@ class After:
         return False
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_trial_that_is_left_is_gone_on_with(tmp_path: Path) -> None:
     trained = trials(tmp_path / "code", {0: 4.0}, pause_s=0.6)
     pruner = After(2)
@@ -139,6 +141,7 @@ class Always:
         return True
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_trial_that_is_pruned_gives_its_machine_back(tmp_path: Path) -> None:
     trained = trials(tmp_path / "code", {0: 4.0}, pause_s=0.6)
     study = study_in(tmp_path, pruner=Always())
@@ -158,6 +161,7 @@ def test_a_trial_that_cannot_begin_is_told_so(tmp_path: Path) -> None:
     assert [one.state for one in study.trials] == [TrialState.FAIL]
 
 
+@pytest.mark.usefixtures("processes")
 def test_no_trial_begins_beyond_the_budget(tmp_path: Path) -> None:
     trained = trials(tmp_path / "code", {0: 4.0})
     study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())

@@ -40,9 +40,15 @@ def _is_mpi() -> bool:
     """Ask Lightning whether MPI has started this process, if a launcher of MPI has.
 
     Lightning 2.6 initialises MPI to find out, wherever mpi4py is installed. Without a library that works, mpi4py
-    raises `RuntimeError`, where Lightning expects `ImportError`, or MPI aborts the process.
+    raises `RuntimeError`, where Lightning expects `ImportError`, or MPI aborts the process. Slurm sets such a
+    variable without any library.
     """
-    return any(name in os.environ for name in _MPI_VARIABLES) and bool(_detects_mpi())
+    if not any(name in os.environ for name in _MPI_VARIABLES):
+        return False
+    try:
+        return bool(_detects_mpi())
+    except RuntimeError:
+        return False
 
 
 MPIEnvironment.detect = staticmethod(_is_mpi)

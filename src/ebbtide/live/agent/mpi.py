@@ -70,7 +70,13 @@ def _run(arguments: Sequence[str]) -> int:
         with _reports(Path(place)) as reports:
             process = subprocess.Popen(
                 arguments,
-                env={**os.environ, **_settings(hosts, addresses[0]), **reports, **_own_files(place), **_prefix()},
+                env={
+                    **os.environ,
+                    **_settings(hosts, addresses[0]),
+                    **reports,
+                    **_own_files(place),
+                    **_prefix(arguments[0]),
+                },
                 stdin=subprocess.DEVNULL,
                 preexec_fn=_die_with_parent,
             )
@@ -79,10 +85,12 @@ def _run(arguments: Sequence[str]) -> int:
             return _code(process.wait())
 
 
-def _prefix() -> Mapping[str, str]:
+def _prefix(launcher: str) -> Mapping[str, str]:
     """Tell an Open MPI of PyPI, in this Python's environment, where it is: it was built for another place."""
-    place, found = Path(sys.prefix), shutil.which("mpirun")
-    return {"OPAL_PREFIX": str(place)} if found and Path(found).parent == place / "bin" else {}
+    found = shutil.which(launcher)
+    if "OPAL_PREFIX" in os.environ or not found or Path(found).parent != Path(sys.prefix) / "bin":
+        return {}
+    return {"OPAL_PREFIX": sys.prefix}
 
 
 def _own_files(place: str) -> Mapping[str, str]:
@@ -182,7 +190,7 @@ def _do(command: str, connection: socket.socket) -> int:
         # Open MPI wrote the command, for a shell as sshd starts one.
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
-            env={**os.environ, **reports, **_own_files(place), **_prefix()},
+            env={**os.environ, **reports, **_own_files(place), **_prefix("mpirun")},
             stdin=subprocess.DEVNULL,
             preexec_fn=_die_with_parent,
         )

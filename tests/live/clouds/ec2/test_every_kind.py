@@ -52,9 +52,9 @@ def test_each_kind_is_here() -> None:
 @pytest.mark.parametrize("kind", SHORTER)
 def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: Renter) -> None:
     if kind == "mpi" and (shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None):
-        pytest.skip("Open MPI or mpi4py is not installed")
+        pytest.skip("needs Open MPI and mpi4py: run `make install`")
     if kind == "spark" and (shutil.which("java") is None or importlib.util.find_spec("pyspark") is None):
-        pytest.skip("Java or pyspark is not installed")
+        pytest.skip("needs Java: on Debian, the package openjdk-17-jre-headless")
     machines = ec2.machines
     path, shorter = SHORTER[kind]
     shutil.copytree(Path("examples") / Path(path).parent, ec2.file.parent)
