@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.usefixtures("processes")
 
+# Plugins of other packages take each worker seconds.
+_QUICK = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist -p pytest_reportlog.plugin"}
+
 _TESTS = """
 import subprocess, sys
 from pathlib import Path
@@ -49,7 +52,7 @@ def ran(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.run"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **_QUICK, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
