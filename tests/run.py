@@ -103,7 +103,8 @@ def run(marks: str, workers: int, arguments: Sequence[str]) -> Run:
         log = Path(folder) / "log.jsonl"
         words = ["-m", marks, "-n", str(workers), f"--report-log={log}", *arguments]
         if workers:
-            words += ["--dist", "worksteal"]
+            # Tests of the pipeline go on from each other in the order of their file.
+            words += ["--dist", "loadfile" if marks.startswith("long") else "worksteal"]
         code = subprocess.run([sys.executable, "-m", "pytest", *words], check=False).returncode
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     reports = [json.loads(line) for line in lines]

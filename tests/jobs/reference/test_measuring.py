@@ -23,6 +23,7 @@ def test_the_packaged_curves_are_what_training_gives(workload: str, number: int)
     assert dict(measured.hyperparameters) == dict(packaged.hyperparameters)
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.long
 def test_side_by_side_is_one_after_the_other() -> None:
     trials = [("linear-regression", 12), ("linear-regression", 15)]
