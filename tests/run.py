@@ -26,6 +26,8 @@ SLOWEST = 50
 # More failures than this are a defect, or a machine that lacks something: running them again would hide it.
 MOST_REPEATED = 10
 _WORKERS_A_CORE = {"not long": 3, "long": 2}
+# Long tests of the pipeline go on from each other, in the order of their file.
+_DIST = {"not long": "worksteal", "long": "loadfile"}
 # Exit codes of pytest.
 _FAILED, _NO_TESTS = 1, 5
 
@@ -71,12 +73,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "files"
         os.environ[FILES_VARIABLE] = str(files)
-        computing = run(f"{kind} and not processes", cores, arguments)
+        computing = run(f"{kind} and not processes", cores, arguments, _DIST[kind])
         del os.environ[FILES_VARIABLE]
         # Collecting all files again takes each worker half a minute.
         all_of_it = not any(Path(word.split("::")[0]).exists() for word in arguments)
         places = files.read_text(encoding="utf-8").splitlines() if all_of_it and files.exists() else []
-    waiting = run(f"{kind} and processes", cores * _WORKERS_A_CORE[kind], [*arguments, *places])
+    workers = cores * _WORKERS_A_CORE[kind]
+    waiting = run(f"{kind} and processes", workers, [*arguments, *places], _DIST[kind])
     failed = [one for one in waiting.outcomes if one.failure]
     flaky: list[Outcome] = []
     code = waiting.code
@@ -91,20 +94,20 @@ def main() -> None:
     sys.exit(_NO_TESTS if codes == {_NO_TESTS} else max(codes - {_NO_TESTS}))
 
 
-def run(marks: str, workers: int, arguments: Sequence[str]) -> Run:
+def run(marks: str, workers: int, arguments: Sequence[str], dist: str = "") -> Run:
     """Run pytest once.
 
     Args:
         marks: Expression of the tests' markers.
         workers: Number of processes; 0: the tests run in one.
         arguments: Further arguments of pytest.
+        dist: How tests are spread over processes, as pytest-xdist names it.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl"
         words = ["-m", marks, "-n", str(workers), f"--report-log={log}", *arguments]
         if workers:
-            # Tests of the pipeline go on from each other in the order of their file.
-            words += ["--dist", "loadfile" if marks.startswith("long") else "worksteal"]
+            words += ["--dist", dist]
         code = subprocess.run([sys.executable, "-m", "pytest", *words], check=False).returncode
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     reports = [json.loads(line) for line in lines]
