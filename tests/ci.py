@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"
-# Programs that tests use where they find them, with the package of Debian that has each which is wanted at the end.
+# Programs that are hidden from the two commands, and the package of Debian of each that later checks need.
 HIDDEN = ("mpirun", "mpiexec", "java", "initdb", "postgres", "chromium", "chromium-browser", "google-chrome")
 HIDDEN_PLACES = ("JAVA_HOME", "SPARK_HOME")
 PACKAGES = {"java": "openjdk-17-jre-headless", "chromium": "chromium"}
@@ -31,7 +31,7 @@ SIDE_BY_SIDE = (
     {"long": ("make", "long")},
     {
         "parity": ("make", "parity"),
-        "simulate": ("make", "simulate", "RUNS=200"),
+        "simulate": ("make", "simulate", "RUNS=1000"),
         "chaos": ("make", "chaos", "SEEDS=1"),
     },
 )

@@ -15,7 +15,7 @@ from ebbtide.cli.progress import Progress, lasting, progress
 
 
 def tells() -> bool:
-    """Whether a thread that tells of progress runs."""
+    """Look for a running thread that prints progress."""
     return any(thread.name == "progress" for thread in threading.enumerate())
 
 

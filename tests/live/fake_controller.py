@@ -52,7 +52,7 @@ class FakeController:
         self.begin()
 
     def make(self, given: Given) -> AgentTraining | AgentTasks | AgentCluster:
-        """What is tested."""
+        """The object under test."""
         return AgentTraining("run", *given)
 
     def job(self) -> dict[str, Any]:

@@ -309,7 +309,7 @@ def test_a_request_finds_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
 
 
 def states(someone: User) -> list[str]:
-    """What the leases of the newest run are, as its journal has it."""
+    """The leases of the newest run, from its journal."""
     return [lease["state"] for lease in Journal(someone.run.journal).run()["engine"]["leases"]]
 
 

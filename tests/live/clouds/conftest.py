@@ -1,4 +1,4 @@
-"""What tests of clouds share."""
+"""Fixtures of the tests of clouds."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def wait_for(controller: subprocess.Popen[Any], condition: Callable[[], object])
 
 @dataclass(frozen=True)
 class StandIn:
-    """What differs from cloud to cloud.
+    """The differences between clouds, for tests that run on each.
 
     Attributes:
         provider: Its name on the command line.
@@ -208,11 +208,11 @@ class Renter(User):
         return errors
 
     def has_saved(self) -> bool:
-        """Whether a program on a machine has saved."""
+        """Look for a checkpoint of any program on a machine."""
         return any(any((one.folder / "root" / "work").glob("*/checkpoints")) for one in self.machines.running)
 
     def billed_usd(self) -> float:
-        """What the machines cost, by their own record."""
+        """The cost of the machines by the record of their cloud."""
         return billed(self.machines.all.values(), self.prices, billing_preset(self.cloud.charged))
 
 

@@ -136,7 +136,7 @@ class OnStandIn(CloudContract):
         return self.machines.metadata_url(machine)
 
     def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:
-        """Whether a machine was rented with a token."""
+        """Look for a machine that was rented with a token."""
         raise NotImplementedError
 
 
