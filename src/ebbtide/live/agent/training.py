@@ -19,11 +19,11 @@ from ebbtide.live.agent.folders import keep_outputs, outputs_id
 from ebbtide.live.agent.machine import Machine, Program, checkpoints_of
 from ebbtide.live.agent.parts import Part
 from ebbtide.live.agent.program_lines import Heard, is_duration, number_of, step_of
+from ebbtide.live.agent.progress import LogLines
 from ebbtide.live.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
 from ebbtide.live.agent.restoring import Restoration, restored
 from ebbtide.live.agent.starting import start_program
 from ebbtide.live.agent.uploads import Uploaded, Uploads
-from ebbtide.live.agent.watching import LogLines
 from ebbtide.live.agent.work import SavingTimes, Work
 
 _LOGGER = logging.getLogger(__name__)

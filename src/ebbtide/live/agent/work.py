@@ -11,9 +11,9 @@ from pathlib import Path
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder
 from ebbtide.live.agent.machine import Mirrors, Program
+from ebbtide.live.agent.progress import LogLines
 from ebbtide.live.agent.protocol import Ending
 from ebbtide.live.agent.uploads import Uploads
-from ebbtide.live.agent.watching import LogLines
 
 # The slowest of the last few saves counts, and of many steps, since only some steps evaluate the model.
 _REMEMBERED = 3
