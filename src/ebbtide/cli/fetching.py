@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -94,6 +95,10 @@ def _fetch_array(folder: RunFolder, into: Path, number: int) -> None:
         raise InputError(f"the results of run {folder.path.name} cannot be fetched: {error}") from None
     others = f", {found.missing:,} tasks have none yet" if found.missing else ""
     typer.echo(f"{found.done:,} results in {found.folder}, {found.new:,} of them new{others}")
+    for problem in found.problems:
+        typer.echo(problem, err=True)
+    if found.problems:
+        raise typer.Exit(os.EX_IOERR)
 
 
 def _named(outputs: Mapping[str, int]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.errors import MissingObjectError, StorageError
+from ebbtide.live.agent.result_archive import DamagedResultError
 from ebbtide.live.agent.results import TaskResult, TaskResults
 from ebbtide.live.storage import FolderStore
 
@@ -96,21 +99,72 @@ def test_damage_is_told(store: FolderStore, tmp_path: Path) -> None:
         results.result(4)
 
 
-@pytest.mark.parametrize("name", ["../outside", "/tmp/outside"])
-def test_an_archive_that_leads_outside_is_refused(name: str, store: FolderStore, tmp_path: Path) -> None:
-    import hashlib
+def test_links_permissions_times_and_empty_folders_come_back(store: FolderStore, tmp_path: Path) -> None:
+    place = tmp_path / "task"
+    (place / "deep").mkdir(parents=True)
+    (place / "empty").mkdir()
+    model = place / "deep" / "model.pt"
+    model.write_bytes(b"weights")
+    os.link(model, place / "best.pt")
+    (place / "newest").symlink_to("deep/model.pt")
+    (place / "folder").symlink_to(place / "deep")
+    (place / "round").symlink_to("../task/deep/model.pt")
+    (place / "away").symlink_to(tmp_path)
+    model.chmod(0o750)
+    os.utime(model, (1_600_000_000, 1_600_000_000))
+    results = TaskResults(store, "run-000")
+    assert results.keep(RESULT, place)
+    back = tmp_path / "back"
+    results.fetch(results.result(3), back)
+    assert (back / "empty").is_dir()
+    assert (back / "best.pt").read_bytes() == (back / "deep" / "model.pt").read_bytes() == b"weights"
+    links = {path.name: os.readlink(path) for path in back.iterdir() if path.is_symlink()}
+    assert links == {"newest": "deep/model.pt", "folder": "deep", "round": "deep/model.pt"}
+    about = (back / "deep" / "model.pt").stat()
+    assert (about.st_mode & 0o777, about.st_mtime) == (0o750, 1_600_000_000)
 
+
+def archive_of(store: FolderStore, tmp_path: Path, *entries: tarfile.TarInfo) -> TaskResults:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        entry = tarfile.TarInfo(name)
-        entry.size = 2
-        tar.addfile(entry, io.BytesIO(b"no"))
-    (tmp_path / "hostile").write_bytes(buffer.getvalue())
-    store.put_file("results/run-000/files/3/x.tar.gz", tmp_path / "hostile")
+        for entry in entries:
+            tar.addfile(entry, io.BytesIO(b"x" * entry.size))
+    (tmp_path / "archive").write_bytes(buffer.getvalue())
+    store.put_file("results/run-000/files/3/x.tar.gz", tmp_path / "archive")
     values = {**vars(RESULT), "archive": "results/run-000/files/3/x.tar.gz"}
     values |= {"sha256": hashlib.sha256(buffer.getvalue()).hexdigest()}
     store.put_once("results/run-000/done/3", json.dumps(values).encode())
-    results = TaskResults(store, "run-000")
-    with pytest.raises(StorageError, match="no file of a task"):
+    return TaskResults(store, "run-000")
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, to: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size = kind, to, 2 if kind == tarfile.REGTYPE else 0
+    return made
+
+
+def test_an_archive_with_hard_links_of_an_older_version_can_be_read(store: FolderStore, tmp_path: Path) -> None:
+    results = archive_of(store, tmp_path, entry("model.pt"), entry("best.pt", tarfile.LNKTYPE, "model.pt"))
+    results.fetch(results.result(3), tmp_path / "back")
+    assert (tmp_path / "back" / "best.pt").read_bytes() == b"xx"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        (entry("../outside"),),
+        (entry("/tmp/outside"),),
+        (entry("link", tarfile.SYMTYPE, ".."),),
+        (entry("link", tarfile.SYMTYPE, "/tmp"),),
+        (entry("pipe", tarfile.FIFOTYPE),),
+        (entry("best.pt", tarfile.LNKTYPE, "missing"),),
+        (entry("a/b"), entry("one", tarfile.SYMTYPE, "a"), entry("two", tarfile.SYMTYPE, "one/../..")),
+    ],
+)
+def test_an_archive_that_leads_outside_is_refused(
+    hostile: tuple[tarfile.TarInfo, ...], store: FolderStore, tmp_path: Path
+) -> None:
+    results = archive_of(store, tmp_path, *hostile)
+    with pytest.raises(DamagedResultError, match="of task 3"):
         results.fetch(results.result(3), tmp_path / "back")
     assert not (tmp_path / "outside").exists()

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ebbtide.errors import CheckpointError, DamagedCheckpointError, MissingObjectError
 from ebbtide.live.agent.folders import outputs_id
-from ebbtide.live.agent.results import DamagedResultError, TaskResults, plain_result
+from ebbtide.live.agent.result_archive import DamagedResultError
+from ebbtide.live.agent.results import TaskResults, plain_result
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.checkpoints.whole import newest_whole
 from ebbtide.live.storage import ObjectStore

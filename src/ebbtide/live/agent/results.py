@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tarfile
+import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from ebbtide.errors import MissingObjectError, StorageError
+from ebbtide.errors import MissingObjectError
+from ebbtide.live.agent.result_archive import DamagedResultError, pack, unpack
 from ebbtide.live.storage import ObjectStore, numbers_below
+
+_LOGGER = logging.getLogger(__name__)
 
 # Of what a task prints so much is kept, its end; files are for the rest.
 MOST_PRINTED = 64 << 10
-
-
-class DamagedResultError(StorageError):
-    """What is stored of a task's result is not what was stored."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +77,17 @@ class TaskResults:
         """
         if self.has(result.number):
             return None
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         values = asdict(result)
-        if files:
+        if any(folder.iterdir()):
             key = f"{self._files}/{result.number}/{result.machine}-{result.attempt}.tar.gz"
             with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as place:
                 archive = Path(place) / "files.tar.gz"
-                with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-                    for path in files:
-                        tar.add(path, path.relative_to(folder).as_posix(), recursive=False)
-                values |= {"archive": key, "sha256": _sha256(archive), "size_bytes": archive.stat().st_size}
-                self._objects.put_file(key, archive)
+                count, left_out = pack(folder, archive)
+                for each in left_out:
+                    _LOGGER.warning("not kept of the results of task %d: %s", result.number, each)
+                if count:
+                    values |= {"archive": key, "sha256": _sha256(archive), "size_bytes": archive.stat().st_size}
+                    self._objects.put_file(key, archive)
         record = json.dumps(values, sort_keys=True).encode()
         if self._objects.put_once(f"{self._records}/{result.number}", record):
             return TaskResult(**values)
@@ -143,22 +141,7 @@ class TaskResults:
                 ) from None
             if _sha256(archive) != result.sha256:
                 raise DamagedResultError(f"the files of task {result.number} are damaged: another SHA-256")
-            _unpack(archive, into, result.number)
-
-
-def _unpack(archive: Path, into: Path, number: int) -> None:
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            path = PurePosixPath(member.name)
-            source = tar.extractfile(member) if member.isreg() else None
-            if source is None or path.is_absolute() or ".." in path.parts:
-                raise DamagedResultError(
-                    f"the archive of task {number} holds {member.name!r}, which is no file of a task"
-                )
-            target = into / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                shutil.copyfileobj(source, file)
+            unpack(archive, into, result.number)
 
 
 def plain_result(result: TaskResult) -> Mapping[str, Any]:
