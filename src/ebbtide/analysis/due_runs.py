@@ -7,6 +7,7 @@ finds the same folder, and continues the run or reads how it ended; nothing is t
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from typing import Any
 from ebbtide._files import write_text
 from ebbtide._utc import iso
 from ebbtide.analysis.live_tracking import abandon_tracking, begin_tracking, end_tracking, followed
-from ebbtide.errors import InputError
+from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
 from ebbtide.jobs.due import DueJob, due_at_s, read_due_jobs
 from ebbtide.jobs.sweep import Sweep
@@ -27,6 +28,8 @@ from ebbtide.live.run import RunOptions, begin
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import RunFolder
 from ebbtide.market.prices import PriceHistory
+
+_LOGGER = logging.getLogger(__name__)
 
 # In one of these states a run has ended for good: it is not continued by itself.
 ENDED = frozenset({State.FINISHED, State.FAILED, State.GAVE_UP, State.DOWN})
@@ -175,7 +178,11 @@ def bring_to_end(
         run.wait()
     if run.status().state not in ENDED:
         tags = {"ebbtide.job": due.job.name, "ebbtide.due": iso(due.due_s)}
-        begin_tracking(kept, uri, artifacts, tags)
+        try:
+            begin_tracking(kept, uri, artifacts, tags)
+        except CloudError as error:
+            # Nobody is there to start the server: the run matters more.
+            _LOGGER.warning("run %s is not tracked: %s", due.run_id, error)
         try:
             with followed(kept):
                 run.start()

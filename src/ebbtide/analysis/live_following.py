@@ -18,6 +18,7 @@ from ebbtide.analysis.live_series import (
     run_points,
     trial_points,
 )
+from ebbtide.analysis.mlflow_names import allowed_name, untold
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent_state import TrialRecord
 from ebbtide.live.checkpoints.store import CheckpointStore
@@ -51,6 +52,8 @@ class Follower:
         self._journal = journal_of(folder, read_only=True)
         self._stretches: dict[str, int] = {}
         self._has_metric: set[str] = set()
+        # Trials of which the last look was refused.
+        self._tried: set[int] = set()
         self._ours: dict[str, bool] = {}
 
     def look(self, *, is_last: bool = False) -> RunSnapshot | None:
@@ -69,9 +72,14 @@ class Follower:
         now_ms = int(time.time() * 1000)
         for number, trial in enumerate(state["provider"]["trials"]):
             run = self._runs[str(number)]
-            self._log.add(run, trial_points(state, figures, number), clock)
-            self._log_metric(run, number, trial, now_ms, is_last=is_last)
-            self._log_tables(run, state, number, is_last=is_last)
+            # Each look would be refused again: it is said once.
+            is_said = number in self._tried and not is_last
+            self._tried.add(number)
+            with untold(self._settings.run, f"of trial {number}", goes_on=True, is_said=is_said):
+                self._log.add(run, trial_points(state, figures, number), clock)
+                self._log_metric(run, number, trial, now_ms, is_last=is_last)
+                self._log_tables(run, state, number, is_last=is_last)
+                self._tried.discard(number)
         return state
 
     def _clock(self) -> Clock:
@@ -81,9 +89,10 @@ class Follower:
         return Clock(began_s, float(self._settings.options.get("speed", 1.0)))
 
     def _log_metric(self, run: str, number: int, trial: TrialRecord, now_ms: int, *, is_last: bool) -> None:
-        metric = self._work.part_of(number)[0].metric
-        if not metric or not trial["metrics"]:
+        reported = self._work.part_of(number)[0].metric
+        if not reported or not trial["metrics"]:
             return
+        metric = allowed_name(reported)
         if run not in self._has_metric and not is_last:
             # A program that logs to MLflow itself does so at the same moment; by the next look it has.
             self._has_metric.add(run)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,8 +20,9 @@ from mlflow.tracking import MlflowClient
 from ebbtide._utc import HOUR_S
 from ebbtide.analysis.live_following import Follower, trial_id_of
 from ebbtide.analysis.live_series import MetricLog, Point, trial_costs
+from ebbtide.analysis.mlflow_names import allowed_name, allowed_names, is_refusal, renamed, untold, words_of
 from ebbtide.analysis.tracking import parent_tags, tracking
-from ebbtide.errors import DamagedCheckpointError, InputError
+from ebbtide.errors import CloudError, DamagedCheckpointError, EbbtideError, InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction
@@ -32,6 +33,7 @@ from ebbtide.live.handle import KEPT_MODELS
 from ebbtide.live.journal import journal_of
 from ebbtide.live.money import money_of
 from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.snapshots import RunSnapshot
 from ebbtide.live.storage import object_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ _EXPERIMENT = "live runs"
 # A larger checkpoint of the best trial is not copied.
 _MOST_MODEL_BYTES = 200_000_000
 _MOST_TEXT = 5000
+# The most parameters that MLflow accepts at once.
+_AT_ONCE = 100
 
 # Real seconds between looks at a run that is followed, and after its end for the last look to finish.
 _FOLLOWED_EVERY_S, _LAST_LOOK_S = 5.0, 60.0
@@ -58,33 +62,45 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[s
         tags: Further tags of all its MLflow runs, by name.
 
     Raises:
-        InputError: The URI holds a password.
+        InputError: The URI holds a password, or MLflow refuses it.
+        CloudError: MLflow is away.
     """
     _check_uri(uri)
-    journal = journal_of(folder)
-    if journal.state("tracking") is not None:
+    if _kept(folder) is not None:
         resume_tracking(folder)
         return
+    try:
+        _begin(folder, uri, artifacts, dict(tags or {}))
+    except EbbtideError:
+        raise
+    except Exception as error:
+        kind = InputError if is_refusal(error) else CloudError
+        raise kind(
+            f"MLflow cannot be told of the run, so nothing was rented: {words_of(error)}; start its server, or track nothing"
+        ) from error
+
+
+def _begin(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[str, str]) -> None:
     settings = folder.settings
     work = runnable(settings.sweep)
     with tracking(uri, _EXPERIMENT, artifacts) as client:
         home = client.get_experiment_by_name(_EXPERIMENT).experiment_id
         about = {"run": settings.run, "policy": settings.policy, "provider": settings.provider}
-        common = (
-            {f"ebbtide.{name}": value for name, value in about.items()} | _model_tags(folder) | dict(tags or {})
-        )
+        common = {f"ebbtide.{name}": value for name, value in about.items()} | _model_tags(folder) | dict(tags)
         known = _known_runs(client, home, settings.run)
         parent = known.get("") or _created(
             client, home, settings.run, {"ebbtide.kind": "live", **common, **parent_tags()}
         )
-        client.log_batch(parent, params=[Param(key, value) for key, value in _parameters(settings, work).items()])
+        _log_parameters(client, parent, _parameters(settings, work))
         runs = {}
+        names: set[str] = set()
         for number, name in enumerate(work.setting_names):
             trial_id = trial_id_of(settings, number)
             own = {"ebbtide.kind": "trial", "ebbtide.trial": trial_id, "mlflow.parentRunId": parent, **common}
             run = known.get(trial_id) or _created(client, home, name or trial_id, own)
-            values = work.part_of(number)[1].values
-            client.log_batch(run, params=[Param(key, str(value)) for key, value in values.items()])
+            sweep, trial = work.part_of(number)
+            _log_parameters(client, run, trial.values)
+            names |= {*trial.values, *([sweep.metric] if sweep.metric else [])}
             # Checkpoints are too large to copy; their place is enough to find them.
             client.set_tag(run, "ebbtide.checkpoints_at", f"{settings.store}/trials/{trial_id}")
             runs[str(number)] = run
@@ -93,7 +109,16 @@ def begin_tracking(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[s
         for number, run in runs.items()
     }
     kept = {"uri": uri, "artifacts": str(artifacts), "parent": parent, "runs": runs}
-    journal.keep({"tracking": kept, "environment": environment})
+    journal_of(folder).keep({"tracking": kept, "environment": environment})
+    if other := renamed(names):
+        _LOGGER.warning("%s", other)
+
+
+def _log_parameters(client: MlflowClient, run: str, values: Mapping[str, Any]) -> None:
+    names = allowed_names(values)
+    found = [Param(names[key], str(value)) for key, value in values.items()]
+    for first in range(0, len(found), _AT_ONCE):
+        client.log_batch(run, params=found[first : first + _AT_ONCE])
 
 
 def _created(client: MlflowClient, home: str, name: str, tags: Mapping[str, str]) -> str:
@@ -116,11 +141,15 @@ def _model_tags(folder: RunFolder) -> dict[str, str]:
 
 
 def resume_tracking(folder: RunFolder) -> None:
-    """Mark the killed MLflow runs of a resumed live run as running. Does nothing without tracking."""
+    """Mark the killed MLflow runs of a resumed live run as running. Does nothing without tracking, or if MLflow is
+    away, but to warn."""
     kept = _kept(folder)
     if kept is None:
         return
-    with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
+    with (
+        untold(folder.path.name, "of the resumption"),
+        tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client,
+    ):
         for key, value in parent_tags().items():
             client.set_tag(kept["parent"], key, value)
         for run in (kept["parent"], *kept["runs"].values()):
@@ -154,48 +183,63 @@ def followed(folder: RunFolder, every_s: float = _FOLLOWED_EVERY_S) -> Iterator[
 
 
 def _follow(folder: RunFolder, kept: Mapping[str, Any], ended: threading.Event, every_s: float) -> None:
+    follower: Follower | None = None
     has_warned = False
-    with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
-        follower = Follower(folder, kept, MetricLog(client), client)
-        while not ended.wait(every_s):
-            try:
-                follower.look()
-            except Exception as error:
-                if not has_warned:
-                    _LOGGER.warning("MLflow is not told how run %s goes on: %s", folder.path.name, error)
-                has_warned = True
+    while not ended.wait(every_s):
+        try:
+            if follower is None:
+                with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
+                    follower = Follower(folder, kept, MetricLog(client), client)
+            follower.look()
+        except Exception as error:
+            if not has_warned:
+                _LOGGER.warning("MLflow is not told how run %s goes on: %s", folder.path.name, words_of(error))
+            has_warned = True
 
 
 def end_tracking(folder: RunFolder) -> None:
     """Log the trials' metrics, their costs and the best trial, and close the runs. Does nothing without tracking.
 
     Everything comes from the run's journal, so this may be called again, by another process too. A stopped run and
-    its unfinished trials are KILLED; a run with failed trials is FAILED.
+    its unfinished trials are KILLED; a run with failed trials is FAILED. What MLflow refuses, or is not told since
+    it is away, is warned of.
 
     Args:
         folder: Folder of a live run whose controller has ended.
     """
     kept = _kept(folder)
-    journal = journal_of(folder)
-    outcome = journal.state("outcome")
+    outcome = journal_of(folder).state("outcome")
     if kept is None or outcome is None:
         return
-    settings = folder.settings
-    work = runnable(settings.sweep)
-    now_ms = int(time.time() * 1000)
-    with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
-        log = MetricLog(client)
-        state = Follower(folder, kept, log, client).look(is_last=True)
+    with (
+        untold(folder.path.name, "of the end"),
+        tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client,
+    ):
+        _End(folder, kept, outcome, client).tell()
+
+
+class _End:
+    """Tells MLflow how a run ended, each part for itself: what it refuses of one loses none of the others."""
+
+    def __init__(
+        self, folder: RunFolder, kept: Mapping[str, Any], outcome: Mapping[str, Any], client: MlflowClient
+    ) -> None:
+        self._folder, self._kept, self._outcome, self._client = folder, kept, outcome, client
+        self._settings = folder.settings
+        self._work = runnable(self._settings.sweep)
+        self._log, self._now_ms = MetricLog(client), int(time.time() * 1000)
+        self._end_step = max(int(outcome["end_s"] - outcome["start_s"]), 0)
+
+    def tell(self) -> None:
+        state = Follower(self._folder, self._kept, self._log, self._client).look(is_last=True)
         if state is None:
             return
-        trials, jobs = state["provider"]["trials"], state["engine"]["jobs"]
-        end_step = max(int(outcome["end_s"] - outcome["start_s"]), 0)
-        best = None if isinstance(work, JobList) else best_trial(work.direction, trials)
+        trials = state["provider"]["trials"]
+        best = None if isinstance(self._work, JobList) else best_trial(self._work.direction, trials)
         winner = best[0] if best is not None else _only_one(trials)
-        for number, (job, trial, cost_usd) in enumerate(
-            zip(jobs, trials, trial_costs(state, outcome["cost_usd"]), strict=True)
-        ):
-            run = kept["runs"][str(number)]
+        costs = trial_costs(state, self._outcome["cost_usd"])
+        for number, (job, trial, cost_usd) in enumerate(zip(state["engine"]["jobs"], trials, costs, strict=True)):
+            run = self._kept["runs"][str(number)]
             values = {
                 "steps_done": job["steps_done"],
                 "steps_lost": job["steps_lost"],
@@ -203,13 +247,30 @@ def end_tracking(folder: RunFolder) -> None:
                 "moves": max(len({stretch["attempt"] for stretch in trial.get("stretches", ())}) - 1, 0),
                 "cost_usd": cost_usd,
             }
-            log.end(
-                run, [Point(f"ebbtide.{name}", end_step, float(value)) for name, value in values.items()], now_ms
-            )
-            client.set_tag(run, "ebbtide.winner", str(number == winner).lower())
-            client.set_terminated(run, _status(not math.isnan(job["finished_s"]), bool(trial["problem"])))
-        parent = kept["parent"]
-        money = money_of(state, folder.catalogue)
+            with self._part(f"of trial {number}"):
+                self._values(run, {f"ebbtide.{name}": float(value) for name, value in values.items()})
+                self._client.set_tag(run, "ebbtide.winner", str(number == winner).lower())
+            self._client.set_terminated(run, _status(not math.isnan(job["finished_s"]), bool(trial["problem"])))
+        parent = self._kept["parent"]
+        with self._part("of costs and refunds"):
+            self._values(parent, self._whole(state))
+        with self._part("of the best trial"):
+            self._tags(parent, {"ebbtide.ended": self._ended()} | self._best(best) | self._winner(winner))
+        has_failed = any(trial["problem"] for trial in trials)
+        self._client.set_terminated(parent, _status(self._outcome["finished"], has_failed))
+
+    def _part(self, what: str) -> AbstractContextManager[None]:
+        return untold(self._settings.run, what, goes_on=True)
+
+    def _values(self, run: str, values: Mapping[str, float]) -> None:
+        points = [Point(name, self._end_step, value) for name, value in values.items()]
+        self._log.end(run, points, self._now_ms)
+
+    def _tags(self, run: str, tags: Mapping[str, str]) -> None:
+        self._client.log_batch(run, tags=[RunTag(key, text) for key, text in tags.items()])
+
+    def _whole(self, state: RunSnapshot) -> dict[str, float]:
+        outcome, money = self._outcome, money_of(state, self._folder.catalogue)
         whole = {
             "cost_usd": outcome["cost_usd"],
             "on_demand_usd": money.on_demand_usd,
@@ -221,21 +282,28 @@ def end_tracking(folder: RunFolder) -> None:
         }
         if money.saved_share is not None:
             whole["saved_share"] = money.saved_share
-        log.end(parent, [Point(name, end_step, float(value)) for name, value in whole.items()], now_ms)
-        ended = outcome["gave_up"] or ("finished" if outcome["finished"] else "the prices are over")
-        tags = {"ebbtide.ended": ended}
-        if best is not None and not isinstance(work, JobList):
-            log.end(parent, [Point(f"best_{work.metric}", end_step, best[2])], now_ms)
-            tags["ebbtide.best_step"] = str(best[1])
-        if winner is not None:
-            tags |= {
-                "ebbtide.winner": trial_id_of(settings, winner),
-                "ebbtide.winner_run": kept["runs"][str(winner)],
-                "ebbtide.winner_setting": work.setting_names[winner][:_MOST_TEXT],
-            }
-            tags |= _log_model(client, parent, settings, winner, outcome["finished"])
-        client.log_batch(parent, tags=[RunTag(key, text) for key, text in tags.items()])
-        client.set_terminated(parent, _status(outcome["finished"], any(trial["problem"] for trial in trials)))
+        return {name: float(value) for name, value in whole.items()}
+
+    def _ended(self) -> str:
+        outcome = self._outcome
+        return outcome["gave_up"] or ("finished" if outcome["finished"] else "the prices are over")
+
+    def _best(self, best: tuple[int, int, float] | None) -> dict[str, str]:
+        if best is None or isinstance(self._work, JobList):
+            return {}
+        self._values(self._kept["parent"], {allowed_name(f"best_{self._work.metric}"): best[2]})
+        return {"ebbtide.best_step": str(best[1])}
+
+    def _winner(self, winner: int | None) -> dict[str, str]:
+        if winner is None:
+            return {}
+        tags = {
+            "ebbtide.winner": trial_id_of(self._settings, winner),
+            "ebbtide.winner_run": self._kept["runs"][str(winner)],
+            "ebbtide.winner_setting": self._work.setting_names[winner][:_MOST_TEXT],
+        }
+        parent, is_over = self._kept["parent"], self._outcome["finished"]
+        return tags | _log_model(self._client, parent, self._settings, winner, is_over)
 
 
 def abandon_tracking(folder: RunFolder, why: str) -> None:
@@ -243,7 +311,7 @@ def abandon_tracking(folder: RunFolder, why: str) -> None:
     kept = _kept(folder)
     if kept is None:
         return
-    with tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
+    with untold(folder.path.name, "of the end"), tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client:
         for run in (kept["parent"], *kept["runs"].values()):
             if client.get_run(run).info.status == "RUNNING":
                 client.set_terminated(run, "KILLED")
