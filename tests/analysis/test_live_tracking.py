@@ -13,12 +13,12 @@ from mlflow.tracking import MlflowClient
 from tests.live.sweeps import START_S, A, sweep
 from tests.waiting import eventually
 
-from ebbtide.analysis import live_tracking
+from ebbtide.analysis import live_ending, live_tracking
+from ebbtide.analysis.live_ending import best_trial
 from ebbtide.analysis.live_series import trial_costs
 from ebbtide.analysis.live_tracking import (
     abandon_tracking,
     begin_tracking,
-    best_trial,
     end_tracking,
     followed,
     resume_tracking,
@@ -212,14 +212,14 @@ def test_the_winner_s_model_is_an_artifact_if_it_is_small_and_named_if_not(
     writer = CheckpointStore(object_store(live.path / "objects"), "run-1-001").begin_writing("m")
     writer.save(model, 20)
     live.trials[1]["metrics"] = [[5, 0.5]]
-    monkeypatch.setattr(live_tracking, "_MOST_MODEL_BYTES", 999)
+    monkeypatch.setattr(live_ending, "_MOST_MODEL_BYTES", 999)
     live.end(done=3)
     parent, _ = live.runs()
     told = {name: text for name, text in parent.data.tags.items() if name.startswith("ebbtide.winner_")}
     assert told["ebbtide.winner_checkpoint"] == str(live.path / "objects" / "trials" / "run-1-001")
     assert (told["ebbtide.winner_step"], told["ebbtide.winner_bytes"]) == ("20", "1000")
     assert live.client.list_artifacts(parent.info.run_id) == []
-    monkeypatch.setattr(live_tracking, "_MOST_MODEL_BYTES", 1000)
+    monkeypatch.setattr(live_ending, "_MOST_MODEL_BYTES", 1000)
     live.end(done=3)
     assert [file.path for file in live.client.list_artifacts(parent.info.run_id, "winner")] == ["winner/model.pt"]
     loaded = live.client.download_artifacts(parent.info.run_id, "winner/model.pt", str(live.path))

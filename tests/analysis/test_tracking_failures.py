@@ -117,7 +117,7 @@ def test_a_run_whose_tracking_cannot_begin_is_refused_before_anything_is_rented(
     with pytest.raises(InputError, match="nothing was rented"):
         begin_tracking(live.folder, "strange://host/x", live.path / "artifacts")
     go_away(monkeypatch)
-    with pytest.raises(CloudError, match="the server is away; start its server, or track nothing"):
+    with pytest.raises(CloudError, match="the server is away; start it, or track nothing"):
         begin_tracking(live.folder, live.uri, live.path / "artifacts")
 
 

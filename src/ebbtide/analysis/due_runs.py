@@ -180,9 +180,9 @@ def bring_to_end(
         tags = {"ebbtide.job": due.job.name, "ebbtide.due": iso(due.due_s)}
         try:
             begin_tracking(kept, uri, artifacts, tags)
-        except CloudError as error:
+        except CloudError as away:
             # Nobody is there to start the server: the run matters more.
-            _LOGGER.warning("run %s is not tracked: %s", due.run_id, error)
+            _LOGGER.warning("run %s is not tracked: %s", due.run_id, away)
         try:
             with followed(kept):
                 run.start()
