@@ -71,6 +71,11 @@ class Reading:
     inner: tuple[int, int] | None = None
     is_weak: bool = False
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether its epoch is done when it says so, and not before: a bar, which goes to its end."""
+        return self.format in ("tqdm", "ultralytics", "Lightning")
+
 
 def count_of(text: str) -> int:
     """A count as people write it, fractions rounded down."""
@@ -180,6 +185,7 @@ _FORBIDS = re.compile(
     r"|decay|patience|for|first|resum\w*|restor\w*|load\w*|continu\w*|restart\w*)[ _-]*[:=]?\s*$",
     re.I,
 )
+_LONG_AGO = re.compile(r"\b(?:best|earlier|previous|resum|restor|load|continu|restart)", re.I)
 _MEASURED = re.compile(
     rf"(?:loss|acc|err|reward|return|score|lr|learning[ _]rate|ppl|perplex|auc|f1|mse|mae|rmse|iou|bleu|grad|norm|time"
     rf"|sec|elapsed|tok|speed|fps|eta|train|val|eval|mfu|mem|metric)\w*\W{{0,12}}(?:is |was )?{NUMBER}"
@@ -259,7 +265,10 @@ def readings_of(text: str) -> Iterator[Reading]:
 def _of_table(message: str) -> Reading | None:
     for form in FORMATS:
         match = form.pattern.search(message)
-        if match is not None and not _FORBIDS.search(message[: match.start()]):
+        if match is None:
+            continue
+        before = message[: match.start()]
+        if not _FORBIDS.search(before) and not _LONG_AGO.search(before):
             return _reading(form, match)
     return None
 
@@ -330,7 +339,7 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
     rest = rest.lstrip("]) ")
     is_measured = _MEASURED.search(rest) is not None or _LOSS.search(before) is not None
     is_plural = re.search(r"s\W*$", message[match.start() : match.start(1)], re.I) is not None
-    if is_plural and total is None and not is_measured:
+    if is_plural and total is None and _LOSS.search(rest) is None:
         return None
     if not _may_stand(before, is_measured=is_measured):
         return None
@@ -348,13 +357,13 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
 
 def _may_stand(before: str, *, is_measured: bool) -> bool:
     """Whether what stands before a counter lets it be one."""
-    if _FORBIDS.search(before):
+    if _FORBIDS.search(before) or (_LONG_AGO.search(before) and not is_measured):
         return False
     left = before.rstrip(" \t=*#>-–")
     if not left or left[-1] in "|,;([{:>])" or left[-1].isdecimal():
         return True
     if left[-1] in "\"'":
-        return left[:-1].rstrip()[-1:] in ("{", ",", "")
+        return before[-1].isspace() or left[:-1].rstrip()[-1:] in ("{", ",", "")
     word = re.search(r"[A-Za-z]+$", left)
     if word is None:
         return left[-1] in "%}"

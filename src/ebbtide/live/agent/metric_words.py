@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 
@@ -17,6 +16,8 @@ _OURS = re.compile(
 )
 _PAIR = re.compile(rf"(?<![\w.])[\"']?([A-Za-z_][\w@/().%-]{{0,60}})[\"']?\s*[:=]\s*[\"']?{_VALUE}(?![\w])", re.I)
 _CELL = re.compile(r"\s{2,}|\t|,|\s*\|\s*")
+# Scores of boosters, whose names have spaces in them.
+_SCORE = re.compile(rf"\s([A-Za-z][^\t:]*):\s*{_VALUE}")
 # A row of ultralytics has a bar behind it.
 _BAR = re.compile(r":?\s*\d{1,3}%.*$")
 _ROWS = 3
@@ -32,7 +33,7 @@ class MetricWords:
     def __init__(self, name: str) -> None:
         self.name = name
         joined = _SEPARATOR.join(re.escape(part) for part in re.split(_SEPARATOR, name))
-        after = rf"[\"']?\s*(?:[:=|]|\bis\b|\bwas\b|\breached\b|\bof\b)?\s*[\"']?{_VALUE}(?![\w.])"
+        after = rf"[\"']?(?:\s*[:=|]|\s+(?:is|was|reached|of)\b|(?<=[\"'\s])|(?=\s))\s*[\"']?{_VALUE}(?![\w.])"
         before = r"(?<![\w.])" if re.match(r"\w", name) else ""
         self._exact = re.compile(before + joined + after)
         self._any_case = re.compile(before + joined + after, re.I)
@@ -52,25 +53,24 @@ class MetricWords:
 
     def value_of_end(self, text: str) -> float | None:
         """The last value on a line of a name that ends in its name, as `valid-rmse` in `rmse`."""
-        found = [float(match[2]) for match in _PAIR.finditer(text) if _ends_in(match[1], self.name)]
+        found = [float(match[2]) for match in _SCORE.finditer(text) if _ends_in(match[1], self.name)]
         return found[-1] if found else None
 
     def _in_table(self, text: str) -> float | None:
         """Below a line of names, of which it is one, the value in the same place of a line of values."""
         text = _BAR.sub("", text)
-        cells = text.split()
-        wide = [cell for cell in _CELL.split(text.strip(" |")) if cell]
-        for names in (wide, [cell.strip("():") for cell in cells]):
+        cells = [cell for cell in _CELL.split(text.strip(" |")) if cell]
+        tokens = cells if "," in text or "|" in text else text.split()
+        for names in (cells, [token.strip("():") for token in tokens]):
             if len(names) > 2 and self.name in names and not any(map(_is_number, names)):
                 # From the end: names may be of several words, and a row begins with a name or a bar.
                 self._below = len(names) - names.index(self.name), _ROWS
                 return None
-        if self._below is None or len(cells) < 2:
+        if self._below is None or len(tokens) < 2:
             return None
         place, rows = self._below
-        values = [cell for cell in (wide if "," in text or "|" in text else cells) if cell]
-        if len(values) >= place and _is_number(values[-place]):
-            return float(values[-place])
+        if len(tokens) >= place and _is_number(tokens[-place]):
+            return float(tokens[-place])
         self._below = (place, rows - 1) if rows > 1 else None
         return None
 
@@ -87,6 +87,7 @@ def _ends_in(name: str, end: str) -> bool:
 
 def _is_number(cell: str) -> bool:
     try:
-        return not math.isnan(float(cell)) or True
+        float(cell)
     except ValueError:
         return False
+    return True

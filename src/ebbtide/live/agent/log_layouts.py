@@ -1,0 +1,132 @@
+"""Log formats of which one line does not say all: headers with a bar below them, tables, bars that begin anew."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from ebbtide.live.agent.log_formats import Counts, Reading, message_of
+
+_HEADER = re.compile(r"^Epoch:? (?P<epoch>\d+)\s*/\s*(?P<total>\d+)$", re.IGNORECASE)
+_KERAS = re.compile(
+    r"^(?P<inner>\d+)/(?P<inner_total>\d+|Unknown)\s*(?:\[[=>.]+\]|[━╸╺ ]{3,}|- \d+m?s\b|-? ?\d+s \d)"
+)
+_BAR = re.compile(r"\d%\s?\|[^|]*\|\s*(?P<inner>\d+)/(?P<inner_total>\d+)\s*\[")
+_RULE = re.compile(r"[-=*_\s]*$")
+_COUNTERS = {"epoch": "epoch", "iter": "iteration", "iteration": "iteration", "step": "step", "round": "round"}
+_CELL = re.compile(r"[-+]?[\d.]|nan|inf|None|-")
+
+
+@dataclass
+class Headers:
+    """Lines such as `Epoch 3/10`, by which Keras and others announce an epoch, and the bars below them.
+
+    Without bars such a line is taken for one that says what has been done, as other lines are.
+    """
+
+    _header: Reading | None = None
+    _has_bars: bool | None = None
+    _length: int = 0
+    _is_over: bool = False
+
+    def reading_of(self, text: str) -> tuple[bool, Reading | None]:
+        """Whether a line is read here, and what it says with what stands above it."""
+        match = _HEADER.match(message_of(text))
+        if match is not None:
+            header = Reading("words", "epoch", int(match["epoch"]), int(match["total"]))
+            if self._has_bars is False:
+                return True, header
+            self._header, self._is_over = header, False
+            return True, replace(header, format="Keras", counts=Counts.BEGUN) if self._has_bars else None
+        if self._header is None:
+            return False, None
+        keras = _KERAS.match(text)
+        bar = keras or _BAR.search(text)
+        if bar is not None:
+            return self._of_bar(bar, "Keras" if keras else "tqdm")
+        if self._has_bars or _RULE.match(text):
+            return False, None
+        self._has_bars, header, self._header = False, self._header, None
+        return True, header
+
+    def _of_bar(self, bar: re.Match[str], form: str) -> tuple[bool, Reading | None]:
+        assert self._header is not None
+        done, length = int(bar["inner"]), int(bar["inner_total"]) if bar["inner_total"].isdecimal() else 0
+        if self._has_bars and length != self._length:
+            return True, None  # of another length: an evaluation
+        self._has_bars, self._length = True, length
+        # Keras writes the last one again with the metrics of the validation.
+        self._is_over = self._is_over or 0 < length <= done
+        counts = Counts.ORDINAL if self._is_over else Counts.BEGUN
+        return True, replace(self._header, format=form, counts=counts, first=1 if form == "Keras" else None)
+
+
+@dataclass
+class Tables:
+    """Rows below a line of names, of which the first is a counter: fastai, spaCy, scikit-learn, CSV."""
+
+    _name: str = ""
+
+    def reading_of(self, text: str) -> Reading | None:
+        """What a row says; the line of names is remembered."""
+        cells = text.replace(",", " ").replace("|", " ").split()
+        if len(cells) < 2:
+            return None
+        if not any(cell[:1].isdecimal() for cell in cells):
+            if cells[:2] == ["E", "#"]:
+                self._name = "spaCy"
+            elif cells[0].lower() in _COUNTERS and not any("%" in cell for cell in cells):
+                self._name = cells[0].lower()
+            return None
+        if not self._name or not all(map(_CELL.match, cells)):
+            return None
+        number = cells[1] if self._name == "spaCy" else cells[0]
+        if not number.isdecimal():
+            return None
+        if self._name == "spaCy":
+            return Reading("spaCy", "step", int(number), counts=Counts.DONE, is_global=True)
+        return Reading("table", _COUNTERS[self._name], int(number))
+
+
+@dataclass
+class Bars:
+    """Bars without an epoch: one that goes on to the end counts steps, one that begins anew does not.
+
+    Attributes:
+        newest: The bar that was printed last; None: there was none.
+    """
+
+    newest: Reading | None = None
+    _last: dict[str, int] = field(default_factory=dict)
+    _anew: set[str] = field(default_factory=set)
+
+    def is_anew(self, bar: Reading, *, may_go_back: bool) -> bool:
+        """Whether a bar has begun anew, now or before, and so counts something within epochs."""
+        last = self._last.get(bar.unit, bar.number)
+        if bar.number < last and not may_go_back:
+            self._anew.add(bar.unit)
+        self._last[bar.unit] = bar.number
+        if bar.unit not in self._anew:
+            self.newest = bar
+        return bar.unit in self._anew
+
+
+@dataclass
+class EpochEnds:
+    """Tells the last line of an epoch from those within it, where lines come every so many batches."""
+
+    _every: int = 0
+    _before: tuple[int, int] = (-1, 0)
+
+    def is_open(self, reading: Reading) -> bool:
+        """Whether an epoch has begun and is not done."""
+        if reading.counts is Counts.BEGUN:
+            return True
+        if reading.inner is None:
+            return False
+        done, length = reading.inner
+        number, before = self._before
+        if number == reading.number and done > before and not reading.is_exact:
+            self._every = done - before
+        self._before = reading.number, done
+        return done < length and done + self._every <= length
