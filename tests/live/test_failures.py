@@ -97,6 +97,27 @@ def test_a_metric_that_is_never_finite_is_told_as_such(someone: User, line: str)
     assert said in " ".join(out.split())
 
 
+WORDS = """
+import sys, time
+for epoch in range(1, 6):
+    print(f"step {epoch}/150 loss {float(sys.argv[3]) + 1 / epoch}", flush=True)
+    time.sleep(0.05)
+open("model.pt", "w").write(sys.argv[3])
+"""
+
+
+def test_a_sweep_reads_the_words_of_its_programs(someone: User) -> None:
+    someone.write(trials=2, program=WORDS)
+    code, out, err = run(someone)
+    assert code == 0
+    assert "no metric" not in out
+    said = [line for line in err.splitlines() if "progress:" in line]
+    assert len(said) == 1
+    assert "of 150 from `step 1/150 loss" in said[0]
+    log = someone.run.log_of(f"{someone.run.path.name}-001").read_text()
+    assert "ebbtide: progress: step 1 of 150 from `step 1/150 loss" in log
+
+
 def test_a_command_that_is_not_there_is_tried_once_for_all_trials(someone: User) -> None:
     """One that only the machine can find out: a script calls it."""
     someone.write(trials=3)

@@ -22,6 +22,7 @@ from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import CloudGoneError, InputError, JournalAwayError, JournalError
 from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.live import progress_news
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import (
     State,
@@ -179,6 +180,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
     what = f"{len(work.listed)} jobs" if isinstance(work, JobList) else f"{count} trials"
     typer.echo(f"run {run} ({what})" if count > 1 else f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
+    progress_news.show()
     console = PlainConsole()
     interrupts = Interrupts(folder)
     with Live(console=console, refresh_per_second=4, transient=True) as live, interrupts.heeded():

@@ -50,6 +50,14 @@ class TrainingOptions:
         ),
     ] = None
     metric: Annotated[str | None, typer.Option(metavar="NAME", help="Metric that it reports or prints.")] = None
+    progress: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help=r"Regular expression for lines that tell progress: 'it (?P<step>\d+) of (?P<total>\d+)'. "
+            "By default those of common tools are recognised.",
+        ),
+    ] = None
     direction: Annotated[Direction | None, typer.Option(help="Whether to minimize or maximize the metric.")] = None
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="Number of steps; by default the program decides.")
@@ -67,6 +75,7 @@ class TrainingOptions:
             "cpus": self.cpus,
             "memory_gib": self.memory_gib,
             "metric": self.metric,
+            "progress": self.progress,
             "direction": self.direction,
             "steps": self.steps,
             "budget_usd": self.budget,

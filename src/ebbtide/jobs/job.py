@@ -11,11 +11,12 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.jobs.progress_pattern import checked_pattern
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.transfers import Bucket, seconds_per_gb
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -51,6 +52,7 @@ TRAINING_FIELDS = (
     "cpus",
     "memory_gib",
     "checkpoints",
+    "progress",
     "metric",
     "budget_usd",
     "deadline_h",
@@ -234,6 +236,8 @@ class Job(Resources):
         memory_gib: Main memory that its machine has at least, in GiB.
         checkpoints: The folder, relative to the working directory, into which the program writes checkpoints and
             from which it resumes; None: it uses `{checkpoint_dir}` in its command.
+        progress: A regular expression that finds progress in a line that the program prints, by a group `step` and
+            perhaps `total` and `metric`; None: known formats are recognised.
         metric: Name of the metric that the program reports, for tables.
         budget_usd: Most USD that a run of it may spend.
         deadline_h: Hours from its start by which it should be done.
@@ -254,6 +258,7 @@ class Job(Resources):
     bucket: Bucket | None = Field(default=None, examples=[{"cloud": "aws", "region": "us-east-1"}])
     command: str | Annotated[list[str], Field(min_length=1)] | None = None
     checkpoints: str | None = None
+    progress: Annotated[str, Field(min_length=1)] | None = None
     metric: Annotated[str, Field(min_length=1)] | None = None
     budget_usd: PositiveFloat | None = None
     deadline_h: PositiveFloat | None = None
@@ -268,6 +273,11 @@ class Job(Resources):
         if not isinstance(content, dict) or content.get("command") is None:
             return content
         return {"name": name_of(words_of(content["command"])), "steps": UNKNOWN_STEPS} | content
+
+    @field_validator("progress")
+    @classmethod
+    def _is_usable(cls, pattern: str | None) -> str | None:
+        return None if pattern is None else checked_pattern(pattern)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Job:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, Speedup, name_of, words_of
 from ebbtide.jobs.parsing import validated
+from ebbtide.jobs.progress_pattern import checked_pattern
 from ebbtide.jobs.run_terms import RunTerms
 from ebbtide.jobs.sweep import Direction, Sweep
 
@@ -32,6 +33,8 @@ class SingleTraining(RunTerms):
         checkpoint: What saving costs; null: it cannot be checkpointed.
         checkpoints: The folder, relative to where the program runs, into which it writes its checkpoints itself
             and from which it resumes; None: it uses `{checkpoint_dir}`.
+        progress: A regular expression that finds progress in a line that the program prints, by a group `step` and
+            perhaps `total` and `metric`; None: known formats are recognised.
         metric: Name of the metric that it reports.
         direction: Whether a lower or a higher metric is better.
     """
@@ -43,8 +46,16 @@ class SingleTraining(RunTerms):
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
+    progress: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, examples=[r"it (?P<step>\d+) of (?P<total>\d+)"]
+    )
     metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["validation_loss"])
     direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
+
+    @field_validator("progress")
+    @classmethod
+    def _is_usable(cls, pattern: str | None) -> str | None:
+        return None if pattern is None else checked_pattern(pattern)
 
     def sweep(self, file: str | Path | None = None) -> Sweep:
         """The training as a sweep of one trial.

@@ -32,6 +32,7 @@ from ebbtide.jobs.job import (
     check_known,
 )
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.jobs.progress_pattern import checked_pattern
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.transfers import Bucket
@@ -152,6 +153,8 @@ class Sweep(Resources):
         checkpoint: What saving costs; null: trials cannot be checkpointed.
         checkpoints: The folder, relative to where the program runs, into which the program writes its checkpoints
             itself and from which it resumes; None: it uses `{checkpoint_dir}`.
+        progress: A regular expression that finds progress in a line that the program prints, by a group `step` and
+            perhaps `total` and `metric`; None: known formats are recognised.
         bucket: Cloud and region of the storage of checkpoints, to which each is uploaded; None: a checkpoint
             stays in the region of the machine that saved it, and on EC2 the region of its storage is looked up.
         tasks: The values of the tasks of an array, which is one job with a step for each; None: it is none.
@@ -186,6 +189,9 @@ class Sweep(Resources):
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
+    progress: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, examples=[r"it (?P<step>\d+) of (?P<total>\d+)"]
+    )
     bucket: Bucket | None = Field(default=None, examples=[{"cloud": "aws", "region": "us-east-1"}])
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     cpus_per_task: Annotated[int, Field(ge=1)] = 1
@@ -196,6 +202,11 @@ class Sweep(Resources):
     @classmethod
     def _below_the_program(cls, folder: str | None) -> str | None:
         return None if folder is None else checked_folder(folder)
+
+    @field_validator("progress")
+    @classmethod
+    def _is_usable(cls, pattern: str | None) -> str | None:
+        return None if pattern is None else checked_pattern(pattern)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Sweep:

@@ -521,8 +521,8 @@ def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> l
 def _no_metric(metric: str, fields: Sequence[str]) -> str:
     if not fields:
         return (
-            f"metric {metric!r} was never reported: the program prints no line of JSON with numbers, "
-            f'for example {{"step": 120, "{metric}": 0.31}}'
+            f"metric {metric!r} was never reported: the program prints no line of JSON with numbers, and no "
+            f'words such as `step 120 {metric} 0.31`; for example {{"step": 120, "{metric}": 0.31}}'
         )
     if metric in fields:
         return (

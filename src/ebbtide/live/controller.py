@@ -28,6 +28,7 @@ from ebbtide.live.clouds.cloud import Cloud
 from ebbtide.live.journal import Journal, Moment, journal_of
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.price_log import PriceLog
+from ebbtide.live.progress_news import ProgressNews
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
@@ -123,6 +124,7 @@ class Controller:
         # Environment variables of a trial's program, by the trial's number as text.
         self._environment: Mapping[str, Mapping[str, str]] = self._journal.state("environment") or {}
         self._objects = outside.objects
+        self._progress_news = ProgressNews()
         self._provider = AgentProvider(
             cloud,
             self._objects,
@@ -461,12 +463,14 @@ class Controller:
             cwd="" if self._programs.code else self._settings.sweep_folder,
             code=self._programs.code,
             checkpoints=sweep.checkpoints or "",
-            reads_log=not sweep.has_choice and sweep.tasks is None,
+            reads_log=sweep.tasks is None,
+            progress=sweep.progress or "",
             inputs=inputs_of(self._work, progress.job_id, self._settings.run),
         )
 
     def _log(self, trial_id: str, line: str) -> None:
         """Append a line that a program printed to its log; a failure to do so must not stop the run."""
+        self._progress_news.hear(trial_id, line)
         try:
             with self._folder.log_of(trial_id).open("a", encoding="utf-8") as log:
                 log.write(line + "\n")

@@ -96,6 +96,7 @@ class Assignment:
         checkpoints: Path of the program's own checkpoint folder, below the folder that it runs in; empty: it
             writes to the folder that it is given.
         reads_log: Whether progress is read from lines printed for people, if the program reports nothing else.
+        progress: Pattern of the user's for such lines; empty: known formats are recognised.
         attempt: Number of the assignment, counted by the controller; reports carry it, to show what they answer.
         addresses: Addresses of all machines that train it as one, by rank; empty: it trains on one.
         rank: Which of those this machine is, from 0.
@@ -125,6 +126,7 @@ class Assignment:
     code: str = ""
     checkpoints: str = ""
     reads_log: bool = False
+    progress: str = ""
     attempt: int = 0
     addresses: tuple[str, ...] = ()
     rank: int = 0

@@ -180,16 +180,16 @@ _MAY_PRECEDE = frozenset(
     ]
 )
 _FORBIDS = re.compile(
-    r"\b(?:max(?:imum)?|min(?:imum)?|num(?:ber)?(?: of)?|total|warm[- ]?up|every|each|per|save|saving|log|logging|eval"
-    r"|evaluation|validation|accumulation|optimization|gradient|grad|best|last|since|from|after|until|before|next"
+    r"\b(?:max(?:imum)?|min(?:imum)?|num(?:ber)?(?: of)?|total|warm[- ]?up|every|each|per|save|saving|log|logging"
+    r"|eval|evaluation|validation|accumulation|optimization|gradient|grad|best|last|since|from|after|until|before|next"
     r"|decay|patience|for|first|resum\w*|restor\w*|load\w*|continu\w*|restart\w*)[ _-]*[:=]?\s*$",
     re.I,
 )
 _LONG_AGO = re.compile(r"\b(?:best|earlier|previous|resum|restor|load|continu|restart)", re.I)
 _MEASURED = re.compile(
-    rf"(?:loss|acc|err|reward|return|score|lr|learning[ _]rate|ppl|perplex|auc|f1|mse|mae|rmse|iou|bleu|grad|norm|time"
-    rf"|sec|elapsed|tok|speed|fps|eta|train|val|eval|mfu|mem|metric)\w*\W{{0,12}}(?:is |was )?{NUMBER}"
-    rf"|^\s*[:,|]?\s*{NUMBER}\s*(?:$|[,|])",
+    r"(?:loss|acc|err|reward|return|score|lr|learning[ _]rate|ppl|perplex|auc|f1|mse|mae|rmse|iou|bleu|grad|norm"
+    r"|time|sec|elapsed|tok|speed|fps|eta|train|val|eval|mfu|mem|metric)\w*\W{0,12}(?:is |was )?"
+    rf"(?:{NUMBER}|nan|[-+]?inf)|^\s*[:,|]?\s*{NUMBER}\s*(?:$|[,|])",
     re.I,
 )
 _OVER = re.compile(r"\b(?:done|complete[ds]?|finished|ended|took)\b", re.I)

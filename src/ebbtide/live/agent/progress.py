@@ -1,7 +1,7 @@
 """Progress of programs that do not use `ebbtide.trial`, read from what they print for people.
 
-One counter of a program is chosen, and kept; epochs may take over from steps, which may begin anew in each of them.
-What cannot be right is counted and told once, and goes no further.
+One counter of a program is chosen, and kept; epochs may take over from steps, which may begin anew in each of
+them. What cannot be right is counted and told once, and goes no further.
 """
 
 from __future__ import annotations
@@ -85,6 +85,20 @@ class LogLines:
         """What is to be said of what was recognised and refused, each once."""
         news, self._news = self._news, []
         return news
+
+    def silence(self) -> list[str]:
+        """What is to be said if nothing was recognised for a while."""
+        if self.unit:
+            return []
+        if not self.lines:
+            return ["no progress yet: it has printed nothing, or keeps it back where no terminal reads it"]
+        looked_for = (
+            f"none fits the pattern {self.pattern}" if self.pattern else "none is of a format that is known"
+        )
+        return [
+            f"no progress recognised yet in {self.lines:,} lines: {looked_for}; print lines such as "
+            "`step 120/1000 loss 0.31`, or give a pattern of your own with --progress (in a file: progress)"
+        ]
 
     def report_of(self, line: str) -> dict[str, float | int]:
         """What a line reports: `step`, and the metric by its name, as in a line of JSON; empty: nothing."""

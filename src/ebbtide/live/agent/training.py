@@ -19,7 +19,7 @@ from ebbtide.live.agent.folders import keep_outputs, outputs_id
 from ebbtide.live.agent.machine import Machine, Program, checkpoints_of
 from ebbtide.live.agent.parts import Part
 from ebbtide.live.agent.program_lines import Heard, is_duration, number_of, step_of
-from ebbtide.live.agent.progress import LogLines
+from ebbtide.live.agent.progress import LogLines, reported_names
 from ebbtide.live.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
 from ebbtide.live.agent.restoring import Restoration, restored
 from ebbtide.live.agent.starting import start_program
@@ -34,6 +34,8 @@ _NOT_STARTED = (126, 127)
 _TAIL_LINES = 30
 # Without a notice, a program that does not leave is killed after so many times the time that saving needs.
 _PATIENCE = 4.0
+# By then it is said whether progress was recognised.
+_FIRST_MINUTE_S = 60.0
 # After a program's end its output is read for so long at most: a process that it left may hold the output open.
 _LAST_OUTPUT_S = 10.0
 
@@ -88,6 +90,7 @@ class Training:
         folder, now_s = home / f"{assignment.trial_id}-{assignment.attempt}", self._runtime.monotonic_s()
         self._work = Work(assignment, folder / "checkpoints", now_s, saved_s=now_s)
         self._heard = Heard()
+        self._told_by_s = math.inf
         self._runtime.begin(self._restore)
 
     @property
@@ -151,6 +154,10 @@ class Training:
             others: How long saving takes for those beside it, which are saved when it is.
         """
         work = self._work
+        if now_s >= self._told_by_s:
+            self._told_by_s = math.inf
+            if work.is_running and work.log_lines is not None and not work.has_api:
+                self._say(work.log_lines.silence())
         if work.is_running:
             self._save_in_time(now_s, taken_at_s, self.times.needed_beside_s(others))
         elif now_s >= gives_up_s:
@@ -213,7 +220,10 @@ class Training:
             # No such executable, or one that no operating system could be given.
             self._failed_to_start(str(error))
             return
-        work.log_lines = LogLines(self.assignment.metric, work.step) if self.assignment.reads_log else None
+        if self.assignment.reads_log:
+            asked = self.assignment
+            work.log_lines = LogLines(asked.metric, work.step, asked.max_steps, asked.progress)
+            self._told_by_s = self._runtime.monotonic_s() + _FIRST_MINUTE_S
         work.mirror = self._machine.mirror(
             work.process, work.folder, lambda copy: self._put(lambda: self._copied(copy)), self._is_uploading
         )
@@ -239,10 +249,27 @@ class Training:
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
             self._loop.tell(Log(self.assignment.trial_id, line), False)
-            if work.log_lines is not None:
-                self._reported(work.log_lines.report_of(line))
-        else:
+            if work.log_lines is not None and not work.has_api:
+                self._read_words(work.log_lines, line)
+        elif work.log_lines is None or work.has_api or "api" in line:
             self._reported(line)
+        else:
+            self._reported(work.log_lines.checked(line))
+            self._say(work.log_lines.news())
+
+    def _read_words(self, log_lines: LogLines, line: str) -> None:
+        """A line that is printed for people."""
+        found, metric = log_lines.report_of(line), self.assignment.metric
+        # If the metric is never found, the names that there are explain it.
+        is_missing = found and metric and metric not in {*found, *self._heard.names}
+        if is_missing and (names := self._heard.new_names(reported_names(line))):
+            self._loop.tell(Named(*self._work.about, names), False)
+        self._reported(found)
+        self._say(log_lines.news())
+
+    def _say(self, news: Sequence[str]) -> None:
+        for words in news:
+            self._loop.tell(Log(self.assignment.trial_id, f"ebbtide: {words}"), True)
 
     def _reported(self, line: Mapping[str, Any]) -> None:
         """A line of JSON from the program; unknown fields are ignored."""
