@@ -107,7 +107,7 @@ open("model.pt", "w").write(sys.argv[3])
 
 
 def test_a_sweep_reads_the_words_of_its_programs(someone: User) -> None:
-    someone.write(trials=2, program=WORDS)
+    someone.write(trials=2, program=WORDS, steps=150)
     code, out, err = run(someone)
     assert code == 0
     assert "no metric" not in out

@@ -89,6 +89,19 @@ def test_the_counter_that_goes_as_far_as_the_training_is_the_one() -> None:
     assert reader.report_of("loss 0.3") == {"step": 3}
 
 
+def test_a_counter_that_goes_elsewhere_than_the_job_is_explained() -> None:
+    reader = LogLines("loss", most=60)
+    assert [reader.report_of(f"step {number}/150 loss 0.5") for number in (1, 2)] == [{}, {}]
+    (said,) = reader.silence()
+    assert "counts to 150, and the job has 60 steps" in said
+    assert LogLines().silence() == [
+        "no progress yet: it has printed nothing, or keeps it back where no terminal reads it"
+    ]
+    reader = LogLines()
+    reader.report_of("Downloading shards: 3/5")
+    assert "in 1 lines: none is of a format that is known" in reader.silence()[0]
+
+
 def test_a_bar_that_begins_anew_in_each_epoch_is_no_progress() -> None:
     reader = LogLines()
     bar = "100%|███| {}/100 [00:{}<00:00, 5.0it/s, loss=0.3]"

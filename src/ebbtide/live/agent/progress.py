@@ -65,6 +65,7 @@ class LogLines:
     _looks_below: int = 0
     _is_in_box: bool = False
     _is_open: bool = False
+    _misfit: Reading | None = None
     _news: list[str] = field(default_factory=list)
     _headers: Headers = field(default_factory=Headers)
     _tables: Tables = field(default_factory=Tables)
@@ -92,6 +93,11 @@ class LogLines:
             return []
         if not self.lines:
             return ["no progress yet: it has printed nothing, or keeps it back where no terminal reads it"]
+        if self._misfit is not None:
+            return [
+                f"no progress recognised yet: the program counts to {self._misfit.total:,}, and the job has "
+                f"{self.most:,} steps; write how many it counts (steps, in a sweep max_trial_steps)"
+            ]
         looked_for = (
             f"none fits the pattern {self.pattern}" if self.pattern else "none is of a format that is known"
         )
@@ -270,6 +276,7 @@ class LogLines:
             return True
         # From 0 on, some programs name the last one instead of how many there are.
         if self.most and reading.total not in (None, self.most, self.most - 1):
+            self._misfit = self._misfit or reading
             return False
         if (chosen := self._chosen) is not None:
             fits = bool(self.most) and reading.total == self.most != chosen.total

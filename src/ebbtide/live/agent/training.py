@@ -154,10 +154,8 @@ class Training:
             others: How long saving takes for those beside it, which are saved when it is.
         """
         work = self._work
-        if now_s >= self._told_by_s:
-            self._told_by_s = math.inf
-            if work.is_running and work.log_lines is not None and not work.has_api:
-                self._say(work.log_lines.silence())
+        if now_s >= self._told_by_s and work.is_running:
+            self._say_silence()
         if work.is_running:
             self._save_in_time(now_s, taken_at_s, self.times.needed_beside_s(others))
         elif now_s >= gives_up_s:
@@ -244,6 +242,7 @@ class Training:
             return
         if line is None:
             work.output_read = True
+            self._say_silence()
             self._exited()
             self._keep_outputs()
         elif isinstance(line, str):
@@ -266,6 +265,12 @@ class Training:
             self._loop.tell(Named(*self._work.about, names), False)
         self._reported(found)
         self._say(log_lines.news())
+
+    def _say_silence(self) -> None:
+        """Say once, after a minute or at the end, that no progress was recognised."""
+        if self._told_by_s < math.inf and self._work.log_lines is not None and not self._work.has_api:
+            self._say(self._work.log_lines.silence())
+        self._told_by_s = math.inf
 
     def _say(self, news: Sequence[str]) -> None:
         for words in news:
