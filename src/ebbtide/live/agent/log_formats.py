@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # A count as people write it: 1200, 1,200, 1_200, 1.2k.
@@ -208,6 +209,8 @@ _PREFIX = re.compile(
     r"|[\w.-]+ (?=- )|[\w.]+ (?=\| )|[\w./]+\.py:\d+:?|[-|](?=\s))\s*"
 )
 _MOST_PREFIXES = 8
+# Of one word; a line in which it is none so often has no counter.
+_MOST_TRIED = 4
 
 _BAR = re.compile(
     rf"^(?P<label>.*?)(?P<percent>\d{{1,3}})%\s?\|[^|]*\|\s*(?P<step>{COUNT})/(?P<total>{COUNT})\s*"
@@ -316,7 +319,7 @@ def _of_bar(match: re.Match[str]) -> Reading | None:
 
 def _of_words(message: str) -> Iterator[Reading]:
     for unit, pattern in _WORDS:
-        for match in pattern.finditer(message):
+        for match in islice(pattern.finditer(message), _MOST_TRIED):
             found = _of_word(message, unit, match)
             if found is not None:
                 yield found
