@@ -1,16 +1,20 @@
 """The checkpoints of one trial in object storage.
 
-Below `trials/<id>/` are data (`data/<number>-<writer>/<file>`), manifests (`manifests/<number>`), claims of
+Below `trials/<id>/` are data (`data/<number>-<writer>/<part>`), manifests (`manifests/<number>`), claims of
 writers (`writers/<n>`) and notes of checkpoints set aside (`aside/<number>`). Data is written first and the
 manifest last, and never overwritten, so a checkpoint with a manifest is complete, and of two writers of the same
-number one wins.
+number one wins. A manifest names the part that holds the content of each file: parts of earlier checkpoints where
+the content has not changed, and for small files one part together.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Iterator
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +25,26 @@ from ebbtide.errors import (
     StorageError,
     SupersededWriterError,
 )
-from ebbtide.live.checkpoints.manifest import Manifest, StoredFile, checksum_of, is_known, relative_path
+from ebbtide.live.checkpoints.manifest import (
+    Manifest,
+    StoredFile,
+    StoredFolder,
+    StoredLink,
+    checksum_of,
+    is_known,
+    relative_path,
+)
+from ebbtide.live.checkpoints.tree import (
+    Entry,
+    blocks_of,
+    copy_file,
+    extents_of,
+    finish_folders,
+    remove_tree,
+    set_attributes,
+    tree_of,
+    write_extents,
+)
 from ebbtide.live.object_keys import checked_key
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore, numbers_below
@@ -32,6 +55,8 @@ _LOGGER = logging.getLogger(__name__)
 _FILES_AT_A_TIME = 4
 # What was not written to for so long was left by a writer that was killed.
 _LEFT_FOR_S = 60.0
+# Smaller files are stored together: a request for each would take longer than their content.
+_SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
 
 
 class CheckpointStore:
@@ -59,16 +84,16 @@ class CheckpointStore:
         for number in sorted(self.numbers("manifests"), reverse=True):
             if number in aside:
                 continue
-            manifest = self._manifest(number)
+            manifest = self.read(number)
             if manifest is not None:
                 yield manifest
 
     def has(self, number: int) -> bool:
         """Whether the checkpoint of a number is complete, and is not set aside."""
-        return self._manifest(number) is not None and number not in self.numbers("aside")
+        return self.read(number) is not None and number not in self.numbers("aside")
 
-    def _manifest(self, number: int) -> Manifest | None:
-        """A manifest under its own trial and number; None: there is none, or it is damaged or of another."""
+    def read(self, number: int) -> Manifest | None:
+        """The manifest of a checkpoint; None: there is none, or it is damaged or of another trial or number."""
         try:
             found = Manifest.decode(self.objects.get(f"{self.folder}/manifests/{number:08d}"))
         except MissingObjectError:
@@ -117,29 +142,49 @@ class CheckpointStore:
                 manifest.algorithm,
             )
         coming = folder.with_name(f".{folder.name}.coming")
-        shutil.rmtree(coming, ignore_errors=True)
+        remove_tree(coming)
         coming.mkdir(parents=True)
+        by_part: dict[str, list[StoredFile]] = defaultdict(list)
+        for place, file in enumerate(manifest.files):
+            if not file.same_as:
+                by_part[self.part_key(manifest, place)].append(file)
 
-        def take(place: int, file: StoredFile) -> None:
-            path = coming / relative_path(file.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
+        def take(key: str, files: list[StoredFile]) -> None:
             try:
-                self.objects.get_file(self.data_key(manifest.number, manifest.writer, place), path)
+                self._take(key, files, coming)
             except MissingObjectError:
-                raise DamagedCheckpointError(f"{file.path} is missing") from None
-            is_whole = path.stat().st_size == file.size_bytes and (
-                not can_check or checksum_of(path, manifest.algorithm)[1] == file.checksum
-            )
-            if not is_whole:
-                raise DamagedCheckpointError(f"{file.path} is not what was saved")
+                raise DamagedCheckpointError(f"{files[0].path} is missing") from None
+            for file in files:
+                if not _is_whole(file, coming / relative_path(file.path), manifest.algorithm if can_check else ""):
+                    raise DamagedCheckpointError(f"{file.path} is not what was saved")
 
         try:
+            for name in sorted({*(each.path for each in manifest.folders), *_above(manifest)}):
+                (coming / relative_path(name)).mkdir(parents=True, exist_ok=True)
             with self.runtime.pool(_FILES_AT_A_TIME) as pool:
-                list(pool.map(take, range(len(manifest.files)), manifest.files))
-            shutil.rmtree(folder, ignore_errors=True)
+                list(pool.map(take, by_part, by_part.values()))
+            _finish(manifest, coming)
+            remove_tree(folder)
             coming.rename(folder)
         finally:
-            shutil.rmtree(coming, ignore_errors=True)
+            remove_tree(coming)
+
+    def _take(self, key: str, files: list[StoredFile], coming: Path) -> None:
+        """Read the files whose content is in one object."""
+        first = files[0]
+        if len(files) == 1 and not first.offset and first.extents is None:
+            self.objects.get_file(key, coming / relative_path(first.path))
+            # The object may hold the content of others, too, which have changed since.
+            with (coming / relative_path(first.path)).open("r+b") as written:
+                if written.seek(0, 2) > first.size_bytes:
+                    written.truncate(first.size_bytes)
+            return
+        with tempfile.TemporaryDirectory(dir=coming.parent, prefix=".part") as place:
+            part = Path(place) / "part"
+            self.objects.get_file(key, part)
+            for file in files:
+                extents = ((0, file.size_bytes),) if file.extents is None and file.size_bytes else file.extents
+                write_extents(part, coming / relative_path(file.path), extents or (), file.size_bytes, file.offset)
 
     def set_aside(self, number: int, why: str) -> None:
         """Never resume from a checkpoint again, because training fails from it."""
@@ -154,13 +199,15 @@ class CheckpointStore:
         more = folder.with_name(f".{folder.name}.more")
         try:
             self.fetch(manifest, more)
-            for file in manifest.files:
-                path = folder / relative_path(file.path)
-                if not path.exists():
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    (more / relative_path(file.path)).rename(path)
+            found = tree_of(more)
+            for entry in found.entries if found is not None else ():
+                path = folder / entry.path
+                if entry.kind == "folder":
+                    path.mkdir(exist_ok=True)
+                elif not path.exists() and not path.is_symlink():
+                    (more / entry.path).rename(path)
         finally:
-            shutil.rmtree(more, ignore_errors=True)
+            remove_tree(more)
 
     def manifest(self, number: int) -> Manifest:
         """The manifest of a checkpoint.
@@ -168,7 +215,7 @@ class CheckpointStore:
         Raises:
             DamagedCheckpointError: There is none, or it is damaged.
         """
-        found = self._manifest(number)
+        found = self.read(number)
         if found is None:
             raise DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
         return found
@@ -196,8 +243,13 @@ class CheckpointStore:
         return numbers_below(self.objects, f"{self.folder}/{kind}")
 
     def data_key(self, number: int, writer: int, place: int) -> str:
-        """Key of one file of a checkpoint, by its place in the manifest."""
+        """Key of a part by the checkpoint and the writer that stored it, and its place among theirs."""
         return f"{self.folder}/data/{number:08d}-{writer:06d}/{place:06d}"
+
+    def part_key(self, manifest: Manifest, place: int) -> str:
+        """Key of the part that holds the content of a checkpoint's file, by the file's place in the manifest."""
+        part = manifest.files[place].part
+        return f"{self.folder}/data/{part}" if part else self.data_key(manifest.number, manifest.writer, place)
 
 
 class CheckpointWriter:
@@ -208,6 +260,10 @@ class CheckpointWriter:
         writer: Number of this writer, counted from 1.
         attempt: Number of the assignment that checkpoints are saved in.
         machines: Number of machines that train it as one.
+
+    Attributes:
+        kept: Numbers of checkpoints that stay in storage whatever their age.
+        left_out: What the newest checkpoint lacks, and why, by path.
     """
 
     def __init__(self, store: CheckpointStore, writer: int, *, attempt: int = 0, machines: int = 1) -> None:
@@ -215,19 +271,34 @@ class CheckpointWriter:
         self._attempt, self._machines = attempt, machines
         self._objects = store.objects
         self.writer = writer
+        self.kept: frozenset[int] = frozenset()
+        self.left_out: tuple[tuple[str, str], ...] = ()
         self._next = max(store.numbers("manifests"), default=0) + 1
+        self._place = 0
+        # The files of the newest checkpoint by inode, length and time of change, and by content.
+        self._unchanged: dict[tuple[object, ...], StoredFile] = {}
+        self._read: dict[int, Manifest | None] = {}
+        self._contents: dict[tuple[object, ...], StoredFile] = {}
 
     def save(
-        self, folder: Path, step: int, *, only: str = "", keep: int = 2, oldest: int | None = None
+        self,
+        folder: Path,
+        step: int,
+        *,
+        only: str = "",
+        keep: int = 2,
+        oldest: int | None = None,
+        metric: float | None = None,
     ) -> Manifest:
         """Write a folder as the newest checkpoint, and remove those before the newest `keep`.
 
         Args:
-            folder: Folder whose files are written, except hidden ones and those in hidden folders.
+            folder: Folder whose entries are written.
             step: Training step of the checkpoint.
             only: Name of a folder below `folder` to which the checkpoint is limited; empty: all of it.
-            keep: How many complete checkpoints stay in storage.
+            keep: How many complete checkpoints stay in storage, beside those in `kept`.
             oldest: Instead, the number of the oldest one that stays.
+            metric: Value of the trial's metric at that step; None: not known.
 
         Raises:
             SupersededWriterError: Another writer has taken the trial over.
@@ -235,56 +306,152 @@ class CheckpointWriter:
         """
         while True:
             self._check_current()
-            manifest = self._upload(folder, folder / only, step)
+            manifest = replace(self._upload(folder, step, only), metric=metric)
             self._check_current()
             key = f"{self._store.folder}/manifests/{manifest.number:08d}"
             try:
                 is_written = self._objects.put_once(key, manifest.encode())
             except OSError:
                 # It may have been, and then the data of this number must never be written again.
-                self._next += 1
+                self._begin_number(self._next + 1)
                 raise
             if is_written:
                 break
             # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
-            self._next = max(self._store.numbers("manifests")) + 1
-        self._next += 1
+            self._begin_number(max(self._store.numbers("manifests")) + 1)
+        self._begin_number(self._next + 1)
         if oldest is None:
             self._prune(manifest, keep)
         else:
             self._remove_before(oldest)
         return manifest
 
-    def _upload(self, folder: Path, below: Path, step: int) -> Manifest:
+    def _begin_number(self, number: int) -> None:
+        self._next, self._place = number, 0
+
+    def _upload(self, folder: Path, step: int, only: str) -> Manifest:
         """Write all data, which no reader sees before its manifest is written."""
-        found = {path.relative_to(folder): path for path in below.rglob("*") if path.is_file()}
-        whole = sorted(name for name in found if not any(part.startswith(".") for part in name.parts))
-        names, paths = [name.as_posix() for name in whole], [found[name] for name in whole]
-        keys = [self._store.data_key(self._next, self.writer, place) for place in range(len(paths))]
-        with self._store.runtime.pool(_FILES_AT_A_TIME) as pool:
-            # Checksums are computed while files are moved, so that they take no extra time.
-            sums = [pool.submit(checksum_of, path) for path in paths]
-            moved = [pool.submit(self._move, key, path) for key, path in zip(keys, paths, strict=True)]
-            for move in moved:
-                move.result()
-            files = tuple(StoredFile(name, *each.result()) for name, each in zip(names, sums, strict=True))
+        tree = tree_of(folder, only)
+        if tree is None:
+            raise FileNotFoundError(f"{folder / only} is gone, or changed while it was read")
+        self.left_out = tree.left_out
+        found: dict[str, StoredFile] = {}
+        first: dict[tuple[int, int], str] = {}
+        new: list[Entry] = []
+        for entry in tree.of("file"):
+            stored = self._unchanged.get(_identity(entry))
+            if entry.inode in first:
+                found[entry.path] = StoredFile(entry.path, 0, "", same_as=first[entry.inode])
+                continue
+            first[entry.inode] = entry.path
+            if stored is None:
+                new.append(entry)
+            else:
+                found[entry.path] = _as_entry(stored, entry)
+        found |= {file.path: file for file in self._stored(folder, new)}
+        for path, file in found.items():
+            if file.same_as:
+                found[path] = replace(found[file.same_as], path=path, same_as=file.same_as)
+        files = tuple(found[entry.path] for entry in tree.of("file"))
+        # What was stored before this number may be removed with it, as far as no later manifest names it.
+        self._unchanged = {
+            _identity(entry): file for entry, file in zip(tree.of("file"), files, strict=True) if not file.same_as
+        }
+        self._contents = {_content(file): file for file in files if file.content_bytes}
         return Manifest(
-            self._store.trial_id,
-            self._next,
-            self.writer,
-            step,
-            self._store.runtime.epoch_s(),
-            files,
+            trial_id=self._store.trial_id,
+            number=self._next,
+            writer=self.writer,
+            step=step,
+            saved_at_s=self._store.runtime.epoch_s(),
+            files=files,
             attempt=self._attempt,
             machines=self._machines,
+            links=tuple(StoredLink(entry.path, entry.target, entry.mtime_ns) for entry in tree.of("link")),
+            folders=tuple(StoredFolder(entry.path, entry.mode, entry.mtime_ns) for entry in tree.of("folder")),
         )
 
-    def _move(self, key: str, path: Path) -> None:
-        """Store one file, and check its length: an upload may be cut short, and reported as complete."""
+    def _stored(self, folder: Path, entries: list[Entry]) -> list[StoredFile]:
+        """Store the files that have changed, as far as their content is not stored already."""
+        sizes = {file.content_bytes for file in self._contents.values()}
+        small = [entry for entry in entries if entry.size_bytes < _SMALL_BYTES]
+        large = [entry for entry in entries if entry.size_bytes >= _SMALL_BYTES]
+        with self._store.runtime.pool(_FILES_AT_A_TIME) as pool:
+            waiting: list[Future[list[StoredFile]]] = [
+                pool.submit(self._store_together, folder, group, self._new_part()) for group in _groups(small)
+            ]
+            sums: list[tuple[Entry, str, Future[tuple[int, str]], Future[None]]] = []
+            for entry in large:
+                part, path = self._new_part(), folder / entry.path
+                if entry.is_sparse or entry.size_bytes in sizes:
+                    waiting.append(pool.submit(self._store_if_new, folder, entry, part))
+                else:
+                    # The checksum is computed while the file is moved, so that it takes no extra time.
+                    sums.append(
+                        (
+                            entry,
+                            part,
+                            pool.submit(checksum_of, path),
+                            pool.submit(self._move, part, path, entry.path),
+                        )
+                    )
+            found = [file for each in waiting for file in each.result()]
+            for entry, part, total, moved in sums:
+                moved.result()
+                found.append(_as_entry(StoredFile(entry.path, *total.result(), part=part), entry))
+        return found
+
+    def _new_part(self) -> str:
+        self._place += 1
+        return f"{self._next:08d}-{self.writer:06d}/{self._place - 1:06d}"
+
+    def _store_together(self, folder: Path, entries: list[Entry], part: str) -> list[StoredFile]:
+        """Store small files in one part."""
+        found, begins = [], 0
+        with tempfile.TemporaryDirectory(prefix="ebbtide-") as place:
+            together = Path(place) / "together"
+            with together.open("wb") as written:
+                for entry in entries:
+                    size, total = checksum_of(folder / entry.path)
+                    file = _as_entry(StoredFile(entry.path, size, total, part=part, offset=begins), entry)
+                    known = self._contents.get(_content(file))
+                    if known is None:
+                        for block in blocks_of(folder / entry.path):
+                            begins += written.write(block)
+                        if begins != file.offset + size:
+                            raise StorageError(f"{entry.path} changed while it was stored")
+                    found.append(file if known is None else _as_entry(known, entry))
+            if any(file.part == part for file in found):
+                self._move(part, together, entries[0].path if len(entries) == 1 else f"{len(entries)} files")
+        return found
+
+    def _store_if_new(self, folder: Path, entry: Entry, part: str) -> list[StoredFile]:
+        """Store a file in a part of its own, unless its content is stored already."""
+        path = folder / entry.path
+        extents = extents_of(path) if entry.is_sparse else None
+        _, total = checksum_of(path, extents=extents)
+        file = StoredFile(entry.path, entry.size_bytes, total, part=part, extents=extents)
+        known = self._contents.get(_content(file))
+        if known is not None:
+            return [_as_entry(known, entry)]
+        if extents is None:
+            self._move(part, path, entry.path)
+        else:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part") as place:
+                dense = Path(place) / "dense"
+                with dense.open("wb") as written:
+                    for block in blocks_of(path, extents):
+                        written.write(block)
+                self._move(part, dense, entry.path)
+        return [_as_entry(file, entry)]
+
+    def _move(self, part: str, path: Path, what: str) -> None:
+        """Store one part, and check its length: an upload may be cut short, and reported as complete."""
+        key = f"{self._store.folder}/data/{part}"
         self._objects.put_file(key, path)
         stored, wanted = self._objects.size_bytes(key), path.stat().st_size
         if stored != wanted:
-            raise StorageError(f"of {path.name} {stored} of {wanted} bytes are stored")
+            raise StorageError(f"of {what} {stored} of {wanted} bytes are stored")
 
     def _check_current(self) -> None:
         newest = max(self._store.numbers("writers"), default=0)
@@ -310,12 +477,74 @@ class CheckpointWriter:
         self._remove_before(min(manifest.number for manifest in kept))
 
     def _remove_before(self, oldest: int) -> None:
-        """Remove manifests of lower numbers, and then their data."""
-        for number in self._store.numbers("manifests"):
-            if number < oldest:
-                self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")
+        """Remove manifests of lower numbers, and then their data, as far as no other checkpoint has the same."""
+        numbers = self._store.numbers("manifests")
+        gone = {number for number in numbers if number < oldest} - self.kept
+        self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers - gone}
+        parts = {file.part for manifest in self._read.values() if manifest for file in manifest.files}
+        for number in gone:
+            self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")
         prefix = f"{self._store.folder}/data/"
         for key in list(self._objects.keys(prefix)):
-            digits = key.removeprefix(prefix).partition("-")[0]
-            if digits.isdecimal() and int(digits) < oldest:
+            part = key.removeprefix(prefix)
+            digits = part.partition("-")[0]
+            is_old = digits.isdecimal() and int(digits) < oldest and int(digits) not in self.kept
+            if is_old and part not in parts:
                 self._objects.delete(key)
+
+
+def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Small files in groups, each of which is stored as one part."""
+    group: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if group and size + entry.size_bytes > _TOGETHER_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.size_bytes
+    if group:
+        yield group
+
+
+def _identity(entry: Entry) -> tuple[object, ...]:
+    return (*entry.inode, entry.size_bytes, entry.mtime_ns)
+
+
+def _content(file: StoredFile) -> tuple[object, ...]:
+    return file.checksum, file.size_bytes, file.extents
+
+
+def _as_entry(file: StoredFile, entry: Entry) -> StoredFile:
+    """The record of a file whose content is stored already, under the name and with the attributes of another."""
+    return replace(file, path=entry.path, mode=entry.mode, mtime_ns=entry.mtime_ns, same_as="")
+
+
+def _above(manifest: Manifest) -> set[str]:
+    """Folders that files and links are in: manifests of former versions do not name them."""
+    paths = [*(file.path for file in manifest.files), *(link.path for link in manifest.links)]
+    return {path.rpartition("/")[0] for path in paths if "/" in path}
+
+
+def _is_whole(file: StoredFile, path: Path, algorithm: str) -> bool:
+    """Whether a restored file is what was stored; its length alone is compared if no algorithm is given."""
+    if path.stat().st_size != file.size_bytes:
+        return False
+    return not algorithm or checksum_of(path, algorithm, file.extents)[1] == file.checksum
+
+
+def _finish(manifest: Manifest, folder: Path) -> None:
+    """Make the links of a checkpoint, and give everything its permissions and times."""
+    for file in manifest.files:
+        path = folder / relative_path(file.path)
+        if file.same_as:
+            first = folder / relative_path(file.same_as)
+            try:
+                path.hardlink_to(first)
+            except OSError:
+                copy_file(first, path)  # a file system without hard links
+        if file.mtime_ns:
+            set_attributes(path, file.mode, file.mtime_ns)
+    for link in manifest.links:
+        (folder / relative_path(link.path)).symlink_to(link.target)
+    finish_folders(folder, [(each.path, each.mode, each.mtime_ns) for each in manifest.folders])

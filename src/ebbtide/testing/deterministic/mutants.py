@@ -242,7 +242,7 @@ def _a_manifest_is_believed_wherever_it_lies() -> _Broken:
         except (InputError, KeyError):
             return None
 
-    return patch.object(CheckpointStore, "_manifest", manifest)
+    return patch.object(CheckpointStore, "read", manifest)
 
 
 def _every_object_has_a_number() -> _Broken:

@@ -1,0 +1,312 @@
+"""Folders as trees of entries, so that they are copied and put back as they were.
+
+An entry is a file, a symbolic link or a folder, with permissions and time of change. Links are never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_BLOCK_BYTES = 1 << 20
+# The kernel counts the blocks of a file in units of this, whatever those of the file system are.
+_STAT_BLOCK_BYTES = 512
+# Holes of smaller files are not worth a search.
+_LEAST_SPARSE_BYTES = 1 << 16
+_PERMISSIONS = 0o777
+
+# Offset and length, in bytes, of a part of a file that holds data.
+Extent = tuple[int, int]
+
+_SPECIAL = {
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, symbolic link or folder below a folder.
+
+    Attributes:
+        path: Path below the folder, with slashes.
+        kind: `file`, `link` or `folder`.
+        mode: Permissions.
+        mtime_ns: Time of the last change in ns since 1970.
+        size_bytes: Length of a file in bytes, its holes included.
+        inode: Device and number of the inode.
+        target: Where a link leads, as a relative path where that is inside the folder.
+        is_sparse: Whether a file may have holes.
+    """
+
+    path: str
+    kind: str
+    mode: int
+    mtime_ns: int
+    size_bytes: int
+    inode: tuple[int, int]
+    target: str = ""
+    is_sparse: bool = False
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The entries of a folder at one moment.
+
+    Attributes:
+        entries: All entries in order of their paths, each folder before what is in it.
+        left_out: What cannot be stored, and why, by path.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    def of(self, kind: str) -> list[Entry]:
+        """The entries of one kind."""
+        return [entry for entry in self.entries if entry.kind == kind]
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all files together."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+
+def tree_of(folder: Path, only: str = "") -> Tree | None:
+    """List a folder.
+
+    Args:
+        folder: The folder.
+        only: Name of an entry of the folder to which the list is limited; empty: all of it.
+
+    Returns:
+        The tree; None: the folder changed meanwhile, or does not exist.
+    """
+    entries: list[Entry] = []
+    left_out: list[tuple[str, str]] = []
+    try:
+        found = os.scandir(folder) if not only else [_entry_of(folder, only)]
+        _list(folder, "", found, entries, left_out)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Tree(tuple(sorted(entries, key=lambda entry: entry.path.split("/"))), tuple(sorted(left_out)))
+
+
+def _entry_of(folder: Path, name: str) -> os.DirEntry[str]:
+    for entry in os.scandir(folder):
+        if entry.name == name:
+            return entry
+    raise FileNotFoundError(folder / name)
+
+
+def _list(
+    folder: Path,
+    above: str,
+    found: Iterable[os.DirEntry[str]],
+    entries: list[Entry],
+    left_out: list[tuple[str, str]],
+) -> None:
+    for each in found:
+        about, path = each.stat(follow_symlinks=False), f"{above}{each.name}"
+        if stat.S_ISLNK(about.st_mode):
+            kind, target = "link", kept_target(folder, path, os.readlink(each.path))
+        elif stat.S_ISDIR(about.st_mode):
+            kind, target = "folder", ""
+        elif stat.S_ISREG(about.st_mode):
+            kind, target = "file", ""
+        else:
+            what = _SPECIAL.get(stat.S_IFMT(about.st_mode), "neither file, link nor folder")
+            left_out.append((path, f"is {what}, which has no content to store"))
+            continue
+        entries.append(
+            Entry(
+                path=path,
+                kind=kind,
+                mode=about.st_mode & _PERMISSIONS,
+                mtime_ns=about.st_mtime_ns,
+                size_bytes=about.st_size if kind == "file" else 0,
+                inode=(about.st_dev, about.st_ino),
+                target=target,
+                is_sparse=kind == "file"
+                and about.st_size >= _LEAST_SPARSE_BYTES
+                and about.st_blocks * _STAT_BLOCK_BYTES < about.st_size,
+            )
+        )
+        if kind == "folder":
+            _list(folder, f"{path}/", os.scandir(each.path), entries, left_out)
+
+
+def kept_target(folder: Path, path: str, target: str) -> str:
+    """Where a link of a folder leads, such that it leads there in a copy of the folder as well.
+
+    Args:
+        folder: The folder.
+        path: Path of the link below it.
+        target: Target of the link.
+
+    Returns:
+        A relative path, if the target is inside the folder; else the target as it is.
+    """
+    if not os.path.isabs(target):
+        return target
+    root = os.path.realpath(folder)
+    # The program may know the folder by another name.
+    leads_to = os.path.normpath(target)
+    real = os.path.join(os.path.realpath(os.path.dirname(leads_to)), os.path.basename(leads_to))
+    if os.path.realpath(leads_to) == root:
+        real = root
+    if real != root and not real.startswith(root + os.sep):
+        return target
+    return os.path.relpath(real, os.path.dirname(os.path.join(root, path)))
+
+
+def extents_of(path: Path) -> tuple[Extent, ...]:
+    """The parts of a sparse file that hold data, in order; all of it where the file system does not tell."""
+    found = []
+    with path.open("rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        at = 0
+        while at < end:
+            try:
+                begins = os.lseek(file.fileno(), at, os.SEEK_DATA)
+                at = min(os.lseek(file.fileno(), begins, os.SEEK_HOLE), end)
+            except OSError:
+                break  # there is no data any more
+            found.append((begins, at - begins))
+    return tuple(found)
+
+
+def blocks_of(path: Path, extents: Sequence[Extent] | None = None) -> Iterator[bytes]:
+    """The content of a file in blocks.
+
+    Args:
+        path: Path of the file.
+        extents: The parts of it that are read; None: all of it.
+    """
+    with path.open("rb", buffering=0) as file:
+        if extents is None:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+            return
+        for begins, length in extents:
+            file.seek(begins)
+            while length and (block := file.read(min(length, _BLOCK_BYTES))):
+                length -= len(block)
+                yield block
+
+
+def write_extents(source: Path, target: Path, extents: Sequence[Extent], size_bytes: int, begins: int = 0) -> None:
+    """Make a sparse file of what holds data.
+
+    Args:
+        source: File that holds the data of all extents, one after the other.
+        target: File to be made.
+        extents: Where in the new file each of them belongs.
+        size_bytes: Length of the new file.
+        begins: Where in `source` the first of them is.
+    """
+    with source.open("rb") as read, target.open("wb") as written:
+        read.seek(begins)
+        for offset, length in extents:
+            written.seek(offset)
+            while length and (block := read.read(min(length, _BLOCK_BYTES))):
+                written.write(block)
+                length -= len(block)
+        written.truncate(size_bytes)
+
+
+def copy_tree(
+    tree: Tree, folder: Path, into: Path, before: Tree | None = None, copied: Path | None = None
+) -> None:
+    """Copy the entries of a folder into a new one.
+
+    Files that have not changed since an earlier copy are shared with that, so copies must not be written to.
+
+    Args:
+        tree: The entries to be copied.
+        folder: The folder that has them.
+        into: Folder to be made.
+        before: The tree of which an earlier copy was made; None: there is none.
+        copied: The folder of that copy.
+
+    Raises:
+        OSError: An entry has gone meanwhile, or there is no room.
+    """
+    same = {} if before is None or copied is None else {entry.path: entry for entry in before.of("file")}
+    first: dict[tuple[int, int], Path] = {}
+    into.mkdir(parents=True)
+    for entry in tree.entries:
+        source, target = folder / entry.path, into / entry.path
+        if entry.kind == "folder":
+            target.mkdir()
+        elif entry.kind == "link":
+            os.symlink(entry.target, target)
+        elif entry.inode in first:
+            os.link(first[entry.inode], target)
+        else:
+            first[entry.inode] = target
+            earlier = same.get(entry.path)
+            if copied is not None and earlier == entry and (copied / entry.path).is_file():
+                os.link(copied / entry.path, target)
+                continue
+            if entry.is_sparse:
+                _copy_sparse(source, target, entry.size_bytes)
+            else:
+                copy_file(source, target)
+            set_attributes(target, entry.mode, entry.mtime_ns)
+    finish_folders(into, [(entry.path, entry.mode, entry.mtime_ns) for entry in tree.of("folder")])
+
+
+def _copy_sparse(source: Path, target: Path, size_bytes: int) -> None:
+    with source.open("rb") as read, target.open("wb") as written:
+        for offset, length in extents_of(source):
+            read.seek(offset)
+            written.seek(offset)
+            while length and (block := read.read(min(length, _BLOCK_BYTES))):
+                written.write(block)
+                length -= len(block)
+        written.truncate(size_bytes)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file's content within the kernel where possible, which is as fast as `cp`."""
+    try:
+        with source.open("rb") as read, target.open("wb") as written:
+            while os.copy_file_range(read.fileno(), written.fileno(), 64 * _BLOCK_BYTES):
+                pass
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def set_attributes(path: Path, mode: int, mtime_ns: int) -> None:
+    """Give a file or folder its permissions and its time of change."""
+    os.chmod(path, mode)
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def finish_folders(root: Path, folders: Iterable[tuple[str, int, int]]) -> None:
+    """Give folders their permissions and times, once everything is in them.
+
+    Args:
+        root: The folder that they are below.
+        folders: Path, permissions and time of change of each.
+    """
+    for path, mode, mtime_ns in sorted(folders, reverse=True):
+        set_attributes(root / path, mode, mtime_ns)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, if it exists, with all that is in it, folders that may not be written to included."""
+    for root, folders, _ in os.walk(folder):
+        for name in folders:
+            path = os.path.join(root, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
