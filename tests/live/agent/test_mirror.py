@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 from tests.waiting import LIMIT_S, eventually, holds
 
 from ebbtide.live.agent.folders import link_checkpoints, linked_view
-from ebbtide.live.agent.watching import Mirror, held, is_written, signature_of
+from ebbtide.live.agent.open_files import open_for_writing
+from ebbtide.live.agent.watching import Mirror, held
+from ebbtide.live.checkpoints.tree import tree_of
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -220,38 +223,31 @@ def test_one_is_held_for_an_instant_and_goes_on(started: Started, tmp_path: Path
     with held(process.pid) as is_held:
         assert is_held
         eventually(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        before = signature_of(tmp_path / "checkpoints")
-        holds(lambda: signature_of(tmp_path / "checkpoints") == before, duration_s=0.5)
-    eventually(lambda: signature_of(tmp_path / "checkpoints") != before)
+        before = tree_of(tmp_path / "checkpoints")
+        holds(lambda: tree_of(tmp_path / "checkpoints") == before, duration_s=0.5)
+    eventually(lambda: tree_of(tmp_path / "checkpoints") != before)
     process.kill()
     process.wait()
     with held(process.pid) as is_held:
         assert not is_held
 
 
-def test_files_open_for_writing_are_seen_and_those_for_reading_are_not(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "folder")
-    path = tmp_path / "folder" / "model"
-    group = os.getpgid(0)
-    with path.open("w"):
-        assert is_written(tmp_path / "folder", group)
-        assert is_written(tmp_path / "link", group)
-        assert not is_written(tmp_path / "folder", 1)
-    with path.open():
-        assert not is_written(tmp_path / "folder", group)
-
-
-def test_hidden_files_are_under_way(tmp_path: Path) -> None:
-    (tmp_path / ".part").write_text("x")
-    (tmp_path / ".coming").mkdir()
-    (tmp_path / ".coming" / "model").write_text("x")
-    assert signature_of(tmp_path) == ()
-    (tmp_path / "epoch-1").mkdir()
-    (tmp_path / "epoch-1" / "model").write_text("xy")
-    found = signature_of(tmp_path)
-    assert found is not None
-    assert [about[:2] for about in found] == [("epoch-1/model", 2)]
+def test_files_that_any_process_writes_are_seen_and_those_that_are_read_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"x" * 4096)
+    about = path.stat()
+    inode = about.st_dev, about.st_ino
+    other = path.with_name("other")
+    with path.open(), other.open("w"):
+        assert open_for_writing([inode]) == {}
+    with path.open("a"):
+        assert open_for_writing([inode]) == {inode: os.getpid()}
+    with path.open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    # Closed, and still being written through memory, as NumPy's memory maps are.
+    assert open_for_writing([inode]) == {inode: os.getpid()}
+    mapped.close()
+    assert open_for_writing([inode]) == {}
 
 
 @pytest.mark.parametrize("checkpoints", ["ckpt", "out/ckpt", "new/deep/ckpt"])

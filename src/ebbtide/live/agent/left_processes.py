@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
-class _Process:
+class Process:
     """A process as /proc shows it; its id and start time (in ticks since boot) together are never used again."""
 
     pid: int
@@ -39,6 +39,7 @@ class _Process:
     parent: int
     state: str
     threads: int
+    name: str = ""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -54,7 +55,7 @@ class _Process:
         return self.state in ("T", "t", "Z", "X")
 
 
-_Table = dict[int, _Process]
+ProcessTable = dict[int, Process]
 
 
 class LeftProcesses:
@@ -80,7 +81,7 @@ class LeftProcesses:
 
     def remember(self) -> None:
         """Write down which processes there are now, for whoever comes after this agent if it is killed."""
-        table = _table()
+        table = process_table()
         self._note_origins(table)
         found = {
             (each.pid, each.started, each.session)
@@ -125,9 +126,9 @@ class LeftProcesses:
             name: Name of an environment variable that all that it started has.
             value: Value of that variable.
         """
-        self._note_origins(_table())
+        self._note_origins(process_table())
 
-        def found(table: _Table) -> list[_Process]:
+        def found(table: ProcessTable) -> list[Process]:
             own = [
                 each
                 for each in table.values()
@@ -137,7 +138,7 @@ class LeftProcesses:
 
         _end(found)
 
-    def _note_origins(self, table: _Table) -> None:
+    def _note_origins(self, table: ProcessTable) -> None:
         """Note which program started which process, as far as that can be seen now."""
         began = {program: [table[program]] for program in self._programs if program in table}
         for (pid, started), program in self._origins.items():
@@ -167,7 +168,20 @@ def end_program(pid: int) -> None:
 
 def processes_with(name: str, value: str) -> list[int]:
     """Ids of this user's processes that were started with this environment variable; empty without /proc."""
-    return [each.pid for each in _marked(name, value, _table())]
+    return [each.pid for each in _marked(name, value, process_table())]
+
+
+def processes_of(program: int, name: str, value: str, table: ProcessTable) -> list[Process]:
+    """The processes of one program.
+
+    Args:
+        program: Id of the program's first process.
+        name: Name of an environment variable that all that it started has.
+        value: Value of that variable.
+        table: All processes.
+    """
+    own = [each for each in table.values() if each.session == program or each.pid == program]
+    return _with_descendants([*own, *_marked(name, value, table)], table)
 
 
 def kill_processes(name: str, value: str) -> int:
@@ -180,26 +194,26 @@ def kill_processes(name: str, value: str) -> int:
     return _end(lambda table: _marked(name, value, table))
 
 
-def _end(found: Callable[[_Table], Iterable[_Process]]) -> int:
+def _end(found: Callable[[ProcessTable], Iterable[Process]]) -> int:
     """Kill processes and all their descendants; returns how many."""
     killed: set[tuple[int, int]] = set()
     until_s = time.monotonic() + _PATIENCE_S
     while (left := _freeze(found)) and time.monotonic() < until_s:
         for each in left:
-            _signal(each, signal.SIGKILL)
+            signal_process(each, signal.SIGKILL)
             killed.add(each.key)
         time.sleep(_BETWEEN_S)
     return len(killed)
 
 
-def _freeze(found: Callable[[_Table], Iterable[_Process]]) -> list[_Process]:
+def _freeze(found: Callable[[ProcessTable], Iterable[Process]]) -> list[Process]:
     """Stop processes and all their descendants: those that are killed one by one could start others meanwhile, and
     lose the parent by which they are known."""
-    frozen: dict[tuple[int, int], _Process] = {}
+    frozen: dict[tuple[int, int], Process] = {}
     refused: set[tuple[int, int]] = set()
     until_s = time.monotonic() + _FROZEN_WITHIN_S
     while time.monotonic() < until_s:
-        table = _table()
+        table = process_table()
         left = [
             each for each in _with_descendants(found(table), table) if not each.is_dead and each.key not in refused
         ]
@@ -207,7 +221,7 @@ def _freeze(found: Callable[[_Table], Iterable[_Process]]) -> list[_Process]:
         if not new and all(each.is_frozen for each in left):
             break
         for each in new:
-            if _signal(each, signal.SIGSTOP):
+            if signal_process(each, signal.SIGSTOP):
                 frozen[each.key] = each
             else:
                 refused.add(each.key)
@@ -216,7 +230,7 @@ def _freeze(found: Callable[[_Table], Iterable[_Process]]) -> list[_Process]:
     return list(frozen.values())
 
 
-def _signal(process: _Process, number: int) -> bool:
+def signal_process(process: Process, number: int) -> bool:
     """Send a signal to this process, and not to another that got its id since; returns whether it was sent."""
     try:
         handle = os.pidfd_open(process.pid)
@@ -240,14 +254,14 @@ def _signal(process: _Process, number: int) -> bool:
     return True
 
 
-def _adopted(table: _Table) -> list[_Process]:
+def _adopted(table: ProcessTable) -> list[Process]:
     """Children of this process outside its session. Programs begin a session of their own, which nothing that they
     start can leave for this one; what a library started here stays in it."""
     own = os.getsid(0)
     return [each for each in table.values() if each.parent == os.getpid() and each.session != own]
 
 
-def _marked(name: str, value: str, table: _Table) -> list[_Process]:
+def _marked(name: str, value: str, table: ProcessTable) -> list[Process]:
     wanted = f"{name}={value}".encode()
     found = []
     for each in table.values():
@@ -257,7 +271,7 @@ def _marked(name: str, value: str, table: _Table) -> list[_Process]:
     return found
 
 
-def _recorded(record: set[tuple[int, int, int]], table: _Table) -> list[_Process]:
+def _recorded(record: set[tuple[int, int, int]], table: ProcessTable) -> list[Process]:
     """Recorded processes that still run, and the others of their sessions: one that is not empty yet is still the
     session of the program that began it."""
     alive = [
@@ -270,12 +284,12 @@ def _recorded(record: set[tuple[int, int, int]], table: _Table) -> list[_Process
     return alive + [each for each in table.values() if each.session in sessions]
 
 
-def _with_descendants(begin: Iterable[_Process], table: _Table) -> list[_Process]:
+def _with_descendants(begin: Iterable[Process], table: ProcessTable) -> list[Process]:
     """Processes and all their descendants, this process and its ancestors left out, and what they started."""
-    children: dict[int, list[_Process]] = {}
+    children: dict[int, list[Process]] = {}
     for each in table.values():
         children.setdefault(each.parent, []).append(each)
-    found: dict[int, _Process] = {}
+    found: dict[int, Process] = {}
     spared = _ancestry(table)
     waiting = [each for each in begin if each.pid not in spared]
     while waiting:
@@ -286,7 +300,7 @@ def _with_descendants(begin: Iterable[_Process], table: _Table) -> list[_Process
     return list(found.values())
 
 
-def _ancestry(table: _Table) -> set[int]:
+def _ancestry(table: ProcessTable) -> set[int]:
     """Ids of this process and of its ancestors."""
     found, pid = set(), os.getpid()
     while pid > 0 and pid not in found:
@@ -310,18 +324,20 @@ def _boot() -> str:
     return ""
 
 
-def _table() -> _Table:
+def process_table() -> ProcessTable:
     """All processes; empty without /proc."""
     names = (folder.name for folder in _PROC.iterdir()) if _PROC.is_dir() else ()
     found = (_process(int(name)) for name in names if name.isdigit())
     return {each.pid: each for each in found if each is not None}
 
 
-def _process(pid: int) -> _Process | None:
+def _process(pid: int) -> Process | None:
     with contextlib.suppress(OSError, IndexError, ValueError):
         # The program's name, in brackets, may hold any character.
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        rest = text.rpartition(")")[2].split()
+        before, _, after = text.rpartition(")")
+        rest = after.split()
         state, parent, _, session = rest[:4]
-        return _Process(pid, int(rest[19]), int(session), int(parent), state, int(rest[17]))
+        name = before.partition("(")[2]
+        return Process(pid, int(rest[19]), int(session), int(parent), state, int(rest[17]), name)
     return None

@@ -14,6 +14,7 @@ from ebbtide.live.agent.metadata import Notice, notice_reader
 from ebbtide.live.agent.processes import TrainingProcess, program_path
 from ebbtide.live.agent.watching import Mirror
 from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.tree import Tree
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.trial import CHECKPOINT_DIR
@@ -57,6 +58,14 @@ class Mirrors(Protocol):
 
     def ask_to_leave(self) -> None:
         """Ask the program to end, at a moment when it writes nothing, if there is one soon."""
+        ...
+
+    def is_running(self) -> bool:
+        """Whether a process of the program still runs that was asked to end, though its first one has ended."""
+        ...
+
+    def kill_rest(self) -> None:
+        """Note that what still runs of the program is killed: what is being written by then is incomplete."""
         ...
 
     def has_new(self, exit_code: int) -> bool:
@@ -121,7 +130,13 @@ class Machine(Protocol):
         ...
 
     def mirror(
-        self, program: Program, folder: Path, found: Callable[[Path], None], is_busy: Callable[[], bool]
+        self,
+        program: Program,
+        folder: Path,
+        found: Callable[[Path], None],
+        is_busy: Callable[[], bool],
+        say: Callable[[str], None],
+        bad: Sequence[Tree],
     ) -> Mirrors:
         """Watch the checkpoint folder of a program that may not use `ebbtide.trial`.
 
@@ -130,6 +145,8 @@ class Machine(Protocol):
             folder: The folder.
             found: Called, from another thread, with the folder of a complete copy.
             is_busy: Whether an upload is under way, during which no copy is made.
+            say: Called, from another thread, with a line for the program's log.
+            bad: Checkpoints from which training has failed before its first step.
         """
         ...
 
@@ -197,10 +214,17 @@ class ThisMachine:
         return TrainingProcess(arguments, environment, folder, on_line, cores)
 
     def mirror(
-        self, program: Program, folder: Path, found: Callable[[Path], None], is_busy: Callable[[], bool]
+        self,
+        program: Program,
+        folder: Path,
+        found: Callable[[Path], None],
+        is_busy: Callable[[], bool],
+        say: Callable[[str], None],
+        bad: Sequence[Tree],
     ) -> Mirrors:
         """Watch the folder, with copies beside it."""
-        return Mirror(folder, folder.parent / "copies", program.pid, found, is_busy, runtime=self.runtime)
+        copies = folder.parent / "copies"
+        return Mirror(folder, copies, program.pid, found, is_busy, say=say, bad=bad, runtime=self.runtime)
 
     def remember(self) -> None:
         """Write down the processes that there are now."""

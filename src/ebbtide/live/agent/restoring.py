@@ -7,6 +7,7 @@ import math
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from ebbtide.errors import DamagedCheckpointError, StorageError
@@ -16,13 +17,16 @@ from ebbtide.live.agent.gang import restore_parts
 from ebbtide.live.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, checkpoints_of
 from ebbtide.live.checkpoints.manifest import Manifest
-from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
+from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter, stored_tree
+from ebbtide.live.checkpoints.tree import Tree
 
 _LOGGER = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
 # Storage that lacks a checkpoint that it had, or has a damaged input, is asked again for so long at most.
 LACKS_S = 300.0
+# So many of the checkpoints that training failed from are looked at, the newest.
+_MOST_BAD = 8
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Restoration:
         writer: Writes its next checkpoints; None: it cannot be restored.
         manifest: The checkpoint that is now in its folder; None: it starts from the beginning.
         problem: Why it cannot be restored; empty: it is.
+        bad: Checkpoints from which training has failed before its first step.
     """
 
     writer: CheckpointWriter | None
     manifest: Manifest | None = None
     problem: str = ""
+    bad: tuple[Tree, ...] = ()
 
 
 def restored(
@@ -86,7 +92,10 @@ def restored(
                 raise
             writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
             if assignment.resume is None:
-                return Restoration(writer, store.restore(folder))
+                # Until training has gone on from the checkpoint, the one before it stays as well.
+                writer.kept = frozenset(each.number for each in islice(store.manifests(), 2))
+                bad = [found for number in sorted(store.numbers("aside")) if (found := store.read(number))]
+                return Restoration(writer, store.restore(folder), bad=tuple(map(stored_tree, bad[-_MOST_BAD:])))
             return Restoration(writer, restore_parts(machine, assignment.resume, folder))
         except DamagedCheckpointError as error:
             # Which whole checkpoint is resumed from instead is for the controller to say.

@@ -91,6 +91,7 @@ class Training:
         self._work = Work(assignment, folder / "checkpoints", now_s, saved_s=now_s)
         self._heard = Heard()
         self._told_by_s = math.inf
+        self._said: set[str] = set()
         self._runtime.begin(self._restore)
 
     @property
@@ -161,8 +162,10 @@ class Training:
         elif now_s >= gives_up_s:
             _LOGGER.warning("trial %s: what is not stored by now is given up", self.assignment.trial_id)
             self._conclude()
-        elif (work.process is not None or work.asked_to_leave_s is not None) and self._is_quiet(now_s):
-            self._conclude()
+        elif work.process is not None or work.asked_to_leave_s is not None:
+            until_s = min(taken_at_s - self.times.needed_s, self._longest_leaving_s())
+            if self._is_quiet(now_s, until_s):
+                self._conclude()
 
     # How it begins.
 
@@ -223,8 +226,19 @@ class Training:
             work.log_lines = LogLines(asked.metric, work.step, asked.max_steps, asked.progress)
             self._told_by_s = self._runtime.monotonic_s() + _FIRST_MINUTE_S
         work.mirror = self._machine.mirror(
-            work.process, work.folder, lambda copy: self._put(lambda: self._copied(copy)), self._is_uploading
+            work.process,
+            work.folder,
+            lambda copy: self._put(lambda: self._copied(copy)),
+            self._is_uploading,
+            lambda line: self._put(lambda: self._say_once(line)),
+            found.bad,
         )
+
+    def _say_once(self, line: str) -> None:
+        """Add a line to the training's log, unless it is there already."""
+        if line not in self._said:
+            self._said.add(line)
+            self._loop.tell(Log(self.assignment.trial_id, line), True)
 
     # What its program prints and writes.
 
@@ -243,8 +257,8 @@ class Training:
         if line is None:
             work.output_read = True
             self._say_silence()
-            self._exited()
-            self._keep_outputs()
+            if not self._others_run():
+                self._exited()
         elif isinstance(line, str):
             work.tail = [*work.tail, line][-_TAIL_LINES:]
             self._loop.tell(Log(self.assignment.trial_id, line), False)
@@ -290,6 +304,8 @@ class Training:
         step = step_of(line.get("step", line.get("started")))
         if step is not None:
             work.step = max(work.step, step)
+            if step > work.began:
+                work.prove()
             metric, told_s = number_of(line.get(self.assignment.metric)), self._runtime.epoch_s()
             self._loop.tell(Stepped(*work.about, work.step, told_s, step, metric, *work.origin), False)
         if is_duration(step_s := number_of(line.get("step_s"))):
@@ -309,7 +325,18 @@ class Training:
         if "finished" in line:
             work.finished = True
 
+    def _others_run(self) -> bool:
+        """Whether its program still runs, though its first process, such as a shell, has ended at the signal."""
+        work = self._work
+        return work.mirror is not None and work.asked_to_leave_s is not None and work.mirror.is_running()
+
     def _exited(self) -> None:
+        """Its program has ended, and all that it printed is read."""
+        self._work.exit_handled = True
+        self._store_last()
+        self._keep_outputs()
+
+    def _store_last(self) -> None:
         work = self._work
         if work.has_api or work.uploads is None or work.superseded or not _has_files(work.folder):
             return
@@ -340,6 +367,9 @@ class Training:
         work.stored = max(work.stored, found.step)
         stored = found.manifest
         work.stored_number = stored.number
+        work.prove()
+        for path, why in found.left_out:
+            self._say_once(f"ebbtide: {path} is not stored with checkpoints: it {why}")
         written_s, save_s = work.written_at.get(found.step, (math.nan, math.nan))
         # Those of earlier steps were dropped for this one.
         work.written_at = {step: at for step, at in work.written_at.items() if step > found.step}
@@ -385,12 +415,28 @@ class Training:
         elif now_s - work.saved_s >= self.times.interval_s(self.assignment.mttr_s / self.assignment.machines):
             self.ask_to_save()
 
-    def _is_quiet(self, now_s: float) -> bool:
-        """Whether nothing is under way: all output is read, and no upload runs."""
+    def _longest_leaving_s(self) -> float:
+        """Until when a program that was asked to leave may go on, if its machine is not taken."""
+        asked_s = self._work.asked_to_leave_s
+        return math.inf if asked_s is None else asked_s + _PATIENCE * self.times.needed_s
+
+    def _is_quiet(self, now_s: float, until_s: float) -> bool:
+        """Whether nothing is under way: its program has ended, all output is read, and no upload runs.
+
+        Args:
+            now_s: The present time in monotonic seconds.
+            until_s: Until when those processes of a program may go on that were asked to end.
+        """
         work = self._work
-        if work.process is not None and not work.output_read:
+        if work.process is not None and not work.exit_handled:
             if work.exited_s is None:
                 work.exited_s = now_s
+            if self._others_run():
+                if now_s >= until_s and work.mirror is not None:
+                    work.mirror.kill_rest()
+                    self._loop.end_left(self)
+            elif work.output_read:
+                self._exited()
             elif now_s - work.exited_s > _LAST_OUTPUT_S:
                 # A process that it started still runs, and holds its output open.
                 self._loop.end_left(self)

@@ -28,11 +28,13 @@ class Uploaded:
         step: Training step of the checkpoint.
         manifest: Manifest of the stored checkpoint; None: another machine has taken the trial over.
         seconds: Duration of the last try in seconds.
+        left_out: What the checkpoint lacks, and why, by path.
     """
 
     step: int
     manifest: Manifest | None
     seconds: float
+    left_out: tuple[tuple[str, str], ...] = ()
 
 
 class Uploads:
@@ -47,6 +49,7 @@ class Uploads:
 
     Attributes:
         oldest: Number of the oldest checkpoint that stays, where `keep` is 0.
+        kept: Numbers of checkpoints that stay whatever their age.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Uploads:
         self._writer, self._folder, self._keep, self._on_done = writer, folder, keep, on_done
         self._runtime = runtime
         self.oldest = 0
+        self.kept = writer.kept
         self._next: tuple[str, int, Path] | None = None
         self._busy = False
         self._closed = False
@@ -115,6 +119,7 @@ class Uploads:
             began = self._runtime.monotonic_s()
             try:
                 oldest = None if self._keep else self.oldest
+                self._writer.kept = self.kept
                 manifest = self._writer.save(folder, step, only=only, keep=self._keep, oldest=oldest)
             except SupersededWriterError as error:
                 _LOGGER.warning("%s", error)
@@ -130,7 +135,8 @@ class Uploads:
                 retry_s = min(2.0 * retry_s, _LONGEST_RETRY_S)
                 continue
             self._clear(only)
-            return Uploaded(step, manifest, self._runtime.monotonic_s() - began)
+            seconds = self._runtime.monotonic_s() - began
+            return Uploaded(step, manifest, seconds, self._writer.left_out)
 
     def _clear(self, only: str) -> None:
         """Remove checkpoints from this machine that are older than the one just stored."""

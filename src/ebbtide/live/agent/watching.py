@@ -1,9 +1,11 @@
-"""Programs that do not use `ebbtide.trial`: their checkpoint folder is watched.
+"""Checkpoint folders of programs that do not use `ebbtide.trial`: watched, copied and stored by themselves.
 
-The folder counts as complete once no file in it has changed for a moment and none is open for writing. It is
-copied before it is uploaded, so that the program may write the next checkpoint meanwhile; a copy during which
-anything changed is discarded. Before the program is asked to end it is paused for an instant: if nothing is being
-written then, the folder is complete, even if the signal kills the program.
+A save counts as complete once no file has changed for a moment, no process is writing one, none has a temporary
+name, and none is missing that former saves had. The folder is copied before it is uploaded, so that the program
+may write the next checkpoint meanwhile; a copy during which anything changed is discarded. Before the program is
+asked to end it is paused for an instant: if nothing is being saved then, the folder is complete, even if the
+signal kills the program. Logs and databases, which change at any time, are stored with each checkpoint, and hold
+up none.
 """
 
 from __future__ import annotations
@@ -15,9 +17,14 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from ebbtide.live.agent.leaving import Leaving
+from ebbtide.live.agent.open_files import KeptOpen, copy_databases, is_log, open_for_writing
+from ebbtide.live.agent.saves import FormerSaves, is_temporary
+from ebbtide.live.checkpoints.tree import Entry, Tree, copy_tree, remove_tree, tree_of
 from ebbtide.live.runtime import RUNTIME, Runtime
 
 _LOGGER = logging.getLogger(__name__)
@@ -27,15 +34,18 @@ QUIET_S = 1.0
 _LOOK_S = 0.2
 # A folder that is never at rest is copied between two looks after this time, or nothing of it would be stored.
 _RESTLESS_S = 6.0
+# Logs alone are stored no more often than this.
+_LOGS_EVERY_S = 10.0
+# A file or folder with a temporary name is being saved for so long after the last change.
+_TEMPORARY_S = 5.0
 # A program that is writing has so much time to finish before it is asked to end.
 MOST_WAIT_S = 10.0
+# What is not stored for so long is told in the program's log.
+_TOLD_AFTER_S = 30.0
 _HOLD_S = 0.1
 _AGAIN_S = 0.05
 # A copy is made only if the free space on the disk is this multiple of its size.
 _ROOM = 1.2
-
-# Of each file: its path, size in bytes, time of the last change in ns, and inode number.
-Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class Mirror:
@@ -47,6 +57,8 @@ class Mirror:
         pid: Process id of the program, which leads a process group.
         found: Called, from the thread, with the folder of a complete copy.
         is_busy: Whether an upload is under way, during which no copy is made.
+        say: Called, from the thread, with a line for the program's log.
+        bad: Folders from which training has failed before its first step.
         quiet_s: Seconds without a change after which the folder is at rest.
         runtime: Gives the time and the threads.
     """
@@ -59,6 +71,8 @@ class Mirror:
         found: Callable[[Path], None],
         is_busy: Callable[[], bool],
         *,
+        say: Callable[[str], None] = lambda _line: None,
+        bad: Sequence[Tree] = (),
         quiet_s: float = QUIET_S,
         runtime: Runtime = RUNTIME,
     ) -> None:
@@ -66,13 +80,19 @@ class Mirror:
             raise ValueError(f"{pid} is no id of a program's process")
         self._runtime = runtime
         self._folder, self._copies, self._pid = folder, copies, pid
-        self._found, self._is_busy, self._quiet_s = found, is_busy, quiet_s
-        self._stored = self._last = signature_of(folder) or ()
-        self._since_s = self._began_s = runtime.monotonic_s()
-        self._at_rest: Signature | None = None
+        self._found, self._is_busy, self._say, self._quiet_s = found, is_busy, say, quiet_s
+        # What is stored, and the newest complete save that it holds: the same, but for a save that is half there.
+        self._stored = self._complete = self._last = tree_of(folder) or Tree()
+        self._saves = FormerSaves(self._stored, bad)
+        self._kept_open = KeptOpen()
+        self._since_s = self._began_s = self._stored_s = runtime.monotonic_s()
+        self._at_rest: frozenset[Entry] | None = None
+        self._copied: Path | None = None
         self._number = 0
+        self._told: set[str] = set()
         self._closed = runtime.flag()
         self._lock = threading.Lock()
+        self._leaving = Leaving(pid, folder, say)
         runtime.begin(self._watch)
 
     def close(self) -> None:
@@ -80,8 +100,16 @@ class Mirror:
         self._closed.set()
 
     def ask_to_leave(self) -> None:
-        """Ask the program to end, at a moment when it writes nothing, if there is one soon. Returns at once."""
+        """Ask the program to end, at a moment when it saves nothing, if there is one soon. Returns at once."""
         self._runtime.begin(self._leave)
+
+    def is_running(self) -> bool:
+        """Whether a process of the program still runs that was asked to end, though its first one has ended."""
+        return self._leaving.is_running()
+
+    def kill_rest(self) -> None:
+        """Note that what still runs of the program is killed: what is being written by then is incomplete."""
+        self._leaving.killed = True
 
     def has_new(self, exit_code: int) -> bool:
         """Whether the program, now that it has ended, left a complete checkpoint of which there is no copy.
@@ -90,9 +118,18 @@ class Mirror:
             exit_code: Exit code of the program; negative: it was ended by a signal.
         """
         with self._lock:
-            now = signature_of(self._folder)
-            # A program that ended by itself has finished writing; one that was killed may have been writing.
-            return bool(now) and now != self._stored and (exit_code >= 0 or now == self._at_rest)
+            tree = tree_of(self._folder)
+            if tree is None or not tree.entries or _state(tree) == _state(self._stored):
+                return False
+            if exit_code == 0 or _state(tree, of_logs=False) == self._at_rest:
+                return True
+            # The signal came when nothing was being saved: what was written since then was saved at the signal. It
+            # is complete, unless the program failed meanwhile, or was killed.
+            is_told = self._at_rest is not None and exit_code == -signal.SIGTERM and not self._leaving.killed
+            if exit_code < 0 and not is_told:
+                return False
+            changed = _changed(tree, self._complete)
+            return not any(map(is_temporary, changed)) and not self._saves.missing(changed, _paths(tree))
 
     def _watch(self) -> None:
         while not self._closed.wait(_LOOK_S):
@@ -102,58 +139,113 @@ class Mirror:
                 _LOGGER.warning("checkpoints in %s are not copied yet: %s", self._folder, error)
 
     def _look(self, now_s: float) -> None:
-        now = signature_of(self._folder)
-        if now is None or now != self._last:
-            if self._last == self._stored:
-                self._began_s = now_s
-            self._last, self._since_s = now or (), now_s
-            if now_s - self._began_s < _RESTLESS_S:
-                return
-            # It is never at rest: a copy during which nothing changed has to do.
-        rests = now_s - self._since_s >= self._quiet_s
-        restless = not rests and now_s - self._began_s >= _RESTLESS_S
-        if rests:
-            self._began_s = now_s
-        if not now or now == self._stored or self._is_busy():
+        tree = tree_of(self._folder)
+        if tree is None:
+            self._since_s = now_s
             return
-        if (rests or restless) and not is_written(self._folder, self._pid):
+        logs = self._kept_open.paths
+        now, before, stored = (_state(each, logs, of_logs=False) for each in (tree, self._last, self._stored))
+        if now != before:
+            if before == stored:
+                self._began_s = now_s
+            self._since_s = now_s
+        self._last = tree
+        waits_s = now_s - self._since_s
+        is_restless = now_s - self._began_s >= _RESTLESS_S
+        if waits_s >= self._quiet_s:
+            self._began_s = min(now_s, max(self._began_s, self._since_s))
+        elif not is_restless:
+            return
+        if _state(tree) == _state(self._stored) or not tree.entries or self._is_busy():
+            return
+        if now == stored and now_s - self._stored_s < _LOGS_EVERY_S:
+            return
+        why = self._why_not(tree, now_s)
+        if not why:
             with self._lock:
-                self._copy(now)
+                self._copy(tree, now_s)
+        elif waits_s >= _TOLD_AFTER_S:
+            self._tell(f"checkpoints are not stored: {why}")
 
-    def _copy(self, now: Signature) -> None:
-        shutil.rmtree(self._copies, ignore_errors=True)
-        self._copies.mkdir(parents=True)
-        if sum(size for _, size, _, _ in now) * _ROOM > shutil.disk_usage(self._copies).free:
-            _LOGGER.warning("there is no room on the disk for a copy of %s; it is stored at its end", self._folder)
-            self._stored = now
+    def _why_not(self, tree: Tree, now_s: float) -> str:
+        """Why the folder does not hold a complete save now; empty: it does."""
+        opened = open_for_writing({entry.inode for entry in tree.of("file")})
+        saving = self._kept_open.look(tree, opened, now_s)
+        if saving:
+            inode = next(entry.inode for entry in tree.of("file") if entry.path == saving[0])
+            return f"{saving[0]} is open for writing in process {opened[inode]}"
+        rest_s = now_s - self._since_s
+        changed = _changed(tree, self._complete, self._kept_open.paths)
+        temporary = [path for path in changed if is_temporary(path)]
+        if temporary and rest_s < _TEMPORARY_S:
+            return f"{temporary[0]} has a temporary name"
+        if changed and rest_s < self._saves.pause_s:
+            return f"former saves paused for {self._saves.pause_s:.1f} s"
+        missing = self._saves.missing(changed, _paths(tree))
+        if missing and rest_s < self._saves.patience_s:
+            return f"former saves had {missing[0]}, too"
+        return ""
+
+    def _copy(self, tree: Tree, now_s: float) -> None:
+        if self._copied is None:
+            remove_tree(self._copies)
+            self._copies.mkdir(parents=True)
+        # Files that have not changed are shared with the copy before.
+        needed = sum(entry.data_bytes for entry in set(tree.of("file")).difference(self._stored.entries))
+        if needed * _ROOM > shutil.disk_usage(self._copies).free:
+            self._tell("there is no room on the disk for a copy of the checkpoint folder; it is stored at its end")
+            self._stored = tree
             return
         self._number += 1
         copy = self._copies / f"{self._number:06d}"
-        for name, _, _, _ in now:
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self._folder / name, copy / name)
-        # The folder of a program that has died is judged by `has_new`: its last file may be incomplete.
-        is_dead = _state_of(self._pid) in ("Z", "")
-        if is_dead or signature_of(self._folder) != now or is_written(self._folder, self._pid):
-            shutil.rmtree(copy, ignore_errors=True)
+        logs = self._kept_open.paths
+        try:
+            copy_tree(tree, self._folder, copy, self._stored, self._copied)
+            copy_databases(tree, self._folder, copy)
+            # The folder of a program that has died is judged by `has_new`: its last file may be incomplete.
+            after = tree_of(self._folder)
+            is_whole = (
+                _state_of(self._pid) not in ("Z", "")
+                and after is not None
+                and _state(after, logs, of_logs=False) == _state(tree, logs, of_logs=False)
+                and not self._kept_open.look(
+                    after, open_for_writing({entry.inode for entry in after.of("file")}), now_s
+                )
+            )
+        except FileNotFoundError:
+            is_whole = False
+        if not is_whole:
+            remove_tree(copy)
             return
-        self._stored = now
+        if self._copied is not None:
+            remove_tree(self._copied)
+        if self._saves.learn(_changed(tree, self._complete, logs), self._began_s, self._since_s):
+            self._complete = tree
+        self._stored, self._stored_s, self._copied = tree, now_s, copy
         if not self._closed.is_set():
             self._found(copy)
 
+    def _tell(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._say(f"ebbtide: {line}")
+
     def _leave(self) -> None:
         until_s = self._runtime.monotonic_s() + MOST_WAIT_S
-        while not self._closed.is_set() and self._runtime.monotonic_s() < until_s:
+        while not self._closed.is_set() and (now_s := self._runtime.monotonic_s()) < until_s:
             with held(self._pid) as is_held:
                 if not is_held:
                     break
-                if not is_written(self._folder, self._pid):
-                    self._at_rest = signature_of(self._folder)
+                tree = tree_of(self._folder)
+                if tree is not None and not self._why_not(tree, now_s):
+                    self._at_rest = _state(tree, of_logs=False)
                     # Paused, it does nothing before it receives this.
-                    _signal(self._pid, signal.SIGTERM)
-                    return
+                    self._leaving.begin()
+                    break
             self._runtime.sleep(_AGAIN_S)
-        _signal(self._pid, signal.SIGTERM)
+        self._leaving.begin()
+        while not self._closed.is_set() and self._leaving.go_on(self._runtime.monotonic_s()):
+            self._runtime.sleep(_LOOK_S)
 
 
 @contextlib.contextmanager
@@ -174,48 +266,29 @@ def held(pid: int) -> Iterator[bool]:
             os.killpg(pid, signal.SIGCONT)
 
 
-def signature_of(folder: Path) -> Signature | None:
-    """The files of a folder, except hidden ones, which are still being written. None: it changed meanwhile."""
-    found = []
-    try:
-        for root, folders, files in os.walk(folder):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in files:
-                path = Path(root) / name
-                if not name.startswith(".") and path.is_file():
-                    about = path.stat()
-                    name = path.relative_to(folder).as_posix()
-                    found.append((name, about.st_size, about.st_mtime_ns, about.st_ino))
-    except FileNotFoundError:
-        return None
-    return tuple(sorted(found))
-
-
-def is_written(folder: Path, pid: int) -> bool:
-    """Whether any process of a group has a file below a folder open for writing.
+def _state(tree: Tree, kept_open: Collection[str] = (), *, of_logs: bool = True) -> frozenset[Entry]:
+    """All that changes with the content of a folder, which the times of folders do not.
 
     Args:
-        folder: Folder whose files are looked for.
-        pid: Id of the process group.
+        tree: The entries of the folder.
+        kept_open: Paths of files that are left out.
+        of_logs: Whether logs and databases count.
     """
-    below = f"{folder.resolve()}{os.sep}"
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal():
-            continue
-        # A process that ends meanwhile writes no more.
-        with contextlib.suppress(OSError):
-            if os.getpgid(int(process.name)) == pid and any(_writes_below(process, below)):
-                return True
-    return False
+    return frozenset(
+        replace(entry, mtime_ns=0) if entry.kind == "folder" else entry
+        for entry in tree.entries
+        if entry.kind != "file" or (entry.path not in kept_open and (of_logs or not is_log(entry.path)))
+    )
 
 
-def _writes_below(process: Path, below: str) -> Iterator[bool]:
-    for link in (process / "fd").iterdir():
-        with contextlib.suppress(OSError):
-            if os.readlink(link).startswith(below):
-                about = (process / "fdinfo" / link.name).read_text()
-                flags = next(line for line in about.splitlines() if line.startswith("flags:"))
-                yield int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+def _changed(tree: Tree, before: Tree, kept_open: Collection[str] = ()) -> list[str]:
+    """Paths of files and links that are new or have changed, without logs."""
+    new = _state(tree, kept_open, of_logs=False) - _state(before, of_logs=False)
+    return sorted(entry.path for entry in new if entry.kind != "folder")
+
+
+def _paths(tree: Tree) -> list[str]:
+    return [entry.path for entry in tree.entries]
 
 
 def _state_of(pid: int) -> str:
@@ -223,8 +296,3 @@ def _state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)

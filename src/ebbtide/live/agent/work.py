@@ -124,6 +124,7 @@ class Work:
         log_lines: Reads progress from lines printed for people; None: those lines are not read.
         output_read: Whether the program has ended and all that it printed was read.
         exited_s: When the program was seen to have ended; None: it was not.
+        exit_handled: Whether what it left is being stored.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
     """
@@ -153,6 +154,7 @@ class Work:
     log_lines: LogLines | None = None
     output_read: bool = False
     exited_s: float | None = None
+    exit_handled: bool = False
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
 
@@ -190,6 +192,11 @@ class Work:
             self.asked_to_leave_s = now_s
             if self.process is not None:
                 (self.mirror or self.process).ask_to_leave()
+
+    def prove(self) -> None:
+        """Note that training has gone on from the checkpoint that it resumed from, so that it stays in storage."""
+        if self.uploads is not None and self.restored:
+            self.uploads.kept = frozenset({self.restored})
 
     def ask_to_save(self, now_s: float) -> None:
         """Ask the program to save, if it can."""

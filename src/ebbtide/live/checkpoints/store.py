@@ -36,6 +36,7 @@ from ebbtide.live.checkpoints.manifest import (
 )
 from ebbtide.live.checkpoints.tree import (
     Entry,
+    Tree,
     blocks_of,
     copy_file,
     extents_of,
@@ -429,6 +430,8 @@ class CheckpointWriter:
         """Store a file in a part of its own, unless its content is stored already."""
         path = folder / entry.path
         extents = extents_of(path) if entry.is_sparse else None
+        if extents == ((0, entry.size_bytes),):
+            extents = None
         _, total = checksum_of(path, extents=extents)
         file = StoredFile(entry.path, entry.size_bytes, total, part=part, extents=extents)
         known = self._contents.get(_content(file))
@@ -491,6 +494,15 @@ class CheckpointWriter:
             is_old = digits.isdecimal() and int(digits) < oldest and int(digits) not in self.kept
             if is_old and part not in parts:
                 self._objects.delete(key)
+
+
+def stored_tree(manifest: Manifest) -> Tree:
+    """The entries of a checkpoint, as far as its manifest tells."""
+    files = [
+        Entry(each.path, "file", each.mode, each.mtime_ns, each.size_bytes, (0, 0)) for each in manifest.files
+    ]
+    links = [Entry(link.path, "link", 0, link.mtime_ns, 0, (0, 0), link.target) for link in manifest.links]
+    return Tree((*files, *links))
 
 
 def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

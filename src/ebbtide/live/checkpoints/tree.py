@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _BLOCK_BYTES = 1 << 20
@@ -43,7 +43,7 @@ class Entry:
         size_bytes: Length of a file in bytes, its holes included.
         inode: Device and number of the inode.
         target: Where a link leads, as a relative path where that is inside the folder.
-        is_sparse: Whether a file may have holes.
+        data_bytes: Length of a file without its holes, as far as the file system tells.
     """
 
     path: str
@@ -53,7 +53,12 @@ class Entry:
     size_bytes: int
     inode: tuple[int, int]
     target: str = ""
-    is_sparse: bool = False
+    data_bytes: int = field(default=0, compare=False)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a file may have holes."""
+        return self.data_bytes < self.size_bytes
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,6 @@ class Tree:
     def of(self, kind: str) -> list[Entry]:
         """The entries of one kind."""
         return [entry for entry in self.entries if entry.kind == kind]
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of all files together."""
-        return sum(entry.size_bytes for entry in self.entries)
 
 
 def tree_of(folder: Path, only: str = "") -> Tree | None:
@@ -124,20 +124,19 @@ def _list(
             what = _SPECIAL.get(stat.S_IFMT(about.st_mode), "neither file, link nor folder")
             left_out.append((path, f"is {what}, which has no content to store"))
             continue
-        entries.append(
-            Entry(
-                path=path,
-                kind=kind,
-                mode=about.st_mode & _PERMISSIONS,
-                mtime_ns=about.st_mtime_ns,
-                size_bytes=about.st_size if kind == "file" else 0,
-                inode=(about.st_dev, about.st_ino),
-                target=target,
-                is_sparse=kind == "file"
-                and about.st_size >= _LEAST_SPARSE_BYTES
-                and about.st_blocks * _STAT_BLOCK_BYTES < about.st_size,
-            )
+        size_bytes = about.st_size if kind == "file" else 0
+        may_be_sparse = size_bytes >= _LEAST_SPARSE_BYTES
+        entry = Entry(
+            path=path,
+            kind=kind,
+            mode=about.st_mode & _PERMISSIONS,
+            mtime_ns=about.st_mtime_ns,
+            size_bytes=size_bytes,
+            inode=(about.st_dev, about.st_ino),
+            target=target,
+            data_bytes=min(about.st_blocks * _STAT_BLOCK_BYTES, size_bytes) if may_be_sparse else size_bytes,
         )
+        entries.append(entry)
         if kind == "folder":
             _list(folder, f"{path}/", os.scandir(each.path), entries, left_out)
 

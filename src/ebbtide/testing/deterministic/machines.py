@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide.live.agent.machine import Mirrors, OnLine, Program
 from ebbtide.live.agent.metadata import Notice
+from ebbtide.live.checkpoints.tree import Tree
 from ebbtide.live.runtime import Runtime
 from ebbtide.live.storage import ObjectStore
 from ebbtide.testing.deterministic.faults import Faults
@@ -196,6 +197,8 @@ class SimulatedMachine:
         folder: Path,  # noqa: ARG002
         found: Callable[[Path], None],  # noqa: ARG002
         is_busy: Callable[[], bool],  # noqa: ARG002
+        say: Callable[[str], None],  # noqa: ARG002
+        bad: Sequence[Tree],  # noqa: ARG002
     ) -> Mirrors:
         return _NoMirror(program)
 
@@ -220,6 +223,12 @@ class _NoMirror:
 
     def ask_to_leave(self) -> None:
         self._program.ask_to_leave()
+
+    def is_running(self) -> bool:
+        return False
+
+    def kill_rest(self) -> None:
+        """Nothing is left."""
 
     def has_new(self, exit_code: int) -> bool:  # noqa: ARG002
         return False

@@ -1,0 +1,144 @@
+"""Files of a checkpoint folder that some process is writing, and which of them stay open on purpose."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from ebbtide.live.checkpoints.tree import Entry, Tree
+
+_PROC = Path("/proc")
+# Device and number of an inode.
+Inode = tuple[int, int]
+
+# Logs and databases, which programs keep open or append to while they train.
+_LOGS = re.compile(
+    r"tfevents|\.(?:log|csv|tsv|jsonl|ndjson|txt|out|err|db|sqlite3?|mdb|lock|pid)(?:\.\d+)?$|-(?:wal|shm|journal)$",
+    re.IGNORECASE,
+)
+_OPEN_LOG_S = 2.0
+# Any other file that is open for so long, and grows by no more than this, is kept open, and is not being saved.
+_OPEN_S, _GROWS_BYTES = 20.0, 1 << 20
+_SQLITE, _SQLITE_WAIT_S = b"SQLite format 3\0", 1.0
+_SIDECARS = ("-wal", "-shm", "-journal")
+
+
+def is_log(path: str) -> bool:
+    """Whether a file's name is that of a log or database, which may change at any time."""
+    return _LOGS.search(path.rpartition("/")[2]) is not None
+
+
+def open_for_writing(inodes: Collection[Inode]) -> dict[Inode, int]:
+    """Inodes that a process has open, or maps, for writing, with the id of one such process.
+
+    All processes count that this user may look at, whoever started them.
+    """
+    wanted, found = set(inodes), {}
+    numbers = {number for _, number in wanted}
+    for process in _PROC.iterdir() if wanted and _PROC.is_dir() else ():
+        if process.name.isdecimal():
+            # A process that ends meanwhile writes no more; others may not be looked at.
+            with contextlib.suppress(OSError):
+                for inode in (*_written(process, wanted), *_mapped(process, numbers, wanted)):
+                    found[inode] = int(process.name)
+    return found
+
+
+def _written(process: Path, wanted: Collection[Inode]) -> Iterator[Inode]:
+    for link in os.scandir(process / "fd"):
+        with contextlib.suppress(OSError):
+            about = os.stat(link.path)
+            if (about.st_dev, about.st_ino) in wanted:
+                text = (process / "fdinfo" / link.name).read_text()
+                flags = next(line for line in text.splitlines() if line.startswith("flags:"))
+                if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY:
+                    yield about.st_dev, about.st_ino
+
+
+def _mapped(process: Path, numbers: Collection[int], wanted: Collection[Inode]) -> Iterator[Inode]:
+    for line in (process / "maps").read_text(errors="replace").splitlines():
+        parts = line.split(maxsplit=5)
+        # Changes of private mappings never reach the file.
+        if len(parts) > 4 and parts[1].startswith("rw") and parts[1].endswith("s") and int(parts[4]) in numbers:
+            yield from (inode for inode in wanted if inode[1] == int(parts[4]))
+
+
+@dataclass
+class KeptOpen:
+    """Tells files that stay open on purpose from those that are being saved.
+
+    Attributes:
+        paths: Files that stay open on purpose, as of the last look.
+    """
+
+    paths: frozenset[str] = frozenset()
+    _opened: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def look(self, tree: Tree, opened: Mapping[Inode, int], now_s: float) -> list[str]:
+        """Note which files are open.
+
+        Args:
+            tree: The entries of the folder.
+            opened: Inodes that are open for writing.
+            now_s: The present time in monotonic seconds.
+
+        Returns:
+            Paths of those that are being saved.
+        """
+        found = {entry.path: entry for entry in tree.of("file") if entry.inode in opened}
+        self._opened = {path: self._opened.get(path, (now_s, entry.size_bytes)) for path, entry in found.items()}
+        self.paths = frozenset(path for path, entry in found.items() if self._stays(entry, now_s))
+        return sorted(found.keys() - self.paths)
+
+    def _stays(self, entry: Entry, now_s: float) -> bool:
+        since_s, size_bytes = self._opened[entry.path]
+        if is_log(entry.path):
+            return now_s - since_s >= _OPEN_LOG_S
+        if entry.size_bytes - size_bytes > _GROWS_BYTES:
+            self._opened[entry.path] = now_s, entry.size_bytes
+            return False
+        return now_s - since_s >= _OPEN_S
+
+
+def copy_databases(tree: Tree, folder: Path, copy: Path) -> None:
+    """Copy SQLite databases of a folder again, each as of one moment, though a program may be writing to it.
+
+    Args:
+        tree: The entries of the folder.
+        folder: The folder.
+        copy: The folder's copy.
+    """
+    names = {entry.path for entry in tree.of("file")}
+    for entry in tree.of("file"):
+        source, target = folder / entry.path, copy / entry.path
+        if not is_log(entry.path) or not _is_database(source):
+            continue
+        new = target.with_name(f"{target.name}.copy")
+        try:
+            address = f"file:{quote(os.fsencode(source))}?mode=ro"
+            with (
+                contextlib.closing(sqlite3.connect(address, uri=True, timeout=_SQLITE_WAIT_S)) as read,
+                contextlib.closing(sqlite3.connect(new)) as written,
+            ):
+                read.backup(written)
+        except sqlite3.Error:
+            new.unlink(missing_ok=True)  # the plain copy has to do
+            continue
+        os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns))
+        new.chmod(entry.mode)
+        new.replace(target)
+        for sidecar in _SIDECARS:
+            if f"{entry.path}{sidecar}" in names:
+                (copy / f"{entry.path}{sidecar}").unlink(missing_ok=True)
+
+
+def _is_database(path: Path) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+    return False

@@ -1,0 +1,115 @@
+"""A save is complete once it has what former saves of the same program had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ebbtide.live.agent.saves import FormerSaves, is_temporary
+from ebbtide.live.checkpoints.tree import Tree, tree_of
+
+
+def folder_with(place: Path, *paths: str, apart_s: float = 0.0) -> Tree:
+    """A folder whose files were written one after the other."""
+    for number, path in enumerate(paths):
+        file = place / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path)
+        os.utime(file, (1e9 + number * apart_s, 1e9 + number * apart_s))
+    found = tree_of(place)
+    assert found is not None
+    return found
+
+
+def test_folders_with_numbers_need_what_the_former_ones_had() -> None:
+    saves = FormerSaves(Tree())
+    assert not saves.missing(["checkpoint-4/model"], ["checkpoint-4/model"])
+    assert saves.learn(["checkpoint-4/model", "checkpoint-4/optimizer"], 0.0, 4.0)
+    assert saves.missing(["checkpoint-8/model"], []) == ["checkpoint-#/optimizer"]
+    assert not saves.missing(["checkpoint-8/model", "checkpoint-8/optimizer"], [])
+    assert saves.patience_s == 12.0
+
+
+def test_halves_of_a_save_are_joined_by_their_number() -> None:
+    saves = FormerSaves(Tree())
+    assert saves.learn(["checkpoint-4/model"], 0.0, 0.0)
+    assert not saves.missing(["checkpoint-4/optimizer"], [])
+    assert saves.learn(["checkpoint-4/optimizer"], 4.0, 4.0)
+    assert saves.missing(["checkpoint-8/model"], []) == ["checkpoint-#/optimizer"]
+    assert saves.pause_s == 6.0
+
+
+def test_halves_of_a_save_in_place_are_joined_once_the_first_comes_again() -> None:
+    saves = FormerSaves(Tree())
+    assert saves.learn(["model"], 0.0, 0.0)
+    assert not saves.missing(["optimizer"], [])
+    assert saves.learn(["optimizer"], 4.0, 4.0)
+    # Twenty seconds later the next save begins: of that there is only a half so far.
+    assert not saves.learn(["model"], 24.0, 24.0)
+    assert saves.missing(["model"], []) == ["optimizer"]
+    assert not saves.missing(["model", "optimizer"], [])
+
+
+def test_what_is_written_once_or_for_the_best_alone_is_not_waited_for_for_ever() -> None:
+    saves = FormerSaves(Tree())
+    saves.learn(["config", "last-1", "best"], 0.0, 0.0)
+    assert saves.missing(["last-2"], []) == ["best", "config"]
+    saves.learn(["last-2"], 10.0, 10.0)
+    assert not saves.missing(["last-3"], [])
+
+
+def test_a_pointer_to_the_newest_is_a_part_of_each_save() -> None:
+    saves = FormerSaves(Tree())
+    saves.learn(["step-4/a", "latest"], 0.0, 0.0)
+    assert saves.missing(["step-8/a"], []) == ["latest"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_shards_say_themselves_how_many_there_are(first: int) -> None:
+    saves = FormerSaves(Tree())
+    shards = [f"step-4/model-{first + number:05d}-of-00003.safetensors" for number in range(3)]
+    assert saves.missing(shards[:2], shards[:2]) == ["step-#/model-#-of-#.safetensors"]
+    assert not saves.missing(shards, shards)
+
+
+def test_a_restored_folder_tells_what_its_newest_save_had(tmp_path: Path) -> None:
+    tree = folder_with(
+        tmp_path, "step-4/model", "step-4/optimizer", "step-8/model", "step-8/optimizer", "latest", apart_s=2.0
+    )
+    saves = FormerSaves(tree)
+    assert saves.missing(["step-12/model"], []) == ["latest", "step-#/optimizer"]
+    assert not saves.missing(["step-12/model", "step-12/optimizer", "latest"], [])
+
+
+def test_a_set_that_training_failed_from_is_not_taken_for_complete_again(tmp_path: Path) -> None:
+    bad = folder_with(tmp_path, "step-4/model")
+    saves = FormerSaves(Tree(), [bad])
+    assert saves.missing(["step-4/model"], [])
+    assert not saves.missing(["step-4/model", "step-4/optimizer"], [])
+    # Saves that have been complete with these files were not bad because of what they lacked.
+    saves.learn(["step-4/model"], 0.0, 0.0)
+    assert not saves.missing(["step-8/model"], [])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "model.pt.tmp",
+        "tmp-checkpoint-500/a",
+        "4.orbax-checkpoint-tmp-17/a",
+        "step/model.partial",
+        ".new",
+        "tmpab12cd_9",
+    ],
+)
+def test_names_that_will_change_are_known(path: str) -> None:
+    assert is_temporary(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["model.pt", ".metadata", "step-4/.metadata", "step-4/.zgroup", "temperature/a", "optimizer-part-1.pt"]
+)
+def test_names_that_stay_are_no_temporary_ones(path: str) -> None:
+    assert not is_temporary(path)
