@@ -11,12 +11,12 @@ import pytest
 
 from ebbtide.live.agent.left_processes import (
     LeftProcesses,
+    Process,
     _ancestry,
-    _Process,
     _process,
     _recorded,
-    _signal,
     _with_descendants,
+    signal_process,
 )
 
 # Above the most that Linux gives as an id.
@@ -32,10 +32,10 @@ PARENTS = {
     NONE + 4: NONE + 3,
     NONE + 5: OWN,
 }
-TABLE = {pid: _Process(pid, 10 * pid, pid, parent, "S", 1) for pid, parent in PARENTS.items()}
+TABLE = {pid: Process(pid, 10 * pid, pid, parent, "S", 1) for pid, parent in PARENTS.items()}
 
 
-def ids(found: list[_Process]) -> list[int]:
+def ids(found: list[Process]) -> list[int]:
     return sorted(each.pid for each in found)
 
 
@@ -50,9 +50,9 @@ def test_a_signal_reaches_the_process_that_was_meant_and_none_that_has_its_id_si
     own = _process(OWN)
     assert own is not None
     # Signal 0 is sent to nobody: it only shows whether it could be.
-    assert _signal(own, 0)
-    assert not _signal(replace(own, started=own.started + 1), 0)
-    assert not _signal(replace(own, pid=NONE), 0)
+    assert signal_process(own, 0)
+    assert not signal_process(replace(own, started=own.started + 1), 0)
+    assert not signal_process(replace(own, pid=NONE), 0)
     assert _process(NONE) is None
 
 
@@ -69,7 +69,7 @@ def test_a_signal_reaches_the_process_that_was_meant_and_none_that_has_its_id_si
 def test_a_process_whose_threads_go_on_is_not_dead(
     state: str, threads: int, is_dead: bool, is_frozen: bool
 ) -> None:
-    each = _Process(7, 1, 7, 1, state, threads)
+    each = Process(7, 1, 7, 1, state, threads)
     assert (each.is_dead, each.is_frozen) == (is_dead, is_frozen)
 
 
