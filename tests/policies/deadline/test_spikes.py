@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.markets import START_S, history
 
 from ebbtide._utc import HOUR_S
@@ -17,7 +13,6 @@ from ebbtide.jobs.job import Job
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import policy
 from ebbtide.simulation.scenario import Scenario
 from ebbtide.simulation.start_delay import StartDelay
@@ -65,6 +60,12 @@ BILLINGS = ("by-cloud", "ec2-second", "gcp-spot", "ec2-hourly", "azure-spot", "p
 @pytest.mark.parametrize("billing", BILLINGS)
 def test_no_cost_is_expected_to_be_negative_and_none_is_above_that_on_demand(billing: str) -> None:
     outcome = ran(by_turns(), 4.0, billing)
-    print(billing, outcome.cost_usd, outcome.makespan_s/3600, outcome.decisions, ran(by_turns(), 4.0, billing, "on-demand").cost_usd)
+    print(
+        billing,
+        outcome.cost_usd,
+        outcome.makespan_s / 3600,
+        outcome.decisions,
+        ran(by_turns(), 4.0, billing, "on-demand").cost_usd,
+    )
     usd = expected_usd(outcome)
     assert usd and min(one for one in usd if not math.isnan(one)) >= 0.0

@@ -26,17 +26,21 @@ def least_charged_s(view: View, market: Market) -> float:
     return max(rule.period_s, rule.minimum_s)
 
 
-def allowance_usd(view: View, own: dict[str, Any], share: float) -> float:
-    """What trying spot machines may lose a job, USD.
+def allowance_usd(view: View, memory: dict[str, Any], share: float) -> float:
+    """What trying spot machines may lose the run's jobs that have begun, USD.
 
     Args:
         view: What the policy sees.
-        own: What the policy remembers of the job.
-        share: Part of the job's cost on demand.
+        memory: What the policy remembers of all jobs.
+        share: Part of each job's cost on demand.
     """
-    period_s = max(least_charged_s(view, gang.market) for gang in gangs_of(own))
-    spare_s = _STARTS * own["restart_s"] + period_s + share * own["work_h"] * HOUR_S
-    return float(own["on_demand_usd"] * spare_s / HOUR_S)
+    found = 0.0
+    for own in memory["jobs"].values():
+        if "zones" in own:
+            period_s = max(least_charged_s(view, gang.market) for gang in gangs_of(own))
+            spare_s = _STARTS * own["restart_s"] + period_s + share * own["work_h"] * HOUR_S
+            found += own["on_demand_usd"] * spare_s / HOUR_S
+    return found
 
 
 def lost_usd(view: View, memory: dict[str, Any]) -> float:

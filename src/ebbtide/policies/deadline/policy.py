@@ -390,7 +390,7 @@ class Deadline:
             if answer < 0 or (now.held == SPOT and answer == now.zone):
                 return answer
             lost = lost_usd(view, memory) + start_usd(view, own, table.problem.task, now, answer)
-            if lost <= allowance_usd(view, own, self.may_lose):
+            if lost <= allowance_usd(view, memory, self.may_lose):
                 return answer
             asks_none = now._replace(since_refused_s=np.zeros_like(now.since_refused_s))
             stays = now.held == SPOT and by_table(table.costs, table.problem.task, asks_none) == now.zone
