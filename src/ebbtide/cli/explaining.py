@@ -19,7 +19,6 @@ from ebbtide.cli.options import table_console
 from ebbtide.cli.runs import JsonOption, RunArgument, RunsOption
 from ebbtide.engine.decisions import HELD, REQUESTED, Decision
 from ebbtide.engine.explanation import Explanation, LeaseResult
-from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.money import seconds
 from ebbtide.live.settings import RUNS, find_run
@@ -77,7 +76,7 @@ def decisions_table(found: Sequence[Explanation]) -> Table:
             Text(_what(made)),
             Text(one.job),
             Text(made.why or "-"),
-            _usd(made.chosen.expected_usd) if made.chosen is not None and made.has_steps else "-",
+            _expected(made),
             Text("; ".join(map(_came_to, one.machines[:1])) or "-"),
         )
     return table
@@ -96,19 +95,27 @@ def explained(one: Explanation) -> Iterator[str | Table]:
     if known:
         yield f"then: {', '.join(known)}"
     if not made.has_steps and (made.alternatives or made.offered):
-        yield f"how many steps it has is not known: costs are of {UNKNOWN_STEPS:,} steps, and only compare"
+        yield "how many steps it has is not known: costs are for the work that what was chosen does in an hour"
     if made.alternatives:
-        yield "what the policy weighed (expected cost until the job is done):"
+        until = "until the job is done" if made.has_steps else "of that work"
+        yield f"what the policy weighed (expected cost {until}):"
         yield _weighed(made)
     if made.offered:
         kept = f", the cheapest {len(made.offered)} of {made.markets}" if made.markets > len(made.offered) else ""
-        yield f"what was offered{kept} (pure work at the prices of that moment):"
+        yield f"what was offered{kept} ({'pure' if made.has_steps else 'that'} work at the prices of that moment):"
         yield _offers(made)
     for machine in one.machines:
         yield f"lease {machine.lease_id} came to: {_came_to(machine)}"
     if made.action == REQUESTED and one.later_machines > len(one.machines) and one.job:
         machines = f"{one.later_machines} machines requested for {one.job} from then on"
         yield f"{machines} cost {_usd(one.later_usd)} USD so far"
+
+
+def _expected(made: Decision) -> str:
+    """What was chosen was expected to cost: until the job is done, or where that is not known for an hour."""
+    if made.chosen is None or math.isnan(made.chosen.expected_usd):
+        return "-"
+    return _usd(made.chosen.expected_usd) if made.has_steps else f"{_usd(made.chosen.expected_usd)} an hour"
 
 
 def _weighed(made: Decision) -> Table:

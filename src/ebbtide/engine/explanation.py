@@ -66,7 +66,7 @@ class Explanation:
     def as_plain(self) -> dict[str, Any]:
         """Plain values, what is not known among them as NaN.
 
-        Expected costs of a decision without `has_steps` are of `UNKNOWN_STEPS` steps: they only compare.
+        Expected costs of a decision without `has_steps` are for an hour of work, not until the job is done.
         """
         values = asdict(self)
         made = values["decision"]

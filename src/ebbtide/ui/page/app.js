@@ -10,7 +10,7 @@ let shown = ""; // The address bar's part for which the page stands.
 let opened = null; // Number of the decision that is open.
 
 const number = (value, digits = 4) => (value === null || value === undefined ? "-" : String(Number(Number(value).toPrecision(digits))));
-// Without a number of steps a job counts as a thousand million: its costs only compare.
+// Without a number of steps costs are for an hour of work.
 const hasSteps = (decision) => decision.has_steps;
 const usd = (value) => (value === null || value === undefined ? "-" : value.toFixed(4));
 const percent = (value) => (value === null || value === undefined ? "-" : `${Math.round(100 * value)} %`);
@@ -181,7 +181,7 @@ async function showDecisions(_status, run, lease) {
     const first = one.decision.lease_ids[0];
     return { key: String(at), kind: at === place ? "open" : "", cells: [time(one.decision.time_s), right(one.decision.lease_ids.join(", ")),
       first === undefined ? what(one.decision) : { text: what(one.decision), href: `#/run/${encodeURIComponent(run)}/decisions/${first}` }, one.job || "-",
-      one.decision.why || "-", right(chosen && hasSteps(one.decision) ? number(chosen.expected_usd, 6) : "-"), one.machines.length ? result(one.machines[0]) : "-"] };
+      one.decision.why || "-", right(chosen ? `${number(chosen.expected_usd, 6)}${hasSteps(one.decision) ? "" : " an hour"}` : "-"), one.machines.length ? result(one.machines[0]) : "-"] };
   }));
   const one = content[place];
   document.getElementById("open").replaceChildren(...(one ? explained(one) : [made("p", { class: "quiet" }, "Choose a decision to see what was weighed.")]));
@@ -198,8 +198,8 @@ function explained(one) {
   return [
     made("h2", {}, `${time(decision.time_s)}: ${what(decision)}${one.job ? ` for ${one.job}` : ""}`),
     made("p", {}, `Why: ${decision.why || "the policy gave no reason"}.`),
-    made("p", { class: "quiet" }, `Asked because of: ${decision.woken_by.join(", ") || "nothing"}. ${!hasSteps(decision) ? "How many steps it has is not known: costs only compare. " : decision.steps_left === null ? "" : `${number(decision.steps_left, 7)} steps left, `}${usd(decision.spent_usd)} USD spent.`),
-    ...(decision.alternatives.length ? [made("h2", {}, "What was weighed: expected cost until the job is done"), weighed] : []),
+    made("p", { class: "quiet" }, `Asked because of: ${decision.woken_by.join(", ") || "nothing"}. ${!hasSteps(decision) ? "How many steps it has is not known: costs are for the work that what was chosen does in an hour. " : decision.steps_left === null ? "" : `${number(decision.steps_left, 7)} steps left, `}${usd(decision.spent_usd)} USD spent.`),
+    ...(decision.alternatives.length ? [made("h2", {}, `What was weighed: expected cost ${hasSteps(decision) ? "until the job is done" : "of that work"}`), weighed] : []),
     ...(decision.offered.length ? [made("h2", {}, `What was offered: pure work at the prices of that moment (${decision.offered.length} of ${decision.markets} markets)`), offered] : []),
     made("ul", { class: "plain" }, ...one.machines.map((machine) => made("li", {}, `Lease ${machine.lease_id} came to: ${result(machine)}.`)),
       ...(one.later_machines > one.machines.length ? [made("li", {}, `${one.later_machines} machines requested for ${one.job} from then on cost ${usd(one.later_usd)} USD so far.`)] : [])),
