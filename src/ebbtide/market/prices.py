@@ -298,7 +298,7 @@ def recorded_span(path: str | Path) -> dict[str, float]:
         InputError: They are not numbers.
     """
     notes = notes_of(path)
-    span = {name: notes[name] for name in ("start_s", "end_s") if name in notes}
+    span: dict[str, float] = {name: notes[name] for name in ("start_s", "end_s") if name in notes}
     for name, value in span.items():
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise InputError(

@@ -44,7 +44,7 @@ from ebbtide.policies.deadline.gangs import (
     request_gang,
     steady_leases,
 )
-from ebbtide.policies.deadline.losses import allowance_usd, least_charged_s, lost_usd, start_usd
+from ebbtide.policies.deadline.losses import allowance_usd, least_charged_s, lost_usd, note_rented, start_usd
 from ebbtide.policies.deadline.moment import JobMoments, most_usd_per_hour
 from ebbtide.policies.deadline.reasons import by_costs, by_rule, without_saving
 from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
@@ -215,6 +215,7 @@ class Deadline:
 
     def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
+        note_rented(view, job, own)
         if "looks" in own:
             yield from self._look(view, job, own)
         if job.job.most_machines > 1 and "zones" in own:
@@ -236,7 +237,7 @@ class Deadline:
         if math.isfinite(self.learn_every_s):
             # Whole periods of the run: a run that is resumed decides as one that was not.
             own["learnt_s"] = view.now_s - (view.now_s - memory["began_s"]) % self.learn_every_s
-        answer = self._answer(view, now, own, memory)
+        answer = self._answer(view, job, now, own, memory)
         own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
         leases = steady_leases(view, job)
 
@@ -311,7 +312,7 @@ class Deadline:
     ) -> bool:
         """Whether the rule has a job move to some machines of a market, of which it has been given so many."""
         now = self._moments(memory).of(view, job, later_steps, own)
-        answer = self._answer(view, now, own, memory)
+        answer = self._answer(view, job, now, own, memory)
         gang = gangs_of(own)[answer] if answer >= 0 else None
         return gang is not None and gang.market == market and gang.machines <= given
 
@@ -380,7 +381,7 @@ class Deadline:
                 refused_all = Reason("every zone has just refused an on-demand machine: spot is better than none")
                 yield from self._spot(view, job, zone, now, own, memory, refused_all, at_any_price=True)
 
-    def _answer(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
+    def _answer(self, view: View, job: JobView, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
         if not own["can_save"]:
             # A job without checkpoints is not put on a machine that can be revoked.
             return GO_ON_DEMAND
@@ -389,8 +390,8 @@ class Deadline:
             answer = by_table(table.costs, table.problem.task, now)
             if answer < 0 or (now.held == SPOT and answer == now.zone):
                 return answer
-            lost = lost_usd(view, memory) + start_usd(view, own, table.problem.task, now, answer)
-            if lost <= allowance_usd(view, memory, self.may_lose):
+            lost = lost_usd(view, job, own) + start_usd(view, own, table.problem.task, now, answer)
+            if lost <= allowance_usd(view, own, self.may_lose):
                 return answer
             asks_none = now._replace(since_refused_s=np.zeros_like(now.since_refused_s))
             stays = now.held == SPOT and by_table(table.costs, table.problem.task, asks_none) == now.zone
