@@ -21,7 +21,7 @@ from ebbtide.engine.decisions import HELD, REQUESTED, Decision
 from ebbtide.engine.explanation import Explanation, LeaseResult
 from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.money import seconds
-from ebbtide.live.settings import RUNS, find_run
+from ebbtide.live.settings import RUNS, SIMULATED, find_run
 
 
 def why_command(
@@ -47,6 +47,8 @@ def why_command(
             is_old = "keeps no decisions: it is from before they were kept"
             typer.echo(f"run {folder.path.name} {is_old if told.leases else 'has decided nothing yet'}")
             return
+        if folder.settings.provider in SIMULATED:
+            typer.echo(f"provider {folder.settings.provider}: prices and costs are simulated")
         table_console().print(decisions_table(found))
         typer.echo(f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`")
         return

@@ -210,7 +210,7 @@ def run_command(
     if models is not None:
         typer.echo(models_note(models.versions))
     if provider == "replay":
-        terminal().print(str(run_once(sweep, chosen, "replay", **options)))
+        terminal().print(f"{run_once(sweep, chosen, 'replay', **options)}; a replay: nothing was rented or paid")
         return
     try:
         started = begin(sweep, wanted.folder, chosen, provider, options)

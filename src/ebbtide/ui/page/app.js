@@ -70,6 +70,7 @@ function table(id, headings) {
   return made("div", { class: "scroll tall" }, made("table", { id }, made("thead", {}, made("tr", {}, ...cells)), made("tbody")));
 }
 
+const provider = (run) => (run.is_simulated ? `${run.provider} (simulated)` : run.provider);
 const right = (text) => ({ text, kind: "number" });
 const stateKind = (state) => (/finished|done|running|training/.test(state) ? "state good" : /fail|broken|gave up|gone|cannot/.test(state) ? "state bad" : "state");
 
@@ -80,16 +81,16 @@ function facts(rows) {
 async function showRuns() {
   const { content, isNew } = await asked("/api/runs");
   if (shown !== "runs") {
-    main.replaceChildren(made("h1", {}, "Runs"), table("runs", [["run"], ["state"], ["policy"], ["trials", "number"], ["machines", "number"],
+    main.replaceChildren(made("h1", {}, "Runs"), table("runs", [["run"], ["state"], ["provider"], ["policy"], ["trials", "number"], ["machines", "number"],
       ["USD/h now", "number"], ["spent USD", "number"], ["saved", "number"], ["elapsed", "number"]]));
     shown = "runs";
   } else if (!isNew) return;
   filled(main.querySelector("tbody"), [...content].reverse().map((run) => {
-    if (!run.money) return { key: run.run, cells: [run.run, { text: `${run.state}: ${run.why}`, kind: "state bad" }, "-", ...Array(6).fill(right("-"))] };
+    if (!run.money) return { key: run.run, cells: [run.run, { text: `${run.state}: ${run.why}`, kind: "state bad" }, "-", "-", ...Array(6).fill(right("-"))] };
     return { key: run.run, cells: [
-      { text: run.run, href: `#/run/${encodeURIComponent(run.run)}/trials` }, { text: run.state, kind: stateKind(run.state) }, run.policy,
+      { text: run.run, href: `#/run/${encodeURIComponent(run.run)}/trials` }, { text: run.state, kind: stateKind(run.state) }, provider(run), run.policy,
       right(`${run.done}/${run.trials.length}`), right(run.rented), right(run.rented ? usd(run.money.usd_per_hour) : "-"),
-      right(usd(run.money.paid_usd)), right(percent(run.money.saved_share)), right(lasting(run.elapsed_s))] };
+      right(usd(run.money.paid_usd) + (run.is_simulated ? " (simulated)" : "")), right(percent(run.money.saved_share)), right(lasting(run.elapsed_s))] };
   }));
   if (!content.length) main.replaceChildren(made("h1", {}, "Runs"), made("p", {}, "There is no run yet: ", made("code", {}, "ebbtide run -- python train.py"), " begins one."));
 }
@@ -105,9 +106,9 @@ function showFacts(status) {
   const money = status.money;
   document.getElementById("why").textContent = status.why || "";
   document.getElementById("facts").replaceChildren(...facts([
-    ["state", status.state], ["policy", status.policy], ["trials done", `${status.done} of ${status.trials.length}`],
+    ["state", status.state], ["provider", provider(status)], ["policy", status.policy], ["trials done", `${status.done} of ${status.trials.length}`],
     ["machines now", `${status.rented}${status.rented ? `, ${usd(money.usd_per_hour)} USD/h` : ""}`], ["revoked", String(status.revoked)],
-    ["spent", `${usd(money.paid_usd)} USD`], ["less than on demand", percent(money.saved_share)],
+    ["spent", `${usd(money.paid_usd)} USD${status.is_simulated ? " (simulated)" : ""}`], ["less than on demand", percent(money.saved_share)],
     ["budget", status.budget_usd === null ? "none" : `${number(status.budget_usd)} USD`], ["elapsed", lasting(status.elapsed_s)],
     ["left at most", status.rest_s === null ? "-" : lasting(status.rest_s)],
   ]));
