@@ -23,6 +23,9 @@ from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.money import seconds
 from ebbtide.live.settings import RUNS, SIMULATED, find_run
 
+# What cost more than so many times what was expected is said why.
+_FAR_MORE = 1.5
+
 
 def why_command(
     run: RunArgument = None,
@@ -111,6 +114,7 @@ def explained(one: Explanation) -> Iterator[str | Table]:
     if made.action == REQUESTED and one.later_machines > len(one.machines) and one.job:
         machines = f"{one.later_machines} machines requested for {one.job} from then on"
         yield f"{machines} cost {_usd(one.later_usd)} USD so far"
+    yield from _error(one)
 
 
 def _expected(made: Decision) -> str:
@@ -118,6 +122,24 @@ def _expected(made: Decision) -> str:
     if made.chosen is None or math.isnan(made.chosen.expected_usd):
         return "-"
     return _usd(made.chosen.expected_usd) if made.has_steps else f"{_usd(made.chosen.expected_usd)} an hour"
+
+
+def _error(one: Explanation) -> Iterator[str]:
+    """How far the rest of a job has come out from what it was expected to cost."""
+    made = one.decision
+    expected_usd = made.chosen.expected_usd if made.chosen is not None else math.nan
+    if not made.has_steps or not 0.0 < expected_usd < math.inf or not one.later_usd > 0.0:
+        return
+    times = one.later_usd / expected_usd
+    told = (
+        f"expected {_usd(expected_usd)} USD for the rest of the job; it has cost {_usd(one.later_usd)} USD so far"
+    )
+    yield f"{told}, {times:.2g} times that"
+    if times > _FAR_MORE:
+        yield (
+            "more than expected: speeds are estimated until they are measured, and starts, interruptions and the "
+            "least time that a machine is charged for are paid as well"
+        )
 
 
 def _weighed(made: Decision) -> Table:
