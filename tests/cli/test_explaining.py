@@ -121,6 +121,28 @@ def test_what_is_told_as_json_adds_up(runs: Path, capsys: pytest.CaptureFixture[
                 assert float(told[1]) * float(told[2]) == pytest.approx(weighed["expected_usd"], rel=1e-6)
 
 
+def test_decisions_are_numbered_and_those_about_a_trial_can_be_asked_for(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(path.name for path in runs.iterdir())
+    found = json.loads(command(capsys, "why", name, "--json", "--runs", runs)[1])
+    assert [one["number"] for one in found] == list(range(1, len(found) + 1))
+    last = json.loads(command(capsys, "why", name, "--decision", len(found), "--json", "--runs", runs)[1])
+    assert last == found[-1:]
+    for trial in (0, 1):
+        about = json.loads(command(capsys, "why", name, "--trial", trial, "--json", "--runs", runs)[1])
+        assert about == [one for one in found if one["decision"]["job_id"] == trial]
+        assert about
+    for wrong, problem in (
+        (("--decision", 999), "the run has decisions 1 to"),
+        (("--trial", 9), "the run has trials 0 to 1, not 9"),
+        (("0", "--trial", 1), "give one of LEASE, --trial and --decision"),
+    ):
+        code, _, errors = command(capsys, "why", name, *wrong, "--runs", runs)
+        assert code == 2
+        assert problem in errors
+
+
 @pytest.mark.parametrize(
     ("lease", "problem"),
     [

@@ -19,6 +19,7 @@ from ebbtide.cli.options import table_console
 from ebbtide.cli.runs import JsonOption, RunArgument, RunsOption
 from ebbtide.engine.decisions import HELD, REQUESTED, Decision
 from ebbtide.engine.explanation import Explanation, LeaseResult
+from ebbtide.errors import InputError
 from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.money import seconds
 from ebbtide.live.settings import RUNS, SIMULATED, find_run
@@ -35,17 +36,30 @@ def why_command(
             metavar="LEASE", help="A machine, such as 3 or m0003; by default all decisions are listed."
         ),
     ] = None,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="Only decisions about this trial: also why it was ended.")
+    ] = None,
+    decision: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="The decision of this number in the list.")
+    ] = None,
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
 ) -> None:
     """Explain what a run decided: what was offered, what each was expected to cost and what it came to."""
     folder = find_run(runs, run)
     told = told_of(folder)
-    found = told.all() if lease is None else told.of_lease(lease_named(folder, lease))
+    if sum(one is not None for one in (lease, trial, decision)) > 1:
+        raise InputError("give one of LEASE, --trial and --decision")
+    if lease is not None:
+        found = told.of_lease(lease_named(folder, lease))
+    elif decision is not None:
+        found = told.numbered(decision)
+    else:
+        found = told.all() if trial is None else told.of_trial(trial)
     if as_json:
         typer.echo(json.dumps(finite([one.as_plain() for one in found]), indent=2))
         return
-    if lease is None:
+    if lease is None and trial is None and decision is None:
         if not found:
             is_old = "keeps no decisions: it is from before they were kept"
             typer.echo(f"run {folder.path.name} {is_old if told.leases else 'has decided nothing yet'}")
@@ -53,7 +67,10 @@ def why_command(
         if folder.settings.provider in SIMULATED:
             typer.echo(f"provider {folder.settings.provider}: prices and costs are simulated")
         table_console().print(decisions_table(found))
-        typer.echo(f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`")
+        typer.echo(
+            f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`; --trial and "
+            "--decision NO show others"
+        )
         return
     for number, one in enumerate(found):
         if number:
@@ -68,14 +85,15 @@ def why_command(
 def decisions_table(found: Sequence[Explanation]) -> Table:
     """A row a decision: when, what, for which job, why, what was expected and what it came to."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for heading in ("time", "lease", "decided", "job", "why", "expected USD", "came to"):
-        is_short = heading in ("time", "lease")
-        justify: Literal["left", "right"] = "right" if heading == "expected USD" else "left"
+    for heading in ("no", "time", "lease", "decided", "job", "why", "expected USD", "came to"):
+        is_short = heading in ("no", "time", "lease")
+        justify: Literal["left", "right"] = "right" if heading in ("no", "expected USD") else "left"
         least = 10 if heading in ("decided", "why", "came to") else None
         table.add_column(heading, justify=justify, no_wrap=is_short, min_width=least, overflow="fold")
     for one in found:
         made = one.decision
         table.add_row(
+            str(one.number),
             iso(made.time_s),
             Text(_ids(made.lease_ids)),
             Text(_what(made)),

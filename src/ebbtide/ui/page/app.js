@@ -174,14 +174,14 @@ async function showDecisions(_status, run, lease) {
       table("decisions", [["time"], ["lease", "number"], ["decided"], ["job"], ["why"], ["expected USD", "number"], ["came to"]]));
   }
   const { content, isNew } = await asked(`/api/runs/${encodeURIComponent(run)}/decisions`);
-  const place = lease === undefined ? opened : content.findIndex((one) => one.decision.lease_ids.includes(Number(lease)));
+  const place = lease === undefined ? opened : content.findIndex((one) => (lease.startsWith("d") ? one.number === Number(lease.slice(1)) : one.decision.lease_ids.includes(Number(lease))));
   if (!isNew && view.dataset.place === String(place)) return;
   view.dataset.place = String(place);
   filled(view.querySelector("#decisions tbody"), content.map((one, at) => ({ one, at })).reverse().map(({ one, at }) => {
     const chosen = one.decision.alternatives.find((each) => each.is_chosen);
     const first = one.decision.lease_ids[0];
     return { key: String(at), kind: at === place ? "open" : "", cells: [time(one.decision.time_s), right(one.decision.lease_ids.join(", ")),
-      first === undefined ? what(one.decision) : { text: what(one.decision), href: `#/run/${encodeURIComponent(run)}/decisions/${first}` }, one.job || "-",
+      { text: what(one.decision), href: `#/run/${encodeURIComponent(run)}/decisions/${first === undefined ? `d${one.number}` : first}` }, one.job || "-",
       one.decision.why || "-", right(chosen ? `${number(chosen.expected_usd, 6)}${hasSteps(one.decision) ? "" : " an hour"}` : "-"), one.machines.length ? result(one.machines[0]) : "-"] };
   }));
   const one = content[place];
