@@ -95,3 +95,13 @@ def test_a_shell_gets_its_script() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "_EBBTIDE_COMPLETE" in done.stdout or "COMPLETE=complete_bash" in done.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_is_wrapped_once_at_any_width(verb: Verb) -> None:
+    """No line break of a docstring stays within a paragraph, and every line of an example is one of its own."""
+    loaded = verb.load()
+    for command in (loaded, *getattr(loaded, "commands", {}).values()):
+        for part in command.help.split("\n\n"):
+            lines = part.splitlines()
+            assert len(lines) <= 1 or all(line.split()[0] in ("ebbtide", "aws") for line in lines), part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -70,7 +71,17 @@ class Verb:
                 _with_completions(registered.callback)
         command = typer.main.get_command(found)
         command.name = self.name
+        for one in (command, *getattr(command, "commands", {}).values()):
+            one.help = _flowing(one.help or "")
         return command
+
+
+def _flowing(text: str) -> str:
+    """Help with each paragraph as one line, so that it is wrapped once, at any width; lines of examples stay."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        inspect.cleandoc(part) if part.startswith(" ") else " ".join(part.split()) for part in parts
+    )
 
 
 def _with_completions(function: Callable[..., Any]) -> None:
