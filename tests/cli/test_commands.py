@@ -55,6 +55,17 @@ def test_the_list_and_the_version_import_nothing_slow() -> None:
         assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("name", ["ls", "list", "ps"])
+def test_runs_are_listed_by_the_names_of_other_tools(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = ended(name, "--runs", str(tmp_path))
+    told = capsys.readouterr()
+    assert code == ended("status", "--runs", str(tmp_path))
+    assert told == capsys.readouterr()
+    assert "no such command" not in told.err.lower()
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("--version") == 0
     assert capsys.readouterr().out == f"ebbtide {ebbtide.__version__}\n"

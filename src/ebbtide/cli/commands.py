@@ -130,6 +130,10 @@ VERBS = (
 )
 
 
+# Other names of commands, as users of other tools type them; they are not listed.
+ALIASES = {"ls": "status", "list": "status", "ps": "status"}
+
+
 class _Unloaded(TyperCommand):
     """Placeholder for a command until it is called or listed."""
 
@@ -144,6 +148,7 @@ class VerbGroup(TyperGroup):
         self._listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         found = super().get_command(ctx, cmd_name)
         if not isinstance(found, _Unloaded):
             return found

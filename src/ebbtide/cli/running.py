@@ -280,6 +280,8 @@ def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) ->
             "its program does not know where to save: name the folder in which it saves and from which it resumes "
             "with --checkpoints; else it starts from zero whenever its machine is revoked"
         )
+    if sweep.asked:
+        typer.echo(f"each of its machines has {sweep.asked}")
     if not sweep.is_measured:
         typer.echo("its speed is not known: it is measured while it runs")
     if sweep.deadline_h is not None and policy == "reactive":
