@@ -55,6 +55,17 @@ def test_the_list_and_the_version_import_nothing_slow() -> None:
         assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("name", ["ls", "list", "ps"])
+def test_runs_are_listed_by_the_names_of_other_tools(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = ended(name, "--runs", str(tmp_path))
+    told = capsys.readouterr()
+    assert code == ended("status", "--runs", str(tmp_path))
+    assert told == capsys.readouterr()
+    assert "no such command" not in told.err.lower()
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("--version") == 0
     assert capsys.readouterr().out == f"ebbtide {ebbtide.__version__}\n"
@@ -95,3 +106,13 @@ def test_a_shell_gets_its_script() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "_EBBTIDE_COMPLETE" in done.stdout or "COMPLETE=complete_bash" in done.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_is_wrapped_once_at_any_width(verb: Verb) -> None:
+    """No line break of a docstring stays within a paragraph, and every line of an example is one of its own."""
+    loaded = verb.load()
+    for command in (loaded, *getattr(loaded, "commands", {}).values()):
+        for part in command.help.split("\n\n"):
+            lines = part.splitlines()
+            assert len(lines) <= 1 or all(line.split()[0] in ("ebbtide", "aws") for line in lines), part

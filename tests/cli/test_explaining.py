@@ -21,8 +21,10 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import RunFolder
+from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.reasons import Alternative
+from ebbtide.simulation.scenario import Scenario
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +63,41 @@ def test_all_decisions_are_listed_and_one_is_explained(runs: Path, capsys: pytes
         assert "lease 0 came to: " in out
 
 
-def test_of_a_job_without_a_number_of_steps_no_cost_is_told_as_its_own() -> None:
+def test_of_a_job_without_a_number_of_steps_costs_are_told_for_an_hour() -> None:
+    """The first session of the README: no cost is of steps that nobody has."""
     market = Market("aws", "us-east-1", "us-east-1a", "c3.xlarge", "Linux/UNIX")
     made = Decision(
         1, 0.0, REQUESTED, 0, (0,), market, False, 1.0, ("start",), UNKNOWN_STEPS - 30.0, 0.0, "why",
-        (Alternative("spot", 17_365.0, "x", market, True),), (), 1,
+        (Alternative("spot", 0.17, "x", market, True),), (), 1,
     )  # fmt: skip
     one = Explanation(made, "plain", (), 0.0, 1)
     lines = [part for part in explained(one) if isinstance(part, str)]
-    assert "how many steps it has is not known: costs are of 1,000,000,000 steps, and only compare" in lines
+    unknown = "how many steps it has is not known: costs are for the work that what was chosen does in an hour"
+    assert unknown in lines
     assert not any("steps left" in line for line in lines)
     (expected,) = (column for column in decisions_table([one]).columns if column.header == "expected USD")
-    assert list(expected.cells) == ["-"]
+    assert list(expected.cells) == ["0.170000 an hour"]
     plain = one.as_plain()["decision"]
     assert plain["has_steps"] is False
     assert math.isnan(plain["steps_left"])
+
+
+@pytest.mark.parametrize("name", ["ebbtide", "spottune", "deepspotcloud-migrate", "cheapest-spot", "on-demand"])
+def test_no_policy_tells_totals_of_a_job_without_a_number_of_steps(name: str) -> None:
+    """By any policy a decision's costs are near the prices of an hour, and no sum has more steps than any job."""
+    job = eb.Job(name="plain", steps=UNKNOWN_STEPS, other_steps_per_hour_per_vcpu=500.0)
+    prices = eb.generate_prices(days=5, seed=1)
+    scenario = Scenario((job,), prices, billing_preset("ec2-second"))
+    outcome = scenario.run(eb.policy(name), prices.start_s + 4 * 86_400.0, record=True)
+    asked = [one for one in outcome.made if one.action == REQUESTED]
+    assert asked
+    for one in asked:
+        assert not one.has_steps
+        chosen = next(offer for offer in one.offered if offer.market == one.market)
+        assert (chosen.work_h, chosen.spot_usd) == (1.0, pytest.approx(chosen.spot_usd_per_hour))
+        for weighed in one.alternatives:
+            assert math.isnan(weighed.expected_usd) or 0.0 < weighed.expected_usd < 50.0
+            assert not re.search(r"\d{6,}(\.\d+)? (steps|s|h)\b|e\+\d", weighed.how)
 
 
 def test_what_is_told_as_json_adds_up(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +119,28 @@ def test_what_is_told_as_json_adds_up(runs: Path, capsys: pytest.CaptureFixture[
             told = re.match(r"([\d.e-]+) USD a step x ([\d.e+]+) steps", weighed["how"])
             if told is not None and "paid so far" not in weighed["how"]:
                 assert float(told[1]) * float(told[2]) == pytest.approx(weighed["expected_usd"], rel=1e-6)
+
+
+def test_decisions_are_numbered_and_those_about_a_trial_can_be_asked_for(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(path.name for path in runs.iterdir())
+    found = json.loads(command(capsys, "why", name, "--json", "--runs", runs)[1])
+    assert [one["number"] for one in found] == list(range(1, len(found) + 1))
+    last = json.loads(command(capsys, "why", name, "--decision", len(found), "--json", "--runs", runs)[1])
+    assert last == found[-1:]
+    for trial in (0, 1):
+        about = json.loads(command(capsys, "why", name, "--trial", trial, "--json", "--runs", runs)[1])
+        assert about == [one for one in found if one["decision"]["job_id"] == trial]
+        assert about
+    for wrong, problem in (
+        (("--decision", 999), "the run has decisions 1 to"),
+        (("--trial", 9), "the run has trials 0 to 1, not 9"),
+        (("0", "--trial", 1), "give one of LEASE, --trial and --decision"),
+    ):
+        code, _, errors = command(capsys, "why", name, *wrong, "--runs", runs)
+        assert code == 2
+        assert problem in errors
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,20 @@ def test_steps_lost_are_those_that_had_to_be_trained_again() -> None:
     assert trained.progress.steps_saved == 50
 
 
+def test_every_step_is_credited_to_the_machine_that_did_it() -> None:
+    """Also those done after the last report: up to a save, or to the end of the training."""
+    trained = Trained(stored={3})
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Stepped(TRIAL, 1, 340, 0.0), Saved(TRIAL, 1, 357, 1))
+    trained.take(first)
+    second = trained.machine()
+    # It finds a checkpoint that was stored and not told of.
+    trained.tell(second, Restored(TRIAL, 2, 360, 2), Stepped(TRIAL, 2, 390, 0.0))
+    trained.tell(second, Ended(TRIAL, 2, Ending.FINISHED, 400, stored=3))
+    assert trained.progress.steps_on == {first.lease_id: 360.0, second.lease_id: 40.0}
+    assert (trained.progress.steps_done, trained.progress.steps_run) == (400.0, 400.0)
+
+
 def test_finished_is_believed_where_storage_has_it() -> None:
     trained = Trained()
     lease = trained.machine()

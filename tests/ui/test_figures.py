@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,16 @@ def test_curves_are_whole_and_unfinished_ones_have_an_end(folder: RunFolder) -> 
             assert trial["predicted"]["lower"] <= trial["predicted"]["value"] <= trial["predicted"]["upper"]
             assert trial["predicted"]["step"] == STEPS
     assert sum(trial["predicted"] is not None for trial in found["trials"]) > 3
+
+
+def test_a_trial_that_was_ended_early_shows_where_it_would_have_ended(folder: RunFolder) -> None:
+    figures = RunFigures.of(folder)
+    kept = copy.deepcopy(figures.kept)
+    assert kept is not None
+    for job in kept["engine"]["jobs"]:
+        job["finished_s"], job["stopped"] = 1e9, job is kept["engine"]["jobs"][0]
+    found = replace(figures, kept=kept).curves()["trials"]
+    assert [trial["predicted"] is not None for trial in found] == [True] + [False] * 7
 
 
 def test_a_run_that_has_not_begun_has_no_figures(folder: RunFolder, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ebbtide.live.account_book import Account, AccountBook, account_name
 from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of, state_now
-from ebbtide.live.settings import RunFolder, known_runs
+from ebbtide.live.settings import SIMULATED, RunFolder, known_runs
 from ebbtide.live.storage import object_store
 from ebbtide.live.team import Accounting, Team
 
@@ -55,6 +55,11 @@ class MonthReport:
     def total_usd(self) -> float:
         """What was spent in all, USD."""
         return math.fsum(self.lines["usd"])
+
+    @property
+    def simulated_usd(self) -> float:
+        """What of it was never paid, USD: of runs whose market was replayed."""
+        return math.fsum(self.lines["usd"][self.lines["provider"].isin(SIMULATED)])
 
     def by(self, group: str) -> pd.DataFrame:
         """Sums by owner, run, policy, provider, market or `tag:NAME`, the highest first.

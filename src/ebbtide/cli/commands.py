@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -70,7 +71,17 @@ class Verb:
                 _with_completions(registered.callback)
         command = typer.main.get_command(found)
         command.name = self.name
+        for one in (command, *getattr(command, "commands", {}).values()):
+            one.help = _flowing(one.help or "")
         return command
+
+
+def _flowing(text: str) -> str:
+    """Help with each paragraph as one line, so that it is wrapped once, at any width; lines of examples stay."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        inspect.cleandoc(part) if part.startswith(" ") else " ".join(part.split()) for part in parts
+    )
 
 
 def _with_completions(function: Callable[..., Any]) -> None:
@@ -119,6 +130,10 @@ VERBS = (
 )
 
 
+# Other names of commands, as users of other tools type them; they are not listed.
+ALIASES = {"ls": "status", "list": "status", "ps": "status"}
+
+
 class _Unloaded(TyperCommand):
     """Placeholder for a command until it is called or listed."""
 
@@ -133,6 +148,7 @@ class VerbGroup(TyperGroup):
         self._listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         found = super().get_command(ctx, cmd_name)
         if not isinstance(found, _Unloaded):
             return found

@@ -22,9 +22,9 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
 from ebbtide.simulation.generated_markets import Kind, generated_capacity
 
-# The fastest policies; `ebbtide compare` has more.
-_POLICIES = "on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
-_STARTS = 20
+# The default policy, and the fastest of the others; `ebbtide compare` has more.
+_POLICIES = "ebbtide,on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
+_STARTS = 10
 _DAYS = 30.0
 
 
@@ -32,7 +32,7 @@ def demo_command(
     into: Annotated[Path, typer.Option("--into", "-o", help="Folder to write to.")] = Path("."),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the prices and the starts.")] = 0,
 ) -> None:
-    """See what Ebbtide does, in under 20 s: generated prices, a job, and an HTML report comparing policies.
+    """See what Ebbtide does: generated prices, a job, and an HTML report comparing policies.
 
     Writes prices.parquet, prices-capacity.parquet, job.yaml and report.html; other files with these names are not
     overwritten.

@@ -19,10 +19,13 @@ from ebbtide.cli.options import table_console
 from ebbtide.cli.runs import JsonOption, RunArgument, RunsOption
 from ebbtide.engine.decisions import HELD, REQUESTED, Decision
 from ebbtide.engine.explanation import Explanation, LeaseResult
-from ebbtide.jobs.job import UNKNOWN_STEPS
+from ebbtide.errors import InputError
 from ebbtide.live.explaining import lease_named, told_of
 from ebbtide.live.money import seconds
-from ebbtide.live.settings import RUNS, find_run
+from ebbtide.live.settings import RUNS, SIMULATED, find_run
+
+# What cost more than so many times what was expected is said why.
+_FAR_MORE = 1.5
 
 
 def why_command(
@@ -33,23 +36,41 @@ def why_command(
             metavar="LEASE", help="A machine, such as 3 or m0003; by default all decisions are listed."
         ),
     ] = None,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="Only decisions about this trial: also why it was ended.")
+    ] = None,
+    decision: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="The decision of this number in the list.")
+    ] = None,
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
 ) -> None:
     """Explain what a run decided: what was offered, what each was expected to cost and what it came to."""
     folder = find_run(runs, run)
     told = told_of(folder)
-    found = told.all() if lease is None else told.of_lease(lease_named(folder, lease))
+    if sum(one is not None for one in (lease, trial, decision)) > 1:
+        raise InputError("give one of LEASE, --trial and --decision")
+    if lease is not None:
+        found = told.of_lease(lease_named(folder, lease))
+    elif decision is not None:
+        found = told.numbered(decision)
+    else:
+        found = told.all() if trial is None else told.of_trial(trial)
     if as_json:
         typer.echo(json.dumps(finite([one.as_plain() for one in found]), indent=2))
         return
-    if lease is None:
+    if lease is None and trial is None and decision is None:
         if not found:
             is_old = "keeps no decisions: it is from before they were kept"
             typer.echo(f"run {folder.path.name} {is_old if told.leases else 'has decided nothing yet'}")
             return
+        if folder.settings.provider in SIMULATED:
+            typer.echo(f"provider {folder.settings.provider}: prices and costs are simulated")
         table_console().print(decisions_table(found))
-        typer.echo(f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`")
+        typer.echo(
+            f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`; --trial and "
+            "--decision NO show others"
+        )
         return
     for number, one in enumerate(found):
         if number:
@@ -64,20 +85,21 @@ def why_command(
 def decisions_table(found: Sequence[Explanation]) -> Table:
     """A row a decision: when, what, for which job, why, what was expected and what it came to."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for heading in ("time", "lease", "decided", "job", "why", "expected USD", "came to"):
-        is_short = heading in ("time", "lease")
-        justify: Literal["left", "right"] = "right" if heading == "expected USD" else "left"
+    for heading in ("no", "time", "lease", "decided", "job", "why", "expected USD", "came to"):
+        is_short = heading in ("no", "time", "lease")
+        justify: Literal["left", "right"] = "right" if heading in ("no", "expected USD") else "left"
         least = 10 if heading in ("decided", "why", "came to") else None
         table.add_column(heading, justify=justify, no_wrap=is_short, min_width=least, overflow="fold")
     for one in found:
         made = one.decision
         table.add_row(
+            str(one.number),
             iso(made.time_s),
             Text(_ids(made.lease_ids)),
             Text(_what(made)),
             Text(one.job),
             Text(made.why or "-"),
-            _usd(made.chosen.expected_usd) if made.chosen is not None and made.has_steps else "-",
+            _expected(made),
             Text("; ".join(map(_came_to, one.machines[:1])) or "-"),
         )
     return table
@@ -96,19 +118,46 @@ def explained(one: Explanation) -> Iterator[str | Table]:
     if known:
         yield f"then: {', '.join(known)}"
     if not made.has_steps and (made.alternatives or made.offered):
-        yield f"how many steps it has is not known: costs are of {UNKNOWN_STEPS:,} steps, and only compare"
+        yield "how many steps it has is not known: costs are for the work that what was chosen does in an hour"
     if made.alternatives:
-        yield "what the policy weighed (expected cost until the job is done):"
+        until = "until the job is done" if made.has_steps else "of that work"
+        yield f"what the policy weighed (expected cost {until}):"
         yield _weighed(made)
     if made.offered:
         kept = f", the cheapest {len(made.offered)} of {made.markets}" if made.markets > len(made.offered) else ""
-        yield f"what was offered{kept} (pure work at the prices of that moment):"
+        yield f"what was offered{kept} ({'pure' if made.has_steps else 'that'} work at the prices of that moment):"
         yield _offers(made)
     for machine in one.machines:
         yield f"lease {machine.lease_id} came to: {_came_to(machine)}"
     if made.action == REQUESTED and one.later_machines > len(one.machines) and one.job:
         machines = f"{one.later_machines} machines requested for {one.job} from then on"
         yield f"{machines} cost {_usd(one.later_usd)} USD so far"
+    yield from _error(one)
+
+
+def _expected(made: Decision) -> str:
+    """What was chosen was expected to cost: until the job is done, or where that is not known for an hour."""
+    if made.chosen is None or math.isnan(made.chosen.expected_usd):
+        return "-"
+    return _usd(made.chosen.expected_usd) if made.has_steps else f"{_usd(made.chosen.expected_usd)} an hour"
+
+
+def _error(one: Explanation) -> Iterator[str]:
+    """How far the rest of a job has come out from what it was expected to cost."""
+    made = one.decision
+    expected_usd = made.chosen.expected_usd if made.chosen is not None else math.nan
+    if not made.has_steps or not 0.0 < expected_usd < math.inf or not one.later_usd > 0.0:
+        return
+    times = one.later_usd / expected_usd
+    told = (
+        f"expected {_usd(expected_usd)} USD for the rest of the job; it has cost {_usd(one.later_usd)} USD so far"
+    )
+    yield f"{told}, {times:.2g} times that"
+    if times > _FAR_MORE:
+        yield (
+            "more than expected: speeds are estimated until they are measured, and starts, interruptions and the "
+            "least time that a machine is charged for are paid as well"
+        )
 
 
 def _weighed(made: Decision) -> Table:

@@ -105,8 +105,8 @@ def _is_new(path: Path, is_same: Callable[[], bool]) -> bool:
 
 
 def _has_prices(path: Path, history: PriceHistory) -> bool:
-    # A file contains the time of its last change, not the end of the record.
-    return PriceHistory.read(path).equals(PriceHistory.from_frame(history.to_frame()))
+    written = PriceHistory.from_frame(history.to_frame(), start_s=history.start_s, end_s=history.end_s)
+    return PriceHistory.read(path).equals(written)
 
 
 def _has_probes(path: Path, probes: pd.DataFrame) -> bool:

@@ -23,7 +23,8 @@ _TAIL_LINES = 6
 def run_table(standing: RunStanding) -> RenderableType:
     """A table of trials, the best first, and below it policy, machines, costs and warnings."""
     parts: list[RenderableType] = [_trials(standing)] if standing.trials else []
-    lines = (f"policy {policy_words(standing.policy, standing.parameters)}", *_money_lines(standing))
+    policy = f"policy {policy_words(standing.policy, standing.parameters)}"
+    lines = (policy, f"provider {provider_words(standing)}", *_money_lines(standing))
     parts += [Text(line) for line in (*lines, *warning_lines(standing))]
     return Group(*parts)
 
@@ -33,7 +34,7 @@ def runs_table(standings: Sequence[RunStanding | UnreadableRun]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     rented = any(one.rented for one in standings if isinstance(one, RunStanding))
     now = ("machines", "USD/h now") if rented else ()
-    for heading in ("run", "state", "trials", "best", *now, "cost USD", "elapsed", "rest"):
+    for heading in ("run", "state", "provider", "trials", "best", *now, "cost USD", "elapsed", "rest"):
         named = heading in ("run", "state")
         table.add_column(heading, justify="left" if named else "right", no_wrap=named, overflow="fold")
     for one in standings:
@@ -45,6 +46,7 @@ def runs_table(standings: Sequence[RunStanding | UnreadableRun]) -> Table:
         table.add_row(
             Text(one.run),
             Text(state_words(one)),
+            Text(provider_words(one)),
             f"{one.done}/{len(one.trials)}" if one.trials else "-",
             "-" if best is None or best.best is None else f"{best.best:.4g}",
             *machines,
@@ -58,6 +60,11 @@ def runs_table(standings: Sequence[RunStanding | UnreadableRun]) -> Table:
 def policy_words(policy: str, parameters: Mapping[str, Any]) -> str:
     """A policy by its name, with the parameters that differ from its defaults."""
     return f"{policy} ({parameters_text(parameters)})" if parameters else policy
+
+
+def provider_words(standing: RunStanding) -> str:
+    """Who rents a run's machines out, and whether that is a simulation."""
+    return f"{standing.provider} (simulated)" if standing.is_simulated else standing.provider
 
 
 def machines(number: int) -> str:
@@ -192,7 +199,7 @@ def _money_lines(standing: RunStanding) -> Iterator[str]:
     else:
         yield f"rented {machines(standing.rented_ever)} in all, none now; {_times_revoked(standing)}"
     rest = "" if standing.rest_s is None else f", about {seconds(standing.rest_s)} left at most"
-    yield f"{standing.money}"
+    yield standing.money.in_words(simulated=standing.is_simulated)
     if standing.elapsed_s:
         yield f"elapsed {seconds(standing.elapsed_s)}{rest}"
 

@@ -108,7 +108,9 @@ def _print_month(spent: Spent) -> None:
             money = [f"{row[name]:.4f}" for name in ("charged_usd", "refunded_usd", "egress_usd", "usd")]
             table.add_row(Text(str(row[spent.by])), str(row["runs"]), f"{row['machine_hours']:.2f}", *money)
         table_console().print(table)
-        typer.echo(f"{report.total_usd:.4f} USD in {report.month}{by_whom}")
+        simulated = report.simulated_usd
+        of_it = f", of it {simulated:.4f} USD simulated by provider local" if simulated else ""
+        typer.echo(f"{report.total_usd:.4f} USD in {report.month}{by_whom}{of_it}")
         for of, usd, most in report.budgets():
             typer.echo(f"{of}: {usd:.4f} of {most:g} USD, {usd / most:.0%}")
         if report.outside & set(report.lines["run"]):

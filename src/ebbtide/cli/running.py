@@ -16,6 +16,7 @@ import typer
 from ebbtide._cores import usable_cores
 from ebbtide._utc import HOUR_S, to_epoch_s
 from ebbtide.analysis.summary import models_note
+from ebbtide.cli.asking import confirm
 from ebbtide.cli.foreground import run_in_foreground
 from ebbtide.cli.live_table import policy_words
 from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
@@ -82,6 +83,12 @@ class Rented:
             "--set", metavar="NAME=VALUE", help="A parameter of the policy, as theta=0.5; may be given again."
         ),
     ] = None
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Rent without asking; only at a terminal is it asked at all.")
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be rented and what it would cost, and end.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -209,8 +216,9 @@ def run_command(
     options["models"] = models
     if models is not None:
         typer.echo(models_note(models.versions))
+    confirm(sweep, provider, options, dry_run=rented.dry_run, yes=rented.yes)
     if provider == "replay":
-        terminal().print(str(run_once(sweep, chosen, "replay", **options)))
+        terminal().print(f"{run_once(sweep, chosen, 'replay', **options)}; a replay: nothing was rented or paid")
         return
     try:
         started = begin(sweep, wanted.folder, chosen, provider, options)
@@ -272,6 +280,8 @@ def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) ->
             "its program does not know where to save: name the folder in which it saves and from which it resumes "
             "with --checkpoints; else it starts from zero whenever its machine is revoked"
         )
+    if sweep.asked:
+        typer.echo(f"each of its machines has {sweep.asked}")
     if not sweep.is_measured:
         typer.echo("its speed is not known: it is measured while it runs")
     if sweep.deadline_h is not None and policy == "reactive":

@@ -70,7 +70,8 @@ class Decision:
         steps_left: Steps of the job that were left; NaN: it is about no one job.
         spent_usd: What the run had spent until then, USD; NaN: prices were not known.
         why: The policy's reason, in a sentence; empty: it gave none.
-        alternatives: What the policy weighed, in its own terms.
+        alternatives: What the policy weighed, in its own terms. Where the job's number of steps is not known, its
+            costs, and those of `offered`, are for the work that what was chosen does in an hour.
         offered: Markets that could run the job, those of least spot cost first.
         markets: Number of markets that could run it, those kept in `offered` among them.
     """
@@ -98,11 +99,46 @@ class Decision:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the job has a number of steps; without one costs are of `UNKNOWN_STEPS`, and only compare."""
+        """Whether the job has a number of steps; without one costs are for an hour of work."""
         return not self.steps_left > UNKNOWN_STEPS / 2
 
 
 def decided(view: View, number: int, action: Action, spent_usd: Callable[[], float]) -> Decision | None:
+    """The decision that an action is; None: it is none to be kept. See `_decided` for the arguments."""
+    found = _decided(view, number, action, spent_usd)
+    return found if found is None or found.has_steps else _by_the_hour(view, found)
+
+
+def _by_the_hour(view: View, made: Decision) -> Decision:
+    """A decision for a job without a number of steps: its costs for the work that what was chosen does in an hour.
+
+    What the policy weighed it weighed for more steps than any job has: only the ratios mean something.
+    """
+    here = next((one for one in made.offered if one.market == made.market), next(iter(made.offered), None))
+    offered = made.offered
+    if here is not None:
+        offered = tuple(
+            replace(
+                one,
+                work_h=one.work_h / here.work_h,
+                spot_usd=one.spot_usd / here.work_h,
+                on_demand_usd=None if one.on_demand_usd is None else one.on_demand_usd / here.work_h,
+            )
+            for one in made.offered
+        )
+    costed = [one for one in made.alternatives if one.market is not None and 0.0 < one.expected_usd < math.inf]
+    chosen = min(costed, key=lambda one: (not one.is_chosen, one.expected_usd), default=None)
+    if chosen is None or chosen.market is None:
+        return replace(made, offered=offered)
+    price = view.on_demand_price(chosen.market) if "on demand" in chosen.choice else view.price(chosen.market)
+    hour_usd = (price or math.nan) * view.jobs[made.job_id].job.most_machines
+    weighed = (
+        replace(one, expected_usd=one.expected_usd * hour_usd / chosen.expected_usd) for one in made.alternatives
+    )
+    return replace(made, offered=offered, alternatives=tuple(weighed))
+
+
+def _decided(view: View, number: int, action: Action, spent_usd: Callable[[], float]) -> Decision | None:
     """The decision that an action is, as of the moment before it is done; None: it is none to be kept.
 
     A reason that cannot be made does not end a run: the decision says so in its place.

@@ -55,6 +55,7 @@ class Explanation:
         later_usd: What machines cost that were requested for this job by this decision or later, USD; NaN: the
             decision requested none.
         later_machines: Their number.
+        number: Its place among all decisions of the run, counted from 1.
     """
 
     decision: Decision
@@ -62,11 +63,12 @@ class Explanation:
     machines: tuple[LeaseResult, ...]
     later_usd: float
     later_machines: int
+    number: int = 0
 
     def as_plain(self) -> dict[str, Any]:
         """Plain values, what is not known among them as NaN.
 
-        Expected costs of a decision without `has_steps` are of `UNKNOWN_STEPS` steps: they only compare.
+        Expected costs of a decision without `has_steps` are for an hour of work, not until the job is done.
         """
         values = asdict(self)
         made = values["decision"]
@@ -125,14 +127,14 @@ class Told:
         found: list[Explanation] = []
         # From the end: of each job, what its machines cost that were requested since.
         since: dict[int, tuple[float, int]] = {}
-        for decision in reversed(self.decisions):
+        for number, decision in zip(range(len(self.decisions), 0, -1), reversed(self.decisions), strict=True):
             machines = tuple(self._result(lease_id) for lease_id in decision.lease_ids)
             later = (math.nan, 0)
             if decision.action == REQUESTED:
                 before_usd, before = since.get(decision.job_id, (0.0, 0))
                 later = (math.fsum([before_usd, *(one.paid_usd for one in machines)]), before + len(machines))
                 since[decision.job_id] = later
-            found.append(Explanation(decision, self._name(decision.job_id), machines, *later))
+            found.append(Explanation(decision, self._name(decision.job_id), machines, *later, number))
         return found[::-1]
 
     def of_lease(self, lease_id: int) -> list[Explanation]:
@@ -148,6 +150,30 @@ class Told:
         if not found:
             raise InputError(f"no decision about lease {lease_id} was kept: it is from before they were kept")
         return found
+
+    def of_trial(self, job_id: int) -> list[Explanation]:
+        """The decisions about one trial, or one job: on which machines it was, and why it was ended, if it was.
+
+        Raises:
+            InputError: There is no such trial, or nothing was decided about it.
+        """
+        if not 0 <= job_id < len(self.names):
+            raise InputError(f"the run has trials 0 to {len(self.names) - 1}, not {job_id}")
+        found = [one for one in self.all() if one.decision.job_id == job_id]
+        if not found:
+            raise InputError(f"nothing was decided about trial {job_id} so far")
+        return found
+
+    def numbered(self, number: int) -> list[Explanation]:
+        """The decision of a number, as the list of all has it.
+
+        Raises:
+            InputError: There is none of that number.
+        """
+        if not 1 <= number <= len(self.decisions):
+            has = f"decisions 1 to {len(self.decisions)}" if self.decisions else "no decisions yet"
+            raise InputError(f"the run has {has}, not {number}")
+        return [self.all()[number - 1]]
 
     def _name(self, job_id: int) -> str:
         return self.names[job_id] if 0 <= job_id < len(self.names) else ""

@@ -62,7 +62,8 @@ class Resources(Frozen):
     """What the machine of one training must have; fields that are not given are not required.
 
     Attributes:
-        accelerators: Name and exact number of accelerators, `T4:1`; a program for one gains nothing from four.
+        accelerators: Name and exact number of accelerators, `T4:1`; a program for one gains nothing from four, and
+            `T4` is one.
         cpus: Least number of vCPUs of the machine.
         memory_gib: Least main memory of the machine, GiB.
     """
@@ -76,7 +77,8 @@ class Resources(Frozen):
     def _name_and_number(cls, text: str | None) -> str | None:
         if text is not None and not _ACCELERATORS.fullmatch(text):
             raise ValueError(f"accelerators {text!r} are not of the form NAME:NUMBER, as in `accelerators: T4:1`")
-        return text
+        # One, as other tools take it; said in full wherever it is shown.
+        return text if text is None or ":" in text else f"{text}:1"
 
     def fits(self, machine: InstanceType) -> bool:
         """Whether a machine has everything required."""

@@ -492,6 +492,11 @@ class AgentTraining:
         progress = trial.progress
         found = min(max(step - progress.steps_saved, 0.0), trial.lost_above)
         missing = max(progress.steps_saved - step, 0.0)
+        unreported = max(step - progress.steps_saved, 0.0) - found
+        if unreported > 0.0 and trial.stretches:
+            before = trial.stretches[-1].lease_id
+            progress.steps_on[before] = progress.steps_on.get(before, 0.0) + unreported
+            progress.steps_run += unreported
         progress.steps_lost = max(progress.steps_lost - found + missing, 0.0)
         trial.lost_above = 0.0
         progress.steps_saved = progress.steps_done = step
@@ -544,9 +549,12 @@ class AgentTraining:
                 trial.savers = tuple(sorted({*trial.savers, member.rank}))
                 self._note_whole(trial)
             case Saved(step=step, number=number, size_bytes=size_bytes):
+                # What was done since the last report was done here.
+                self._stepped(trial, step)
                 progress.saved_on(lease, self._now(), size_bytes)
                 self._saved(trial, step, number)
             case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
+                self._stepped(trial, max(step, progress.steps_saved))
                 progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
                 self._done_with(trial, member)
                 self._left(trial, member, _FINISHED)
@@ -632,6 +640,7 @@ class AgentTraining:
         whole = sorted(set.intersection(*map(set, numbers)))
         if not whole or whole[-1] <= trial.progress.steps_saved:
             return
+        self._stepped(trial, whole[-1])
         self._saved_as_one(trial, whole[-1])
         self._saved(trial, whole[-1], numbers[0][whole[-1]])
         for member, of_member in zip(savers, numbers, strict=True):

@@ -134,16 +134,20 @@ class Run:
         path = self._kept.log_of(self._trial_id(trial))
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
-    def why(self, lease: int | str | None = None) -> list[Explanation]:
+    def why(self, lease: int | str | None = None, *, trial: int | None = None) -> list[Explanation]:
         """Why its policy did what it did: each decision with what was offered, weighed and what it came to so far.
 
         Args:
             lease: A machine, such as 3 or `m0003`, to have the decisions about it alone; None: all.
+            trial: Number of a trial, to have those about it alone, why it was ended among them; None: all.
 
         Raises:
-            InputError: Nothing has been decided yet, or there is no such machine.
+            InputError: Nothing has been decided yet, or there is no such machine or trial.
         """
         told = told_of(self._kept)
+        if trial is not None:
+            about = told.of_trial(trial)
+            return about if lease is None else [one for one in self.why(lease) if one in about]
         return told.all() if lease is None else told.of_lease(lease_named(self._kept, str(lease)))
 
     def fetch(self, trial: int = 0, into: str | Path | None = None) -> Fetched:

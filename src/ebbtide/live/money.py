@@ -50,7 +50,11 @@ class Money:
         return 1.0 - self.paid_usd / self.on_demand_usd if self.on_demand_usd > 0 else None
 
     def __str__(self) -> str:
-        words = f"paid {self.paid_usd:.4f} USD"
+        return self.in_words()
+
+    def in_words(self, *, simulated: bool = False) -> str:
+        """Cost and savings in words; `simulated`: a market was replayed, and no money was spent."""
+        words = f"paid {self.paid_usd:.4f} USD{' (simulated)' if simulated else ''}"
         if self.refund_usd:
             words += f" ({self.refund_usd:.4f} USD refunded)"
         share = self.saved_share

@@ -251,6 +251,16 @@ def _labelled(machines: Machines, labels: Mapping[str, str]) -> Machines:
     return {name: one.model_copy(update={"labels": {**one.labels, **labels}}) for name, one in machines.items()}
 
 
+def local_market(work: Runnable, options: RunOptions) -> LocalMarket:
+    """The market that `local` and `replay` would go through with some options.
+
+    Raises:
+        InputError: What is given of it does not fit together, or none can be generated.
+    """
+    catalogue = options.get("catalogue") or default_catalogue()
+    return _market_of(work, catalogue, read_models(options.get("models")), options)
+
+
 def _market_of(
     work: Runnable | None, catalogue: Catalogue, models: ModelBundle | None, options: RunOptions
 ) -> LocalMarket:

@@ -49,7 +49,7 @@ def results_html(found: RunStanding) -> str:
     left = len(found.trials) - len(rows)
     revoked = f"{found.revoked} of {found.rented_ever} machines were taken"
     notes = [f"and {left} more trials"] if left else []
-    notes += [f"{found.policy}; {revoked}; {found.money}"]
+    notes += [f"{found.policy}; {revoked}; {found.money.in_words(simulated=found.is_simulated)}"]
     headings = ("setting", "state", "steps", f"best {metric}", f"last {metric}", "machine", "problem")
     return _html.table(title, headings, rows, notes)
 

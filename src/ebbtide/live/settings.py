@@ -26,6 +26,8 @@ RUNS = Path(".ebbtide") / "runs"
 
 # Providers whose machines cost money; the last is several of the others at once.
 SEVERAL = "several"
+# Who rents nothing out: prices are replayed, and costs are what they would be.
+SIMULATED = ("local", "replay")
 RENTED = ("ec2", "gcp", "skypilot", SEVERAL)
 
 # The state that is shown for a run that cannot be read.

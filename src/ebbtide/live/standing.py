@@ -18,7 +18,7 @@ from ebbtide.live.agent_state import TrialRecord, leases_on, trial_id_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.money import Money, money_of, orphans_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
-from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.settings import SIMULATED, LiveSettings, RunFolder
 from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
@@ -98,6 +98,7 @@ class RunStanding:
         tasks: Number of tasks of an array; None: it is none.
         jobs: Number of jobs of a list; None: it is none.
         budget_usd: The most that may be spent, USD; None: it has no budget.
+        provider: Who rents its machines out, such as `local` or `ec2`.
     """
 
     run: str
@@ -124,6 +125,12 @@ class RunStanding:
     tasks: int | None = None
     jobs: int | None = None
     budget_usd: float | None = None
+    provider: str = ""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its market is replayed, so that its costs are no money that was spent."""
+        return self.provider in SIMULATED
 
     @property
     def best(self) -> TrialStanding | None:
@@ -148,6 +155,7 @@ class RunStanding:
             "state": str(self.state),
             "direction": str(self.direction),
             "best": None if best is None else best.number,
+            "is_simulated": self.is_simulated,
         }
         values["money"]["saved_share"] = self.money.saved_share
         found: dict[str, Any] = finite(values)
@@ -232,6 +240,7 @@ def standing(
             None,
             None,
             budget_usd=work.budget_usd,
+            provider=settings.provider,
         )
     later_s = _later_s(figures, state, now_s)
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
@@ -279,6 +288,7 @@ def standing(
         None if isinstance(work, JobList) or work.tasks is None else len(work.tasks),
         len(work.listed) if isinstance(work, JobList) else None,
         work.budget_usd,
+        settings.provider,
     )
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ebbtide._files import replacing
 from ebbtide._utc import iso
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
+from ebbtide.market.parquet_notes import notes_of, write_with_notes
 from ebbtide.market.price_series import Floats
 from ebbtide.market.sources.ec2_json import region_of_zone
 from ebbtide.market.sources.parquet import load_parquet
@@ -121,17 +121,28 @@ class Availability(Mapping[Market, CapacitySeries]):
         )
 
     def write(self, path: str | Path) -> None:
-        """Write as Parquet, atomically: one row per change, as capacity rounds, and one where a record ends."""
-        tables = []
+        """Write as Parquet, atomically: one row per change, as capacity rounds, and one where a record ends.
+
+        Notes of the file say where each record ends, so that its last row is not read as a round.
+        """
+        tables, ends = [], []
         for market, series in self.items():
             times_s = np.append(series.times_s, series.end_s)
             launched = np.append(series.nodes, 0)
             times = pd.to_datetime(np.round(times_s * 1e6).astype(np.int64), unit="us", utc=True)
             tables.append(pd.DataFrame({"timestamp": times, **asdict(market), "launched": launched}))
+            ends.append([getattr(market, name) for name in MARKET_FIELDS] + [series.end_s])
         columns = ["timestamp", *MARKET_FIELDS, "launched"]
         frame = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
-        with replacing(path) as temporary:
-            frame.to_parquet(temporary, index=False, compression="zstd")
+        write_with_notes(path, frame, {"ends": ends})
+
+
+def _recorded_ends(path: str | Path) -> dict[Market, float]:
+    """Where each record ends by the notes of a file, seconds since 1970; empty: a file of other programs."""
+    try:
+        return {Market(*map(str, names)): float(end_s) for *names, end_s in notes_of(path).get("ends", [])}
+    except (TypeError, ValueError):
+        raise InputError("has notes of Ebbtide that are not the ends of records", file=path) from None
 
 
 def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Market, CapacitySeries]:
@@ -145,15 +156,20 @@ def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Mar
         row = int(np.argmax(bad.to_numpy())) + 1
         raise InputError("is missing, negative or infinite", file=path, row=row, field=column)
     series = {}
-    keys = ["cloud", "region", "zone", "instance_type"]
+    ends = _recorded_ends(path)
+    keys = ["cloud", "region", "zone", "instance_type", *(["product"] if ends else [])]
     for key, rows in frame.groupby(keys, observed=True, sort=False):
         assert isinstance(key, tuple)
         rows = rows.sort_values("timestamp", kind="stable").drop_duplicates("timestamp", keep="last")
         times = rows["timestamp"].astype("int64").to_numpy() / 1e6
         # The last probe holds for one more interval.
         interval = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
-        market = Market(cloud=str(key[0]), region=str(key[1]), zone=str(key[2]), instance_type=str(key[3]))
-        series[market] = CapacitySeries(times, rows[column].to_numpy(), float(times[-1]) + interval)
+        market = Market(*map(str, key))
+        if market in ends:
+            # The row at its end is no round.
+            series[market] = CapacitySeries(times[:-1], rows[column].to_numpy()[:-1], ends[market])
+        else:
+            series[market] = CapacitySeries(times, rows[column].to_numpy(), float(times[-1]) + interval)
     return series
 
 

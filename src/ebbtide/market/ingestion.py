@@ -16,7 +16,7 @@ from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
 from ebbtide.market.price_store import PriceStore, is_price_store
-from ebbtide.market.prices import PriceHistory
+from ebbtide.market.prices import PriceHistory, recorded_span
 from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.market.sources.ec2_json import read_ec2_json
 from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
@@ -89,14 +89,15 @@ def ingest_files(
         InputError: A file or row is invalid.
     """
     known = catalogue or default_catalogue()
-    frames, cleanings = [], []
+    frames, cleanings, ends_s = [], [], []
     for file in (file for path in paths for file in _files(Path(path))):
         frame = read_source(file, file_format=file_format, timezone=timezone, region=region)
         fresh, cleaning = cleaned(frame, file)
         require_known_types(frame.reset_index(drop=True), file, known)
         frames.append(fresh)
         cleanings.append(cleaning)
-    return _merge(frames, into, sum_of(cleanings), catalogue)
+        ends_s.append(_recorded_end_s(file, file_format))
+    return _merge(frames, into, sum_of(cleanings), catalogue, ends_s=max(ends_s))
 
 
 def ingest_ec2(
@@ -166,6 +167,14 @@ def read_source(
     return read_azure_json(path)
 
 
+def _recorded_end_s(path: Path, file_format: str | None) -> float:
+    """When the record of a source ends, seconds since 1970; minus infinity: with its last row."""
+    chosen = file_format or _recognised(path)
+    if chosen == "parquet":
+        return recorded_span(path).get("end_s", -math.inf)
+    return PriceStore(path).history().end_s if chosen == "price-store" else -math.inf
+
+
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [existing_file(path)]
@@ -198,13 +207,25 @@ def _recognised(path: Path) -> str:
 
 
 def _merge(
-    frames: Sequence[pd.DataFrame], into: str | Path, cleaning: Cleaning, catalogue: Catalogue | None
+    frames: Sequence[pd.DataFrame],
+    into: str | Path,
+    cleaning: Cleaning,
+    catalogue: Catalogue | None,
+    *,
+    ends_s: float = -math.inf,
 ) -> Ingested:
-    """Add clean frames to the price file: of rows with the same market and time, the last frame's wins."""
+    """Add clean frames to the price file: of rows with the same market and time, the last frame's wins.
+
+    The record ends with the last row, at `ends_s` or where that of the file did, whichever is latest.
+    """
     before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
     held = [before.to_frame()] if before else []
     merged, _ = cleaned(_stacked([*held, *frames]), into)
-    history = PriceHistory.from_frame(merged)
+    history = PriceHistory.from_frame(
+        merged,
+        start_s=None if before is None else before.start_s,
+        end_s=max(ends_s, -math.inf if before is None else before.end_s),
+    )
     if before is None or not history.equals(before):
         history.write(into)
     return Ingested(history, before.change_points if before else 0, cleaning)

@@ -14,6 +14,7 @@ from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, from_epoch_s, iso, to_ep
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import MARKET_FIELDS, Market
+from ebbtide.market.parquet_notes import notes_of, write_with_notes
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.sources.parquet import read_parquet
 
@@ -138,13 +139,21 @@ class PriceHistory(Mapping[Market, PriceSeries]):
             InputError: The file is missing, empty, lacks a column, has an unknown one, or has a row that is
                 not a valid price; the message names file, row and field.
         """
-        return cls.from_frame(read_parquet(path, catalogue))
+        frame = read_parquet(path, catalogue)
+        return cls.from_frame(frame, **recorded_span(path))
 
     @classmethod
-    def from_frame(cls, frame: pd.DataFrame) -> PriceHistory:
+    def from_frame(
+        cls, frame: pd.DataFrame, *, start_s: float | None = None, end_s: float | None = None
+    ) -> PriceHistory:
         """Build from a clean frame of the price schema: each market's rows in time order, without repeats.
 
         Use `ebbtide.market.sources.validation.checked` on a frame from elsewhere.
+
+        Args:
+            frame: The change points.
+            start_s: When the record begins, if that is before its first row, seconds since 1970.
+            end_s: When the record ends, if that is after its last row, seconds since 1970.
         """
         if frame.empty:
             raise InputError("no prices: the table is empty")
@@ -160,7 +169,9 @@ class PriceHistory(Mapping[Market, PriceSeries]):
             {
                 Market(*key): PriceSeries(times[low:high], prices[low:high])
                 for key, low, high in zip(keys, bounds[:-1], bounds[1:], strict=True)
-            }
+            },
+            start_s=None if start_s is None else min(start_s, float(times.min())),
+            end_s=None if end_s is None else max(end_s, float(times.max())),
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -183,9 +194,8 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         )
 
     def write(self, path: str | Path) -> None:
-        """Write as Parquet, atomically."""
-        with replacing(path) as temporary:
-            self.to_frame().to_parquet(temporary, index=False, compression="zstd")
+        """Write as Parquet, atomically, with the span of the record: the last price may hold for long."""
+        write_with_notes(path, self.to_frame(), {"start_s": self.start_s, "end_s": self.end_s})
 
     def at(self, time: Time) -> pd.Series:
         """The price in force in every market at `time`, USD per hour; NaN before a market's first price.
@@ -279,6 +289,22 @@ class PriceHistory(Mapping[Market, PriceSeries]):
             raise InputError(
                 f"{iso(time_s)} is outside the history, which covers {iso(self.start_s)} to {iso(self.end_s)}"
             )
+
+
+def recorded_span(path: str | Path) -> dict[str, float]:
+    """The `start_s` and `end_s` that a Parquet file of prices tells of its record; empty: its rows alone tell it.
+
+    Raises:
+        InputError: They are not numbers.
+    """
+    notes = notes_of(path)
+    span: dict[str, float] = {name: notes[name] for name in ("start_s", "end_s") if name in notes}
+    for name, value in span.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(
+                f"says that {name} of its record is {value!r:.40}; it is a time in seconds", file=path
+            )
+    return span
 
 
 class PriceGrid:

@@ -85,7 +85,7 @@ ASK_MODELS: dict[str, tuple[str, ...]] = {
 
 
 # The default list: policies that run quickly and make sense for one job.
-USUAL = ("on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate")
+USUAL = ("ebbtide", "on-demand", "cheapest-spot", "fastest-spot", "reactive", "deepspotcloud-migrate")
 
 # How a name ends that is a file of parameters.
 # The name that stands for the policy that suits the work, and the name of that policy.

@@ -217,13 +217,14 @@ class RunFigures:
         return times[np.unique(np.linspace(0, len(times) - 1, 2 * _POINTS).round().astype(int))]
 
     def _predict(self, trials: list[dict[str, Any]]) -> None:
-        """Add to unfinished trials, the best so far, where they are predicted to end."""
+        """Add where they would end to trials that have not been trained to their end, the best so far."""
         assert self.kept is not None
         assert not isinstance(self.work, JobList)
         last, sign = self.work.max_trial_steps, -1.0 if self.work.direction is Direction.MAXIMIZE else 1.0
         if last is None:
             return
-        is_open = [math.isnan(job["finished_s"]) for job in self.kept["engine"]["jobs"]]
+        jobs = self.kept["engine"]["jobs"]
+        is_open = [math.isnan(job["finished_s"]) or bool(job["stopped"]) for job in jobs]
         able = [trial for trial in trials if is_open[trial["number"]] and len(trial["steps"]) >= 3]
         able.sort(key=lambda trial: min(sign * value for value in trial["values"]))
         for trial in able[:_PREDICTED]:

@@ -15,7 +15,10 @@ from ebbtide.live.standing import RunStanding
 
 # Name, what it is, and its value; what is not known has none.
 _GAUGES: dict[str, tuple[str, Callable[[RunStanding], float | None]]] = {
-    "spent_usd": ("USD paid, net of refunds, open machines as if released now", lambda one: one.money.paid_usd),
+    "spent_usd": (
+        "USD paid, net of refunds, open machines as if released now; simulated where ebbtide_run_info says so",
+        lambda one: one.money.paid_usd,
+    ),
     "refunded_usd": ("USD refunded of what was charged", lambda one: one.money.refund_usd),
     "rate_usd_per_hour": ("Present cost rate, USD per hour", lambda one: one.money.usd_per_hour),
     "on_demand_usd": (
@@ -62,13 +65,17 @@ class _Runs(Collector):
                 if value is not None:
                     family.add_metric([one.run], float(value))
             yield family
+        about = "1; who rents its machines out, and whether its costs are simulated"
+        info = GaugeMetricFamily("ebbtide_run_info", about, labels=["run", "provider", "simulated"])
         state = GaugeMetricFamily("ebbtide_run_state", "1 for the state that a run is in", labels=["run", "state"])
         trials = GaugeMetricFamily("ebbtide_run_trials", "Trials by state", labels=["run", "state"])
         for one in self._readable:
+            info.add_metric([one.run, one.provider, str(one.is_simulated).lower()], 1.0)
             for each in State:
                 state.add_metric([one.run, str(each)], float(each is one.state))
             for words, count in sorted(Counter(trial.state for trial in one.trials).items()):
                 trials.add_metric([one.run, words], count)
+        yield info
         yield state
         yield trials
         unreadable = GaugeMetricFamily("ebbtide_runs_unreadable", "Runs that cannot be read", labels=[])

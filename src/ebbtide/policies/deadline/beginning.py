@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
@@ -55,7 +57,7 @@ def begun(
             "way out"
         )
     sizes = sizes_of(job.job)
-    mean = {market: view.mean_price(market, DAY_S) for market in able}
+    mean = {market: _mean_prices(view, market) for market in able}
     hours = {market: hours_of(view, job.job, market, job.steps_left) for market in able}
     vcpus = view.machine(able[0]).vcpus
     restart_s = start_s + job.job.restore_s(vcpus)
@@ -69,13 +71,13 @@ def begun(
             f"job {job.job.name} cannot be done in {_in_words(left_s)}: on the fastest machine it takes "
             f"{_in_words(min(hours.values()) * HOUR_S)}, and a start {restart_s / 60:.0f} min"
         )
-    best = min(in_time, key=lambda market: (mean[market] * hours[market], market))
+    best = min(in_time, key=lambda market: (mean[market].paid_usd * hours[market], market))
     alike = [market for market in in_time if math.isclose(hours[market], hours[best], rel_tol=1e-6)]
     if only_best:
         alike = [best]
     # In the order of the view, so that ties are broken as without a limit.
     most = _MOST_ZONES // len(sizes)
-    cheapest = {best, *sorted(alike, key=lambda market: (mean[market], market))[:most]}
+    cheapest = {best, *sorted(alike, key=lambda market: (mean[market].paid_usd, market))[:most]}
     alike = [market for market in alike if market in cheapest]
     gangs = [(market, size) for market in alike for size in sizes]
     fastest = job.job.speedup_of(sizes[0])
@@ -84,7 +86,7 @@ def begun(
         "zones": [[getattr(market, field) for field in MARKET_FIELDS] for market, _ in gangs],
         "machines": [size for _, size in gangs],
         "speed": [job.job.speedup_of(size) / fastest for _, size in gangs],
-        "spot_usd": [mean[market] * size for market, size in gangs],
+        "spot_usd": [mean[market].held_usd * size for market, size in gangs],
         "on_demand_usd": min(listed) * sizes[0],
         "work_h": hours[best],
         "deadline_h": left_s / HOUR_S,
@@ -102,6 +104,34 @@ def begun(
 def hours_of(view: View, job: Job, market: Market, steps: float) -> float:
     """Hours of work of some steps on as many machines of a market as the job is planned for at most."""
     return steps / (view.steps_per_s(job, market) * job.speedup_of(sizes_of(job)[0])) / HOUR_S
+
+
+class _MeanPrices(NamedTuple):
+    """Mean prices of a market over the last day, USD per hour: no spot machine is held above the list price.
+
+    Attributes:
+        held_usd: That of a spot machine while it costs no more than the list price, which it is at most.
+        paid_usd: That of a spot machine, or of one on demand while the spot machine costs more.
+    """
+
+    held_usd: float
+    paid_usd: float
+
+
+def _mean_prices(view: View, market: Market) -> _MeanPrices:
+    listed_usd = view.on_demand_price(market) or math.inf
+    times_s, prices = view.past_prices(market, DAY_S)
+    if not (prices > listed_usd).any():
+        mean = view.mean_price(market, DAY_S)
+        return _MeanPrices(mean, mean)
+    held_s = np.diff(times_s, append=view.now_s)
+    within = prices <= listed_usd
+    paid_usd = np.minimum(prices, listed_usd)
+    if not held_s[within].sum() > 0.0:
+        return _MeanPrices(listed_usd, listed_usd)
+    return _MeanPrices(
+        float(np.average(prices[within], weights=held_s[within])), float(np.average(paid_usd, weights=held_s))
+    )
 
 
 def _longest_h(view: View) -> float:

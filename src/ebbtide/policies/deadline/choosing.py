@@ -182,10 +182,24 @@ def _cost_of_keeping(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, n
     if used_s > now.until_next_s:
         there = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s) / costs.step_s
         held = later[SPOT, now.zone]
-        cost += between(held[age], there) if age >= 0 else _with_ages(held, now.zone, there, costs, now)
+        then_usd = between(held[age], there) if age >= 0 else _with_ages(held, now.zone, there, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[now.zone])
-        cost += (spot_usd - task.spot_usd[now.zone]) * lasts_s / 3600.0
+        cost += _at_price(then_usd, spot_usd, task.spot_usd[now.zone], lasts_s)
     return cost
+
+
+@inner
+def _at_price(later_usd: float, spot_usd: float, expected_usd: float, lasts_s: float) -> float:
+    """A cost from the next decision on, USD, if a zone's machine costs what it does now, not what was expected.
+
+    The table may not have planned to hold the machine for as long as it lasts, so that it saves less than that. As
+    the least cost over all plans, it is concave in a price and never negative: at a share of the price it is at
+    least that share.
+    """
+    changed_usd = later_usd + (spot_usd - expected_usd) * lasts_s / 3600.0
+    if spot_usd < expected_usd:
+        changed_usd = max(changed_usd, later_usd * spot_usd / expected_usd)
+    return changed_usd
 
 
 @inner
@@ -226,9 +240,9 @@ def _cost_of_keeping_new(later: Any, other: int, costs: ZonesCosts, task: ZonesT
         cost += task.egress_usd[task.place_of[now.zone], task.place_of[other]]
     if used_s > now.until_next_s:
         then_s = slack_after(task, other, now.slack_s, overhead_s, now.until_next_s)
-        cost += _with_ages(later[SPOT, other], other, then_s / costs.step_s, costs, now)
+        then_usd = _with_ages(later[SPOT, other], other, then_s / costs.step_s, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[other])
-        cost += (now.spot_usd[other] - task.spot_usd[other]) * lasts_s / 3600.0
+        cost += _at_price(then_usd, now.spot_usd[other], task.spot_usd[other], lasts_s)
     return cost
 
 
@@ -239,12 +253,11 @@ def _cost_of_watching(later: Any, other: int, costs: ZonesCosts, task: ZonesTask
     if not task.look_s < np.inf or then_s < task.restart_s:
         return np.inf
     cost: float = now.spot_usd[other] * min(task.look_s, now.until_next_s) / 3600.0
-    cost += _with_ages(later[WATCHING, other], other, then_s / costs.step_s, costs, now)
+    then_usd = _with_ages(later[WATCHING, other], other, then_s / costs.step_s, costs, now)
     # As if it were kept from now on: a price that has changed is no reason to watch.
     used_s = (now.left_s - now.slack_s) / task.speed[other] + _overhead_s(task, now, other)
     lasts_s = now.until_next_s + max(min(used_s - now.until_next_s, costs.lasts_s[other]), 0.0)
-    cost += (now.spot_usd[other] - task.spot_usd[other]) * lasts_s / 3600.0
-    return cost
+    return cost + _at_price(then_usd, now.spot_usd[other], task.spot_usd[other], lasts_s)
 
 
 @compiled

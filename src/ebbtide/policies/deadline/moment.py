@@ -26,6 +26,15 @@ from ebbtide.policies.deadline.gangs import (
 from ebbtide.policies.deadline.problem import place_numbers
 
 
+def most_usd_per_hour(own: dict[str, Any]) -> float:
+    """The price above which no spot machine is held, USD per hour: that of an on-demand machine.
+
+    Args:
+        own: What the policy remembers of the job.
+    """
+    return float(own["on_demand_usd"] / gangs_of(own)[0].machines)
+
+
 @dataclass(frozen=True)
 class JobMoments:
     """Makes the moments of a policy's jobs, and keeps in its memory what they show.
@@ -61,10 +70,11 @@ class JobMoments:
             leases, spot = [], []
         held = SPOT if spot else ON_DEMAND if leases else NOTHING
         since_s = self._note_held(view, own, gangs, spot)
-        # A market that refused a moment ago is not asked now, nor is one that the view does not show, because
-        # another policy around this one backs off from it.
+        # A market that refused a moment ago is not asked now, nor is one that costs more than on demand, nor one
+        # that the view does not show, because another policy around this one backs off from it.
         times_s = [refused_s(self.memory["refused"], gangs, gang) for gang in gangs]
-        shown = set(view.markets)
+        most_usd = most_usd_per_hour(own)
+        shown = {market for market in view.markets if view.price(market) <= most_usd}
         refused = [
             time_s if gang.market in shown and time_s <= view.now_s - self.retry_s else view.now_s
             for gang, time_s in zip(gangs, times_s, strict=True)

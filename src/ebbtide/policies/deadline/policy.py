@@ -44,7 +44,8 @@ from ebbtide.policies.deadline.gangs import (
     request_gang,
     steady_leases,
 )
-from ebbtide.policies.deadline.moment import JobMoments
+from ebbtide.policies.deadline.losses import allowance_usd, least_charged_s, lost_usd, note_rented, start_usd
+from ebbtide.policies.deadline.moment import JobMoments, most_usd_per_hour
 from ebbtide.policies.deadline.reasons import by_costs, by_rule, without_saving
 from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
 from ebbtide.policies.field_checks import check_fields
@@ -89,7 +90,9 @@ class Deadline:
         watches: Whether the table may watch a zone for some decisions before its machines are kept: a young spell
             may end before their start is worth it. A look costs the least that machines are charged for.
         learn_every_s: Seconds after which the models take in what the run has seen of its zones; infinity: never.
-        wakes_on: Events asked for beyond those that are always delivered: none.
+        may_lose: Share of the cost on demand that the table may lose by starts of spot machines that are taken too
+            soon, besides two starts on demand and a charge period; then it tries no more.
+        wakes_on: Events asked for beyond those that are always delivered: prices that rise above the list price.
     """
 
     # It does not ask a market that refuses again at once.
@@ -106,14 +109,15 @@ class Deadline:
     start_s: float = 300.0
     watches: bool = False
     learn_every_s: float = math.inf
-    wakes_on: frozenset[Wake] = frozenset()
+    may_lose: float = 0.05
+    wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
 
     def __post_init__(self) -> None:
         check_fields(
             self,
             positive=("deadline_s", "times_work", "start_s", "learn_every_s"),
-            not_negative=("gamma", "ask_every_s"),
-            finite=("gamma", "start_s", "times_work"),
+            not_negative=("gamma", "ask_every_s", "may_lose"),
+            finite=("gamma", "start_s", "times_work", "may_lose"),
             between={"look_every_s": (1.0, DAY_S), "retry_s": (1.0, DAY_S)},
         )
 
@@ -134,6 +138,10 @@ class Deadline:
         """
         begun_ = {"began_s": run_started_s(view), "refused": {}, "jobs": {}}
         memory: dict[str, Any] = view.memory.setdefault("deadline", begun_)
+        if view.events and all(event.wake is Wake.PRICE for event in view.events):
+            jobs = [one for one in jobs if self._is_above_list(view, one[0], memory)]
+            if not jobs:
+                return
         for event in view.events:
             if event.wake is Wake.LAUNCH_FAILED:
                 lease = view.lease(event.lease_id)
@@ -197,8 +205,17 @@ class Deadline:
         own = self._begin(view, job, {"began_s": view.now_s})
         return table_for(replace(self._question(view, own, {}), gamma=gamma))
 
+    def _is_above_list(self, view: View, job: JobView, memory: dict[str, Any]) -> bool:
+        """Whether a spot machine of the table's costs more than one on demand."""
+        own = memory["jobs"].get(str(job.job_id), {})
+        if self.rule is not DeadlineRule.TABLE or "zones" not in own:
+            return False
+        spot = [lease for lease in steady_leases(view, job) if not lease.on_demand and lease.is_charged]
+        return any(view.price(lease.market) > most_usd_per_hour(own) for lease in spot)
+
     def _serve(self, view: View, job: JobView, later_steps: float, memory: dict[str, Any]) -> Iterator[Action]:
         own: dict[str, Any] = memory["jobs"].setdefault(str(job.job_id), {})
+        note_rented(view, job, own)
         if "looks" in own:
             yield from self._look(view, job, own)
         if job.job.most_machines > 1 and "zones" in own:
@@ -220,7 +237,7 @@ class Deadline:
         if math.isfinite(self.learn_every_s):
             # Whole periods of the run: a run that is resumed decides as one that was not.
             own["learnt_s"] = view.now_s - (view.now_s - memory["began_s"]) % self.learn_every_s
-        answer = self._answer(view, now, own, memory)
+        answer = self._answer(view, job, now, own, memory)
         own["was_safety"] = answer == GO_ON_DEMAND and now.slack_s - self.look_every_s < own["restart_s"]
         leases = steady_leases(view, job)
 
@@ -257,6 +274,8 @@ class Deadline:
         own: dict[str, Any],
         memory: dict[str, Any],
         because: Because,
+        *,
+        at_any_price: bool = False,
     ) -> Iterator[Action]:
         """Request the spot machines of a zone, or those that it lacks; of a gang that shrinks, release some."""
         gang = gangs_of(own)[zone]
@@ -277,8 +296,7 @@ class Deadline:
         elif self.rule is DeadlineRule.TABLE and own["can_save"]:
             ages = table_for(self._question(view, own, memory)).ages[zone]
             own["asked_up_s"] = view.now_s - likely_age_s(ages, AGE_BINS_S, float(now.since_refused_s[zone]))
-        # Where the price revokes no machine, a max price would only add interruptions.
-        price = math.inf if not view.billing.price_revokes else own["on_demand_usd"] / gangs_of(own)[0].machines
+        price = math.inf if at_any_price else most_usd_per_hour(own)
         asked = Request(gang.market, price, count=gang.machines - len(here), because=because)
         yield from self._request(view, job, own, asked)
 
@@ -294,7 +312,7 @@ class Deadline:
     ) -> bool:
         """Whether the rule has a job move to some machines of a market, of which it has been given so many."""
         now = self._moments(memory).of(view, job, later_steps, own)
-        answer = self._answer(view, now, own, memory)
+        answer = self._answer(view, job, now, own, memory)
         gang = gangs_of(own)[answer] if answer >= 0 else None
         return gang is not None and gang.market == market and gang.machines <= given
 
@@ -353,22 +371,31 @@ class Deadline:
             request = Request(market, on_demand=True, count=machines - held.count(market), because=because)
             yield from self._request(view, job, own, request)
         elif now.held == NOTHING and own["can_save"]:
-            open_zones = np.flatnonzero(now.since_refused_s > 0.0).tolist()
+            above = now.spot_usd > most_usd_per_hour(own) * np.array([gang.machines for gang in gangs])
+            open_zones = np.flatnonzero((now.since_refused_s > 0.0) | above).tolist()
             if open_zones:
                 zone = min(
                     open_zones,
                     key=lambda one: (-gangs[one].machines, float(now.spot_usd[one]), one),
                 )
                 refused_all = Reason("every zone has just refused an on-demand machine: spot is better than none")
-                yield from self._spot(view, job, zone, now, own, memory, refused_all)
+                yield from self._spot(view, job, zone, now, own, memory, refused_all, at_any_price=True)
 
-    def _answer(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
+    def _answer(self, view: View, job: JobView, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
         if not own["can_save"]:
             # A job without checkpoints is not put on a machine that can be revoked.
             return GO_ON_DEMAND
         if self.rule is DeadlineRule.TABLE:
             table = table_for(self._question(view, own, memory))
-            return by_table(table.costs, table.problem.task, now)
+            answer = by_table(table.costs, table.problem.task, now)
+            if answer < 0 or (now.held == SPOT and answer == now.zone):
+                return answer
+            lost = lost_usd(view, job, own) + start_usd(view, own, table.problem.task, now, answer)
+            if lost <= allowance_usd(view, own, self.may_lose):
+                return answer
+            asks_none = now._replace(since_refused_s=np.zeros_like(now.since_refused_s))
+            stays = now.held == SPOT and by_table(table.costs, table.problem.task, asks_none) == now.zone
+            return int(now.zone) if stays else GO_ON_DEMAND
         task = problem_for(self._question(view, own, memory)).task
         return greedy(task, now) if self.rule is DeadlineRule.GREEDY else next_cheapest(task, now)
 
@@ -422,7 +449,9 @@ class Deadline:
             # Runs that began before buckets were known have none.
             Place(*own["bucket"]) if own.get("bucket") else None,
             tuple(own.get("speed", ())),
-            max(_LEAST_LOOK_S, *(_least_s(view, gang.market) for gang in gangs)) if self.watches else math.inf,
+            max(_LEAST_LOOK_S, *(least_charged_s(view, gang.market) for gang in gangs))
+            if self.watches
+            else math.inf,
         )
 
     def _model(self, gang: Gang, own: dict[str, Any], memory: dict[str, Any]) -> SpellModel:
@@ -439,9 +468,3 @@ class Deadline:
 def _some_leave(view: View, job: JobView) -> bool:
     """Whether some of a gang's machines are about to be taken: until they are, all work on."""
     return len(steady_leases(view, job)) < len(view.leases_of(job.job_id))
-
-
-def _least_s(view: View, market: Market) -> float:
-    """The least time for which a machine of a market is charged, seconds."""
-    rule = view.billing.of(market.cloud)
-    return max(rule.period_s, rule.minimum_s)

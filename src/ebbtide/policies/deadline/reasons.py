@@ -11,7 +11,7 @@ import numpy as np
 from ebbtide._compiled_records import GO_ON_DEMAND, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
 from ebbtide._utc import HOUR_S
 from ebbtide.policies.api.reasons import Alternative, Reason
-from ebbtide.policies.deadline.choosing import costs_by_table
+from ebbtide.policies.deadline.choosing import by_table, costs_by_table
 from ebbtide.policies.deadline.gangs import Gang
 from ebbtide.policies.deadline.table import ZoneTable
 
@@ -44,6 +44,8 @@ def by_costs(table: ZoneTable, gangs: Sequence[Gang], now: ZonesNow, answer: int
     why = "least expected cost until the job is done, by the table over how long capacity lasts"
     if answer == GO_ON_DEMAND and not math.isfinite(_finite(usd[0])) and not np.isfinite(usd[2:]).any():
         why = "nothing else is sure to end in time"
+    elif answer == GO_ON_DEMAND and by_table(table.costs, table.problem.task, now) >= 0:
+        why = "starts of spot machines have lost as much as they may against one machine on demand"
     return Reason(why, choices)
 
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ebbtide._utc import DAY_S, HOUR_S
-from ebbtide.jobs.job import Job
+from ebbtide.jobs.job import UNKNOWN_STEPS, Job
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
@@ -234,6 +234,7 @@ class DeepSpotCloud:
 
             def because() -> Reason:
                 here = [(f"stay on lease {lease.lease_id}", lease.market), ("spot", target)]
+                left = "" if job.steps_left > UNKNOWN_STEPS / 2 else f" x {job.steps_left:g}"
                 sums = [(what, one, usd_per_step(view, job.job, one)) for what, one in here]
                 return Reason(
                     "a move there costs less than it saves (III-A)",
@@ -241,7 +242,7 @@ class DeepSpotCloud:
                         Alternative(
                             what,
                             usd * job.steps_left,
-                            f"{usd:.8g} USD a step x {job.steps_left:g}",
+                            f"{usd:.8g} USD a step{left}",
                             one,
                             one == target,
                         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from heapq import nsmallest
 
 from ebbtide._utc import HOUR_S
+from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.ebbtide.in_time import InTime
 from ebbtide.policies.ebbtide.ways import Way, Ways
@@ -64,6 +65,8 @@ def sum_of(ways: Ways, way: Way) -> str:
     times = f" x {machines} machines" if machines > 1 else ""
     arriving_usd = ways.arriving_usd(way.market)
     egress = f" + egress {arriving_usd:.6f} USD" if arriving_usd else ""
+    # Of a job that ends when its program does, no total means anything.
+    unknown = ways.job.job.steps >= UNKNOWN_STEPS
     share = ways.paid_share(way)
     paid = f" x {share:.4f} paid so far of first hours there" if share != 1.0 else ""
     offer = None if way.on_demand else ways.offer_in(way.market)
@@ -73,8 +76,12 @@ def sum_of(ways: Ways, way: Way) -> str:
             if offer.revoked == offer.revoked
             else ""
         )
-        return f"{offer.usd_per_step:.8g} USD a step x {ways.steps:g} steps{times}{paid}{egress}{revoked}"
+        steps = "" if unknown else f" x {ways.steps:g} steps"
+        return f"{offer.usd_per_step:.8g} USD a step{steps}{times}{paid}{egress}{revoked}"
     price = ways.price_of(way)
+    if unknown:
+        value = f" + {ways.hour_usd:g} USD/h of time" if ways.hour_usd else ""
+        return f"{price:.6f} USD/h{times}{paid}{value}"
     lasts_s, paid_s = ways.lasts_s(way.market, way.work_s), ways.paid_s(way.market, way.work_s)
     value = f" + {ways.hour_usd:g} USD/h x {lasts_s / HOUR_S:.4f} h of time" if ways.hour_usd else ""
     parts = f"start {ways.start_s:.0f} s, restore {ways.restore_s(way.market):.0f} s, work {way.work_s:.0f} s"

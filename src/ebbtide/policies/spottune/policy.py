@@ -17,6 +17,7 @@ import numpy as np
 from ebbtide._utc import HOUR_S
 from ebbtide.forecasts.learning_curves.curves import Bools
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
+from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.billing import Refund
 from ebbtide.market.catalogue import InstanceType
@@ -295,11 +296,12 @@ def _least(offers: Sequence[Offer]) -> Offer:
 
 def _by_step_cost(offers: Sequence[Offer], chosen: Offer, steps_left: float) -> Reason:
     """Why an offer is taken: the lowest expected cost of a step."""
+    steps = "" if steps_left > UNKNOWN_STEPS / 2 else f" x {steps_left:g} steps"
     alternatives = [
         Alternative(
             f"spot, at most {offer.max_price_usd_per_hour:.4f} USD/h",
             offer.usd_per_step * steps_left,
-            f"{offer.usd_per_step:.8g} USD a step x {steps_left:g} steps; {offer.seconds_per_step:.4g} s a step"
+            f"{offer.usd_per_step:.8g} USD a step{steps}; {offer.seconds_per_step:.4g} s a step"
             + (
                 ""
                 if math.isnan(offer.revoked)

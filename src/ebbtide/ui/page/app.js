@@ -10,7 +10,7 @@ let shown = ""; // The address bar's part for which the page stands.
 let opened = null; // Number of the decision that is open.
 
 const number = (value, digits = 4) => (value === null || value === undefined ? "-" : String(Number(Number(value).toPrecision(digits))));
-// Without a number of steps a job counts as a thousand million: its costs only compare.
+// Without a number of steps costs are for an hour of work.
 const hasSteps = (decision) => decision.has_steps;
 const usd = (value) => (value === null || value === undefined ? "-" : value.toFixed(4));
 const percent = (value) => (value === null || value === undefined ? "-" : `${Math.round(100 * value)} %`);
@@ -70,6 +70,7 @@ function table(id, headings) {
   return made("div", { class: "scroll tall" }, made("table", { id }, made("thead", {}, made("tr", {}, ...cells)), made("tbody")));
 }
 
+const provider = (run) => (run.is_simulated ? `${run.provider} (simulated)` : run.provider);
 const right = (text) => ({ text, kind: "number" });
 const stateKind = (state) => (/finished|done|running|training/.test(state) ? "state good" : /fail|broken|gave up|gone|cannot/.test(state) ? "state bad" : "state");
 
@@ -80,16 +81,16 @@ function facts(rows) {
 async function showRuns() {
   const { content, isNew } = await asked("/api/runs");
   if (shown !== "runs") {
-    main.replaceChildren(made("h1", {}, "Runs"), table("runs", [["run"], ["state"], ["policy"], ["trials", "number"], ["machines", "number"],
+    main.replaceChildren(made("h1", {}, "Runs"), table("runs", [["run"], ["state"], ["provider"], ["policy"], ["trials", "number"], ["machines", "number"],
       ["USD/h now", "number"], ["spent USD", "number"], ["saved", "number"], ["elapsed", "number"]]));
     shown = "runs";
   } else if (!isNew) return;
   filled(main.querySelector("tbody"), [...content].reverse().map((run) => {
-    if (!run.money) return { key: run.run, cells: [run.run, { text: `${run.state}: ${run.why}`, kind: "state bad" }, "-", ...Array(6).fill(right("-"))] };
+    if (!run.money) return { key: run.run, cells: [run.run, { text: `${run.state}: ${run.why}`, kind: "state bad" }, "-", "-", ...Array(6).fill(right("-"))] };
     return { key: run.run, cells: [
-      { text: run.run, href: `#/run/${encodeURIComponent(run.run)}/trials` }, { text: run.state, kind: stateKind(run.state) }, run.policy,
+      { text: run.run, href: `#/run/${encodeURIComponent(run.run)}/trials` }, { text: run.state, kind: stateKind(run.state) }, provider(run), run.policy,
       right(`${run.done}/${run.trials.length}`), right(run.rented), right(run.rented ? usd(run.money.usd_per_hour) : "-"),
-      right(usd(run.money.paid_usd)), right(percent(run.money.saved_share)), right(lasting(run.elapsed_s))] };
+      right(usd(run.money.paid_usd) + (run.is_simulated ? " (simulated)" : "")), right(percent(run.money.saved_share)), right(lasting(run.elapsed_s))] };
   }));
   if (!content.length) main.replaceChildren(made("h1", {}, "Runs"), made("p", {}, "There is no run yet: ", made("code", {}, "ebbtide run -- python train.py"), " begins one."));
 }
@@ -105,9 +106,9 @@ function showFacts(status) {
   const money = status.money;
   document.getElementById("why").textContent = status.why || "";
   document.getElementById("facts").replaceChildren(...facts([
-    ["state", status.state], ["policy", status.policy], ["trials done", `${status.done} of ${status.trials.length}`],
+    ["state", status.state], ["provider", provider(status)], ["policy", status.policy], ["trials done", `${status.done} of ${status.trials.length}`],
     ["machines now", `${status.rented}${status.rented ? `, ${usd(money.usd_per_hour)} USD/h` : ""}`], ["revoked", String(status.revoked)],
-    ["spent", `${usd(money.paid_usd)} USD`], ["less than on demand", percent(money.saved_share)],
+    ["spent", `${usd(money.paid_usd)} USD${status.is_simulated ? " (simulated)" : ""}`], ["less than on demand", percent(money.saved_share)],
     ["budget", status.budget_usd === null ? "none" : `${number(status.budget_usd)} USD`], ["elapsed", lasting(status.elapsed_s)],
     ["left at most", status.rest_s === null ? "-" : lasting(status.rest_s)],
   ]));
@@ -173,15 +174,15 @@ async function showDecisions(_status, run, lease) {
       table("decisions", [["time"], ["lease", "number"], ["decided"], ["job"], ["why"], ["expected USD", "number"], ["came to"]]));
   }
   const { content, isNew } = await asked(`/api/runs/${encodeURIComponent(run)}/decisions`);
-  const place = lease === undefined ? opened : content.findIndex((one) => one.decision.lease_ids.includes(Number(lease)));
+  const place = lease === undefined ? opened : content.findIndex((one) => (lease.startsWith("d") ? one.number === Number(lease.slice(1)) : one.decision.lease_ids.includes(Number(lease))));
   if (!isNew && view.dataset.place === String(place)) return;
   view.dataset.place = String(place);
   filled(view.querySelector("#decisions tbody"), content.map((one, at) => ({ one, at })).reverse().map(({ one, at }) => {
     const chosen = one.decision.alternatives.find((each) => each.is_chosen);
     const first = one.decision.lease_ids[0];
     return { key: String(at), kind: at === place ? "open" : "", cells: [time(one.decision.time_s), right(one.decision.lease_ids.join(", ")),
-      first === undefined ? what(one.decision) : { text: what(one.decision), href: `#/run/${encodeURIComponent(run)}/decisions/${first}` }, one.job || "-",
-      one.decision.why || "-", right(chosen && hasSteps(one.decision) ? number(chosen.expected_usd, 6) : "-"), one.machines.length ? result(one.machines[0]) : "-"] };
+      { text: what(one.decision), href: `#/run/${encodeURIComponent(run)}/decisions/${first === undefined ? `d${one.number}` : first}` }, one.job || "-",
+      one.decision.why || "-", right(chosen ? `${number(chosen.expected_usd, 6)}${hasSteps(one.decision) ? "" : " an hour"}` : "-"), one.machines.length ? result(one.machines[0]) : "-"] };
   }));
   const one = content[place];
   document.getElementById("open").replaceChildren(...(one ? explained(one) : [made("p", { class: "quiet" }, "Choose a decision to see what was weighed.")]));
@@ -198,8 +199,8 @@ function explained(one) {
   return [
     made("h2", {}, `${time(decision.time_s)}: ${what(decision)}${one.job ? ` for ${one.job}` : ""}`),
     made("p", {}, `Why: ${decision.why || "the policy gave no reason"}.`),
-    made("p", { class: "quiet" }, `Asked because of: ${decision.woken_by.join(", ") || "nothing"}. ${!hasSteps(decision) ? "How many steps it has is not known: costs only compare. " : decision.steps_left === null ? "" : `${number(decision.steps_left, 7)} steps left, `}${usd(decision.spent_usd)} USD spent.`),
-    ...(decision.alternatives.length ? [made("h2", {}, "What was weighed: expected cost until the job is done"), weighed] : []),
+    made("p", { class: "quiet" }, `Asked because of: ${decision.woken_by.join(", ") || "nothing"}. ${!hasSteps(decision) ? "How many steps it has is not known: costs are for the work that what was chosen does in an hour. " : decision.steps_left === null ? "" : `${number(decision.steps_left, 7)} steps left, `}${usd(decision.spent_usd)} USD spent.`),
+    ...(decision.alternatives.length ? [made("h2", {}, `What was weighed: expected cost ${hasSteps(decision) ? "until the job is done" : "of that work"}`), weighed] : []),
     ...(decision.offered.length ? [made("h2", {}, `What was offered: pure work at the prices of that moment (${decision.offered.length} of ${decision.markets} markets)`), offered] : []),
     made("ul", { class: "plain" }, ...one.machines.map((machine) => made("li", {}, `Lease ${machine.lease_id} came to: ${result(machine)}.`)),
       ...(one.later_machines > one.machines.length ? [made("li", {}, `${one.later_machines} machines requested for ${one.job} from then on cost ${usd(one.later_usd)} USD so far.`)] : [])),

@@ -33,7 +33,7 @@ class GcpSettings(MachineSettings):
     Attributes:
         project: Id of the project that pays for the machines.
         regions: Regions in which machines may be rented, with their settings, by name.
-        prices: Path of a file with spot prices of `gcp`, as `ebbtide prices` reads it: Google publishes no price
+        prices: Path of a file with spot prices of `gcp`, as `ebbtide ingest` writes it: Google publishes no price
             history. It is read again when it has changed; where it has prices by region, they hold in each zone.
         image: Image with Python 3.10 or later and what the training needs: `projects/P/global/images/family/F`, or
             `projects/P/global/images/I`.

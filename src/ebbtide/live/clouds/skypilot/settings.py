@@ -36,7 +36,7 @@ class SkyPilotSettings(MachineSettings):
     Attributes:
         places: Where machines may be rented, as `CLOUD/REGION`, such as `lambda/us-west-1`, each with its
             settings.
-        prices: Path of a file with prices of those clouds, as `ebbtide prices` reads it: SkyPilot has no price
+        prices: Path of a file with prices of those clouds, as `ebbtide ingest` writes it: SkyPilot has no price
             history. It is read again when it has changed.
         server: Address of SkyPilot's API server; empty: that in SKYPILOT_API_SERVER_ENDPOINT, or else on this
             machine, where `sky api start` starts it.
