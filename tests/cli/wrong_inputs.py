@@ -370,7 +370,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "times that are numbers",
         "describe a.parquet",
         "is a number, not a time",
-        {"a.parquet": prices_with(timestamp=1427846400)},
+        {"a.parquet": prices_with(timestamp=142784640)},
     ),
     WrongInput(
         "a price that is true",

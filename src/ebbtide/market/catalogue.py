@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ebbtide._files import write_text
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.market.markets import Market
+from ebbtide.market.markets import Market, product_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Catalogue:
         This is the latest price first seen by then; before the first one, the first. A price is never taken from
         another region or product.
         """
-        product = _list_product(market.product)
+        product = product_name(market.cloud, market.product)
         row = self._row((market.cloud, market.region, market.instance_type, product), time_s)
         return OnDemandPrice(row.usd_per_hour, datetime.fromtimestamp(row.first_seen_s, UTC)) if row else None
 
@@ -188,11 +188,6 @@ class Catalogue:
     def list_prices(self, time_s: float) -> Callable[[Market], float | None]:
         """A function from market to list price in USD per hour (None where unknown), at one time."""
         return lambda market: self.on_demand_usd_per_hour(market, time_s)
-
-
-def _list_product(product: str) -> str:
-    """The product under which list prices are kept: machines inside a VPC cost the same."""
-    return product.removesuffix(" (Amazon VPC)")
 
 
 # The tables of the package, and of a folder of a user's.
