@@ -244,7 +244,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput(
         "a price missing",
         "ingest a.csv",
-        "row 1, field price: <NA> is missing",
+        "row 1, field price: entry has no price",
         {"a.csv": CSV + ROW.replace("0.04", "")},
     ),
     WrongInput(

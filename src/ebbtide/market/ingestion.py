@@ -213,7 +213,7 @@ def _recognised(path: Path) -> str:
         return "parquet"
     if is_price_store(path):
         return "price-store"
-    if not head and path.suffix.lower() in (".parquet", ".pq"):
+    if path.suffix.lower() in (".parquet", ".pq"):
         return "parquet"
     text = start_of_text(head, path).lstrip("\ufeff \r\n\t")
     if not text:

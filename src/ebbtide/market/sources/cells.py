@@ -1,7 +1,7 @@
 """Times and prices from the cells of tables: what can be read in two ways is refused with what to write.
 
 A price is written with a point and without separators, `0.1578`; commas count as separators of thousands only
-where nothing else can be meant, as in `1,234.50`. A time is in ISO 8601 with an offset, or in another form with one
+where nothing else can be meant, as in `1,234.50`. A time is in ISO 8601 with an offset, or in another form of one
 meaning: `03/04/2026` has two, unless another row of its column shows which number is the month.
 """
 

@@ -150,7 +150,7 @@ def _with_all_roles(table: Table, path: str | Path) -> pd.DataFrame:
         name for role, name in needed.items() if role not in cells and not (role == "zone" and "region" in cells)
     ]
     if missing or (needed is _CSV and table.extra):
-        names = [*given, *table.extra]
+        names = table.columns
         raise (
             wrong_columns(names, [*given, *missing], path)
             if missing

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,17 @@ class Table:
     Attributes:
         cells: Cells by role, one row a price; what is blank is missing.
         names: Names that the columns have in the file, by role.
-        extra: Names of columns that have no role.
+        columns: Names of all columns in their order, those without a role among them; empty: they have none.
     """
 
     cells: pd.DataFrame
     names: Mapping[str, str]
-    extra: Sequence[str] = field(default=())
+    columns: Sequence[str] = field(default=())
+
+    @property
+    def extra(self) -> Sequence[str]:
+        """Names of columns that have no role."""
+        return [name for name in self.columns if _role(name) is None]
 
 
 def table_of_text(text: str, path: str | Path) -> Table:
@@ -189,9 +194,7 @@ def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
         rows.append({role: value for role, (_, value) in row.items()})
     if not rows:
         raise InputError("holds no prices", file=path)
-    return Table(
-        pd.DataFrame(rows, dtype="object"), names, [str(name) for name, role in roles.items() if not role]
-    )
+    return Table(pd.DataFrame(rows, dtype="object"), names, list(map(str, roles)))
 
 
 def table_of_frame(frame: pd.DataFrame) -> Table:
@@ -236,7 +239,7 @@ def _named(cells: pd.DataFrame, names: Sequence[str], path: str | Path) -> Table
         raise InputError("two columns have this name", file=path, field=repeated)
     table = _chosen(cells, names)
     named = pd.DataFrame({role: table.cells[role].str.strip() for role in table.cells})
-    return Table(named.mask(named == ""), table.names, table.extra)
+    return Table(named.mask(named == ""), table.names, table.columns)
 
 
 def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> Table:
@@ -246,15 +249,15 @@ def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> Table:
         if places:
             chosen[role] = places[0]
     columns = pd.DataFrame({role: cells.iloc[:, place] for role, place in chosen.items()})
-    extra = [name for name in names if name and _role(name) is None]
-    return Table(columns, {role: names[place] for role, place in chosen.items()}, extra)
+    labels = {role: names[place] for role, place in chosen.items()}
+    return Table(columns, labels, [name for name in names if name])
 
 
 def _looks(cell: str, role: str) -> bool:
     return _LOOKS[role](cell)
 
 
-_LOOKS = {
+_LOOKS: Mapping[str, Callable[[str], bool]] = {
     "timestamp": lambda cell: bool(_TIME.fullmatch(cell)),
     "zone": is_zone_name,
     "zone_id": is_zone_id,
@@ -297,7 +300,8 @@ def _without_names(cells: pd.DataFrame, path: str | Path) -> Table:
         places = {role: found[role][0] for role in _NEEDED}
     elif not any(character.isdigit() for character in "".join(first)):
         raise InputError(
-            f"its first line is not recognised as a header: {', '.join(first)[:200]}; needed are {needed}",
+            f"is in no format known: its first line is not recognised as a header: {', '.join(first)[:200]}; "
+            f"needed are {needed}",
             file=path,
         )
     elif len(first) != len(_ORDER):
