@@ -1,13 +1,12 @@
 """The instance catalogue: the machine behind each instance type, and its on-demand price where it is known.
 
 The data are in `data/`: `instance_types.csv` and `instance_families.csv` (every type of EC2, Google and Azure of
-autumn 2026; in a family each vCPU has the same amount of memory), and `on_demand_prices.csv` (list prices by region;
-each row gives the day a price was first seen). Cores, memory and accelerators of EC2's machines are from moto, of
-Azure's from kubernetes/autoscaler and Azure/karpenter-provider-azure, of Google's from
-Cyclenerd/google-cloud-pricing-cost-calculator, all Apache-2.0. Prices of AWS 2013 to 2017 are from
-ec2instances.info, MIT; of Azure East US from 2020; of machines with accelerators from 2022 to 2026 from
-aws/karpenter-provider-aws (us-east-1) and Cyclenerd, Apache-2.0. A price that is not there is unknown and never
-guessed.
+autumn 2026; in a family each vCPU has the same amount of memory), and `on_demand_prices.csv` (list prices by
+region; each row gives the day a price was first seen). Cores, memory and accelerators are from moto (EC2),
+kubernetes/autoscaler and Azure/karpenter-provider-azure (Azure) and Cyclenerd/google-cloud-pricing-cost-calculator
+(Google), all Apache-2.0. Prices of AWS 2013 to 2017 are from ec2instances.info, MIT; of Azure East US of 2020; of
+machines with accelerators from 2022 to 2026 from aws/karpenter-provider-aws (us-east-1) and Cyclenerd, Apache-2.0.
+A price that is not there is unknown and never guessed.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ class InstanceType:
 
 X86_64, ARM64, MAC = "x86_64", "arm64", "mac"
 
-# EC2 writes a g behind the generation (m7g.large, x2gd.medium), Google an a (c4a-standard-4, t2a-standard-1), Azure
-# a p among the small letters (D4ps v5). Machines of NVIDIA's Grace have ARM cores, too.
+# EC2 writes a g behind the generation (m7g.large, x2gd.medium), Google an a (c4a-standard-4, t2a-standard-1),
+# Azure a p among the small letters (D4ps v5). Machines of NVIDIA's Grace have ARM cores, too.
 _ARM_NAMES = {
     "aws": re.compile(r"a1\.|[a-z]+\d+[a-z]*g[a-z]*(?:-\w+)?\.|[a-z]\d+e?-gb\d+\."),
     "gcp": re.compile(r"[a-z]\d+a-|a\d+x-"),

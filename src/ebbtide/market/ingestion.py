@@ -17,7 +17,6 @@ from ebbtide._utc import HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
-from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.contents import head_of, start_of_text, unpacked
@@ -25,6 +24,7 @@ from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.market.sources.ec2_json import price_frame, read_ec2_json, read_price_table
 from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
 from ebbtide.market.sources.parquet import load_parquet, load_prices
+from ebbtide.market.sources.stored import is_price_store, stored_prices
 from ebbtide.market.sources.tables import table_of_frame
 from ebbtide.market.sources.validation import (
     Cleaning,
@@ -95,6 +95,7 @@ def ingest_files(
     Raises:
         InputError: A file or row is invalid, or no row has a known instance type.
     """
+    before = _held(into, catalogue)
     known = catalogue or default_catalogue()
     frames: list[pd.DataFrame] = []
     cleanings: list[Cleaning] = []
@@ -118,7 +119,7 @@ def ingest_files(
         frames += sorted(found, key=lambda frame: frame["timestamp"].min())
     if not frames and strange is not None:
         require_known_types(*strange, known)
-    return replace(_merge(frames, into, sum_of(cleanings), catalogue), left_out=left_out)
+    return replace(_merge(frames, into, sum_of(cleanings), before), left_out=left_out)
 
 
 def ingest_ec2(
@@ -137,7 +138,7 @@ def ingest_ec2(
     Raises:
         InputError: EC2 refused, or there are no prices at all, neither fetched nor in the file.
     """
-    before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
+    before = _held(into, catalogue)
     since = _newest(before, instance_types) if before else {}
     fetched = fetch_prices(
         regions, instance_types=instance_types, products=products, since=since, endpoint_url=endpoint_url
@@ -151,7 +152,7 @@ def ingest_ec2(
         return Ingested(before, before.change_points, Cleaning(0, 0, 0, 0), left_out)
     # The API answers newest first: reverse it, so that the result does not report rows out of order.
     fresh, cleaning = cleaned(fetched.iloc[::-1], "EC2")
-    return replace(_merge([fresh], into, cleaning, catalogue), left_out=left_out)
+    return replace(_merge([fresh], into, cleaning, before), left_out=left_out)
 
 
 def read_source(
@@ -173,7 +174,7 @@ def read_source(
     if chosen == "parquet":
         return _parquet(path, timezone)
     if chosen == "price-store":
-        return PriceStore(path).history().to_frame()
+        return stored_prices(path)[0]
     if chosen == "ec2-json":
         return read_ec2_json(path, timezone=timezone)
     if chosen == "azure-csv":
@@ -225,11 +226,23 @@ def _recognised(path: Path) -> str:
     return "azure-csv" if re.match(r"\"?date\"?\s*[,;\t|]", text, re.IGNORECASE) else "table"
 
 
+def _held(into: str | Path, catalogue: Catalogue | None) -> PriceHistory | None:
+    """What a price file holds before; None: it does not exist yet.
+
+    Raises:
+        InputError: It cannot be read, or is a price store, which a Parquet file would replace.
+    """
+    if not Path(into).exists():
+        return None
+    if Path(into).is_file() and is_price_store(into):
+        raise InputError("is a price store, to which `ebbtide watch` adds; name a Parquet file", file=into)
+    return PriceHistory.read(into, catalogue)
+
+
 def _merge(
-    frames: Sequence[pd.DataFrame], into: str | Path, cleaning: Cleaning, catalogue: Catalogue | None
+    frames: Sequence[pd.DataFrame], into: str | Path, cleaning: Cleaning, before: PriceHistory | None
 ) -> Ingested:
     """Add clean frames to the price file: of rows with the same market and time, the last frame's wins."""
-    before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
     held = [before.to_frame()] if before else []
     merged, _ = cleaned(_stacked([*held, *frames]), into)
     history = PriceHistory.from_frame(merged)
