@@ -74,7 +74,15 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_SETTINGS_BYTES) -> str:
     Raises:
         InputError: It is no regular file, cannot be read, is too large, or is not text in UTF-8.
     """
-    content = read_bytes(path, max_bytes=max_bytes)
+    return decoded_text(read_bytes(path, max_bytes=max_bytes), path)
+
+
+def decoded_text(content: bytes, path: str | Path) -> str:
+    """Bytes in UTF-8 as text, without a byte order mark.
+
+    Raises:
+        InputError: They are not text in UTF-8; names the line.
+    """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

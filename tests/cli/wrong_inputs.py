@@ -244,7 +244,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput(
         "a price missing",
         "ingest a.csv",
-        "row 1, field price: <NA> is missing",
+        "row 1, field price: entry has no price",
         {"a.csv": CSV + ROW.replace("0.04", "")},
     ),
     WrongInput(
@@ -370,7 +370,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "times that are numbers",
         "describe a.parquet",
         "is a number, not a time",
-        {"a.parquet": prices_with(timestamp=1427846400)},
+        {"a.parquet": prices_with(timestamp=142784640)},
     ),
     WrongInput(
         "a price that is true",

@@ -7,6 +7,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS, Amdahl, Job, SpeedupTable
 from ebbtide.jobs.single import sweep_of
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.market.markets import Market
 
 GOOD = "name: a\nsteps: 100\nsteps_per_hour: {c3.xlarge: 10}\n"
 
@@ -55,11 +56,11 @@ def test_a_missing_job_is_told(tmp_path: Path) -> None:
 def test_rates_by_type_or_by_core() -> None:
     catalogue = default_catalogue()
     job = Job(name="a", steps=1, steps_per_hour={"c3.xlarge": 3600})
-    assert job.steps_per_s("aws", "c3.xlarge", catalogue) == 1.0
-    assert job.steps_per_s("aws", "r3.large", catalogue) == 0.0
+    assert job.steps_per_s(Market("aws", "us-east-1", "us-east-1a", "c3.xlarge"), catalogue) == 1.0
+    assert job.steps_per_s(Market("aws", "us-east-1", "us-east-1a", "r3.large"), catalogue) == 0.0
     by_core = Job(name="a", steps=1, steps_per_hour={"c3.xlarge": 3600}, other_steps_per_hour_per_vcpu=1800)
-    assert by_core.steps_per_s("aws", "c3.xlarge", catalogue) == 1.0
-    assert by_core.steps_per_s("aws", "r3.large", catalogue) == 1.0
+    assert by_core.steps_per_s(Market("aws", "us-east-1", "us-east-1a", "c3.xlarge"), catalogue) == 1.0
+    assert by_core.steps_per_s(Market("aws", "us-east-1", "us-east-1a", "r3.large"), catalogue) == 1.0
 
 
 def test_speedups() -> None:

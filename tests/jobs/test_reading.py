@@ -13,7 +13,7 @@ from ebbtide.jobs.reading import Kind, kind_of, measured, read_jobs, read_sweep,
 from ebbtide.jobs.single import folder_below, literal, name_of, sweep_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.market.markets import Place
+from ebbtide.market.markets import Market, Place
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KNOWN = {"steps": 100, "steps_per_hour": {"c3.xlarge": 10}}
@@ -33,7 +33,10 @@ def test_a_command_alone_is_a_training(tmp_path: Path) -> None:
     assert sweep.arguments(trial) == ("python", "train.py", "--epochs", "10")
     (job,) = sweep.live_jobs()
     # Twice the cores are faster, and less than twice as fast.
-    rates = [job.steps_per_s("aws", f"c5.{size}", default_catalogue()) for size in ("xlarge", "2xlarge")]
+    rates = [
+        job.steps_per_s(Market("aws", "us-east-1", "us-east-1a", f"c5.{size}"), default_catalogue())
+        for size in ("xlarge", "2xlarge")
+    ]
     assert rates[0] < rates[1] < 2 * rates[0]
     # What was written down is read again.
     assert Sweep.model_validate(sweep.model_dump(mode="json")) == sweep

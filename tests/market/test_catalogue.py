@@ -1,6 +1,11 @@
+import gzip
+import json
 import math
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pandas as pd
 import pytest
 
@@ -130,3 +135,79 @@ def test_every_instance_type_of_the_traces_is_known(traces: Path) -> None:
         if {"cloud", "instance_type"} <= set(frame.columns) and not only_listed:
             pairs = set(zip(frame["cloud"].astype(str), frame["instance_type"].astype(str), strict=True))
             assert pairs <= known, path.name
+
+
+def test_it_has_every_type_of_ec2_as_moto_knows_it() -> None:
+    types = json.loads(gzip.decompress(resources.files("moto.ec2").joinpath(_MOTO).read_bytes()))
+    known = {machine.name: machine for machine in default_catalogue().instance_types if machine.cloud == "aws"}
+    for name, facts in types.items():
+        machine = known[name]
+        assert machine.vcpus == facts["VCpuInfo"]["DefaultVCpus"], name
+        assert machine.memory_gib == pytest.approx(facts["MemoryInfo"]["SizeInMiB"] / 1024, rel=0.02), name
+        architectures = {text.removeprefix("x86_64_").removeprefix("arm64_") for text in _supported(facts)}
+        assert machine.architecture in architectures, name
+        gpus = [key for key in ("GpuInfo", "NeuronInfo", "InferenceAcceleratorInfo") if key in facts]
+        assert bool(machine.accelerator_count) == bool(gpus), name
+
+
+_MOTO = "resources/instance_types.json.gz"
+
+
+def _supported(facts: dict[str, Any]) -> list[str]:
+    found: list[str] = facts["ProcessorInfo"]["SupportedArchitectures"]
+    return found
+
+
+def test_it_has_every_type_that_ec2_s_api_names() -> None:
+    names = boto3.session.Session().client("ec2", region_name="us-east-1").meta.service_model
+    known = {machine.name for machine in default_catalogue().instance_types if machine.cloud == "aws"}
+    assert set(names.shape_for("InstanceType").enum) - known == set()
+
+
+@pytest.mark.parametrize(
+    ("cloud", "name", "vcpus", "memory_gib", "architecture"),
+    [
+        ("aws", "c7i.48xlarge", 192, 384.0, "x86_64"),
+        ("aws", "m8g.medium", 1, 4.0, "arm64"),
+        ("aws", "u7i-12tb.224xlarge", 896, 12288.0, "x86_64"),
+        ("aws", "p6e-gb200.36xlarge", 144, 960.0, "arm64"),
+        ("aws", "p6-b200.48xlarge", 192, 2048.0, "x86_64"),
+        ("aws", "g5g.xlarge", 4, 8.0, "arm64"),
+        ("aws", "mac2-m2.metal", 8, 24.0, "mac"),
+        ("gcp", "n2-highmem-128", 128, 864.0, "x86_64"),
+        ("gcp", "n4d-standard-8", 8, 32.0, "x86_64"),
+        ("gcp", "c4a-highcpu-72", 72, 144.0, "arm64"),
+        ("gcp", "t2a-standard-1", 1, 4.0, "arm64"),
+        ("gcp", "t2d-standard-1", 1, 4.0, "x86_64"),
+        ("gcp", "a4x-highgpu-4g", 140, 884.0, "arm64"),
+        ("gcp", "e2-micro", 2, 1.0, "x86_64"),
+        ("azure", "D8s v5", 8, 32.0, "x86_64"),
+        ("azure", "E20ds v5", 20, 160.0, "x86_64"),
+        ("azure", "D4pls v6", 4, 8.0, "arm64"),
+        ("azure", "B2pts v2", 2, 1.0, "arm64"),
+        ("azure", "E16-4s v5", 4, 128.0, "x86_64"),
+        ("azure", "ND96isr H100 v5", 96, 1900.0, "x86_64"),
+        ("azure", "ND128isr NDR GB200 v6", 128, 900.0, "arm64"),
+    ],
+)
+def test_types_of_each_cloud_have_what_their_names_say(
+    cloud: str, name: str, vcpus: int, memory_gib: float, architecture: str
+) -> None:
+    machine = default_catalogue().instance_type(cloud, name)
+    assert (machine.vcpus, machine.memory_gib, machine.architecture) == (vcpus, memory_gib, architecture)
+
+
+def test_a_part_of_an_accelerator_is_not_one() -> None:
+    machine = default_catalogue().instance_type("aws", "g6f.large")
+    assert machine.accelerator == "NVIDIA L4 0.125"
+
+
+def test_the_architecture_of_own_types_is_as_said(tmp_path: Path) -> None:
+    head = "cloud,instance_type,vcpus,memory_gib,accelerator,accelerator_count"
+    (tmp_path / "own.csv").write_text(f"{head},architecture\nlab,bee,4,16,,0,arm64\nlab,cow,4,16,,0,\n")
+    assert [one.architecture for one in read_instance_types(tmp_path / "own.csv")] == ["arm64", "x86_64"]
+    (tmp_path / "old.csv").write_text(f"{head}\naws,m99g.large,2,8,,0\n")
+    assert [one.architecture for one in read_instance_types(tmp_path / "old.csv")] == ["arm64"]
+    (tmp_path / "bad.csv").write_text(f"{head},architecture\nlab,bee,4,16,,0,sparc\n")
+    with pytest.raises(InputError, match="row 1, field architecture: 'sparc' is no architecture; write x86_64"):
+        read_instance_types(tmp_path / "bad.csv")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import ebbtide as eb
 from ebbtide._utc import from_epoch_s
 from ebbtide.errors import InputError
-from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.price_store import PriceStore
+from ebbtide.market.sources.stored import is_price_store
 
 HERE = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
 THERE = eb.Market("aws", "eu-west-1", "eu-west-1a", "c3.xlarge")

@@ -27,8 +27,9 @@ from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
 from ebbtide.market.markets import LINUX, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.parquet import load_parquet, load_prices, parquet_columns
-from ebbtide.market.sources.validation import checked, parsed_times
+from ebbtide.market.sources.validation import checked
 
 # The kind of a table of list prices, beside those of `kind_of`.
 _LIST_PRICES = "list prices"

@@ -202,7 +202,7 @@ def floor_usd(job: Job, prices: PriceHistory, start_s: float, until_s: float, ca
     Raises:
         InputError: The time until `until_s` is too short for the job.
     """
-    rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
+    rates = {market: job.steps_per_s(market, catalogue) for market in prices}
     able = {market: rate * job.speedup_of(job.most_machines) for market, rate in rates.items() if rate > 0}
     changes = [prices[market].between(start_s, until_s)[0] for market in able]
     times_s = np.unique(np.clip(np.concatenate([np.array([start_s]), *changes]), start_s, until_s))

@@ -253,7 +253,7 @@ def check_lives(job: Job, prices: PriceHistory, billing: Billing, catalogue: Cat
     """
     chances = []
     for market in prices:
-        rate = job.steps_per_s(market.cloud, market.instance_type, catalogue)
+        rate = job.steps_per_s(market, catalogue)
         if rate > 0:
             need_s = _START_S + job.steps / rate
             living = _lifetimes(market, prices, billing, catalogue)
@@ -266,7 +266,7 @@ def check_lives(job: Job, prices: PriceHistory, billing: Billing, catalogue: Cat
     if chance >= _LEAST_CHANCE:
         return
     arithmetic = (
-        f"{job.steps} steps / {job.steps_per_s(market.cloud, market.instance_type, catalogue) * HOUR_S:g} an hour "
+        f"{job.steps} steps / {job.steps_per_s(market, catalogue) * HOUR_S:g} an hour "
         f"+ {_START_S / 60:g} min to start = {-need_s / HOUR_S:.1f} h"
     )
     if -need_s > billing.max_lifetime_s:
@@ -325,7 +325,7 @@ def _saved_in_time(
     short = []
     for market in prices:
         vcpus = catalogue.instance_type(market.cloud, market.instance_type).vcpus
-        able = job.steps_per_s(market.cloud, market.instance_type, catalogue) > 0
+        able = job.steps_per_s(market, catalogue) > 0
         if able and not fits_notice(job, billing.notice_s, vcpus, market.place):
             lives_s = _lifetimes(market, prices, billing, catalogue).mean_s
             short.append(
@@ -364,7 +364,7 @@ def _offer_notes(offers: Sequence[Offer], billing: Billing) -> list[str]:
 
 def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[float, Market]:
     """Hours of a trial on the fastest machine, its start included, and the market; all trials run in parallel."""
-    rates = {market: job.steps_per_s(market.cloud, market.instance_type, catalogue) for market in prices}
+    rates = {market: job.steps_per_s(market, catalogue) for market in prices}
     best = max(rates, key=lambda market: rates[market])
     return (_START_S + job.steps / rates[best]) / HOUR_S, best
 

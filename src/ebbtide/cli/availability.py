@@ -18,9 +18,10 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import DOWN, UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.market.markets import Market
-from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.signals import Signal
+from ebbtide.market.sources.stored import is_price_store
 
 availability_app = typer.Typer(no_args_is_help=True, help="Models of when spot machines are available.")
 
@@ -89,7 +90,7 @@ def adjust_command(
     if bands is None and kept is None and not scores:
         raise InputError("there is nothing to adjust to; give --from PRICES.db, --bands FILE or --scores")
     models = default_spell_models() if spells is None else SpellModels.read(spells)
-    history = PriceStore(prices).history() if is_price_store(prices) else PriceHistory.read(prices)
+    history = PriceHistory.read(prices)
     markets = history.markets
     signals = PublicSignals() if bands is None else read_interruption_bands(bands)
     if kept is not None:

@@ -17,7 +17,7 @@ from ebbtide.cli.options import print_written, terminal, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves, write_curves
-from ebbtide.market.sources.exports import read_csv_text
+from ebbtide.market.sources.tables import read_csv_text
 
 curves_app = typer.Typer(
     no_args_is_help=True,

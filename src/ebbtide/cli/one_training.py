@@ -39,6 +39,9 @@ class TrainingOptions:
     memory_gib: Annotated[
         float | None, typer.Option(metavar="GIB", help="Minimum main memory of its machine.")
     ] = None
+    architecture: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Processor of its program: x86_64 (default) or arm64.")
+    ] = None
     instance_type: Annotated[
         list[str] | None, typer.Option(metavar="TYPE", help="Only this instance type; may be given again.")
     ] = None
@@ -74,6 +77,7 @@ class TrainingOptions:
             "accelerators": self.accelerators,
             "cpus": self.cpus,
             "memory_gib": self.memory_gib,
+            "architecture": self.architecture,
             "metric": self.metric,
             "progress": self.progress,
             "direction": self.direction,

@@ -24,8 +24,9 @@ from ebbtide.live.other_launchers import Choice, Launcher, launcher_file
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.monitor import Monitor
-from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.stored import is_price_store
 from ebbtide.policies.api.quotes import KnownQuotes
 from ebbtide.policies.deepspotcloud.policy import ranked, usd_per_step
 

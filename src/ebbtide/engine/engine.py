@@ -128,7 +128,7 @@ class Engine:
         self._timers_set = 0
         self._unfinished = {job.job_id for job in self.jobs}
         # Declared steps per second, by job id, cloud and instance type.
-        self._rates: dict[tuple[int, str, str, str], float] = {}
+        self._rates: dict[tuple[int, str, str, str, str], float] = {}
         self._speeds = provider if isinstance(provider, MeasuresSpeed) else None
         self._together = provider if isinstance(provider, TellsTogether) else None
         # What policies are shown: of this run alone, so that no policy can change what another one is shown.
@@ -219,14 +219,14 @@ class Engine:
         if job_id is None:
             # None of the run's jobs.
             return steps_per_s_with_saves(job, market, self._catalogue)
-        key = (job_id, market.cloud, market.region, market.instance_type)
+        key = (job_id, market.cloud, market.region, market.instance_type, market.product)
         if key not in self._rates:
             own = self.jobs[job_id].job
             if self._speeds is None:
                 self._rates[key] = steps_per_s_with_saves(own, market, self._catalogue)
             else:
                 # What is measured has the saves in it.
-                self._rates[key] = own.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+                self._rates[key] = own.steps_per_s(market, self._catalogue)
         rate = self._rates[key]
         return rate if self._speeds is None else self._speeds.steps_per_s(job_id, market, rate)
 

@@ -61,7 +61,7 @@ def saves_while_training(job: Job) -> bool:
 
 def steps_per_s_with_saves(job: Job, market: Market, catalogue: Catalogue) -> float:
     """Steps a second of a job on one machine of a market, saves in between counted; 0 where it cannot run."""
-    rate = job.steps_per_s(market.cloud, market.instance_type, catalogue)
+    rate = job.steps_per_s(market, catalogue)
     if rate <= 0.0 or not saves_while_training(job):
         return rate
     return rate / seconds_per_work_second(job, catalogue.machine_of(market).vcpus, market.place)

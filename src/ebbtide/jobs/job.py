@@ -20,7 +20,7 @@ from ebbtide.jobs.progress_pattern import checked_pattern
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.transfers import Bucket, seconds_per_gb
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.markets import Place
+from ebbtide.market.markets import Market, Place
 
 # The largest number accepted: more than any job needs, and its squares and sums are still finite.
 MOST = 10**15
@@ -234,6 +234,8 @@ class Job(Resources):
         accelerators: Name and number of accelerators that its machine has to have, as `T4:1`.
         cpus: Number of vCPUs that its machine has at least.
         memory_gib: Main memory that its machine has at least, in GiB.
+        architecture: Processor for which its program is built, `x86_64` or `arm64`; None: x86_64, and the types
+            that `steps_per_hour` names.
         checkpoints: The folder, relative to the working directory, into which the program writes checkpoints and
             from which it resumes; None: it uses `{checkpoint_dir}` in its command.
         progress: A regular expression that finds progress in a line that the program prints, by a group `step` and
@@ -352,12 +354,18 @@ class Job(Resources):
                 except InputError as error:
                     raise InputError(error.problem, file=file, field=f"steps_per_hour.{name}") from None
 
-    def steps_per_s(self, cloud: str, instance_type: str, catalogue: Catalogue) -> float:
-        """Steps per second on one machine of the type; 0 where the job cannot run."""
-        rate = self.steps_per_hour.get(instance_type)
+    def has_speed_on(self, instance_type: str) -> bool:
+        return instance_type in self.steps_per_hour
+
+    def steps_per_s(self, market: Market, catalogue: Catalogue) -> float:
+        """Steps per second on one machine of a market; 0 where the job cannot run.
+
+        It cannot where its speed is not known, and on other operating systems and processors than its own.
+        """
+        rate = self.steps_per_hour.get(market.instance_type)
         if rate is None and self.other_steps_per_hour_per_vcpu is not None:
-            rate = self.other_steps_per_hour_per_vcpu * catalogue.instance_type(cloud, instance_type).vcpus
-        return (rate or 0.0) / HOUR_S
+            rate = self.other_steps_per_hour_per_vcpu * catalogue.machine_of(market).vcpus
+        return rate / HOUR_S if rate is not None and self.allows_system(market, catalogue) else 0.0
 
     def speedup_of(self, machines: int, steps_done: float = 0.0) -> float:
         """The speedup of `machines` machines over one, once `steps_done` steps are done."""

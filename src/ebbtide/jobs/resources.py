@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -13,7 +13,8 @@ from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.parsing import Frozen
 from ebbtide.jobs.throughput import ThroughputModel
-from ebbtide.market.catalogue import Catalogue, InstanceType
+from ebbtide.market.catalogue import X86_64, Catalogue, InstanceType, architecture_of
+from ebbtide.market.markets import Market, is_linux
 
 # More machines than one job has anywhere.
 MOST_MACHINES = 10_000
@@ -66,11 +67,15 @@ class Resources(Frozen):
             `T4` is one.
         cpus: Least number of vCPUs of the machine.
         memory_gib: Least main memory of the machine, GiB.
+        architecture: Architecture of the processor for which the program is built; None: x86_64, and what
+            `steps_per_hour` names, since it has run there.
     """
 
     accelerators: str | None = Field(default=None, examples=["T4:1"])
     cpus: Annotated[int, Field(ge=1, le=10_000)] | None = Field(default=None, examples=[4])
     memory_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(default=None, examples=[16])
+
+    architecture: Literal["x86_64", "arm64"] | None = Field(default=None, examples=["arm64"])
 
     @field_validator("accelerators")
     @classmethod
@@ -81,7 +86,9 @@ class Resources(Frozen):
         return text if text is None or ":" in text else f"{text}:1"
 
     def fits(self, machine: InstanceType) -> bool:
-        """Whether a machine has everything required."""
+        """Whether a machine has everything required, and the program runs on its processor."""
+        if not self.runs_on(machine.name, machine.architecture):
+            return False
         if self.cpus is not None and machine.vcpus < self.cpus:
             return False
         if self.memory_gib is not None and machine.memory_gib < self.memory_gib:
@@ -90,6 +97,22 @@ class Resources(Frozen):
             return True
         name, count = _asked(self.accelerators)
         return machine.accelerator_count == count and name in _names(machine)
+
+    def runs_on(self, instance_type: str, architecture: str) -> bool:
+        """Whether the program runs on the processor of an instance type."""
+        if self.architecture is not None:
+            return architecture == self.architecture
+        return architecture == X86_64 or self.has_speed_on(instance_type)
+
+    def has_speed_on(self, instance_type: str) -> bool:  # noqa: ARG002
+        """Whether the speed on an instance type is given."""
+        return False
+
+    def allows_system(self, market: Market, catalogue: Catalogue) -> bool:
+        """Whether the program runs on the operating system and on the processor of a market's machines."""
+        known = catalogue.machine_of(market).architecture if market in catalogue else ""
+        architecture = known or architecture_of(market.cloud, market.instance_type)
+        return is_linux(market.product) and self.runs_on(market.instance_type, architecture)
 
     def check_machines(self, catalogue: Catalogue, file: str | Path | None = None) -> None:
         """Raise `InputError` if no instance type has everything required; the message lists what exists."""
@@ -121,6 +144,7 @@ class Resources(Frozen):
             (self.accelerators, f"accelerators {self.accelerators}"),
             (self.cpus, f"{self.cpus} vCPUs"),
             (self.memory_gib, f"{self.memory_gib or 0.0:g} GiB of memory"),
+            (self.architecture, f"architecture {self.architecture}"),
         )
         return ", ".join(text for value, text in parts if value is not None)
 

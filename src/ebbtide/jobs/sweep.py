@@ -36,7 +36,7 @@ from ebbtide.jobs.progress_pattern import checked_pattern
 from ebbtide.jobs.random_search import RandomSearch, Value
 from ebbtide.jobs.resources import MachineCount, Resources
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
+from ebbtide.market.catalogue import X86_64, Catalogue, InstanceType, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 
@@ -437,6 +437,7 @@ class Sweep(Resources):
                 framework=self.framework,
                 speedup=self.speedup,
                 bucket=self.bucket,
+                architecture=self.architecture,
             )
             for name in self.job_names
         )
@@ -484,6 +485,9 @@ class Sweep(Resources):
         kept = [market for market in prices if self.allows(market, known)]
         if not kept:
             why = f": it asks for {self.asked}" if self.asked else ""
+            if not any(self.allows_system(market, known) for market in prices):
+                wanted = self.architecture or X86_64
+                why += f": its program is for Linux on {wanted}; `architecture: arm64` is for ARM processors"
             raise InputError(
                 f"{self._kind} {self.name} allows none of the {len(prices)} markets of these prices{why}; they "
                 f"have {', '.join(sorted({market.instance_type for market in prices})[:12])}"
@@ -515,7 +519,10 @@ class Sweep(Resources):
     def allows(self, market: Market, catalogue: Catalogue) -> bool:
         """Whether machines may be rented in a market and have everything required."""
         fits = not self.asked or (market in catalogue and self.fits(catalogue.machine_of(market)))
-        return fits and self.markets.allows(market)
+        return fits and self.allows_system(market, catalogue) and self.markets.allows(market)
+
+    def has_speed_on(self, instance_type: str) -> bool:
+        return instance_type in self.steps_per_hour
 
 
 def checked_folder(folder: str) -> str:

@@ -22,9 +22,9 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
 from ebbtide.market.parquet_notes import notes_of, write_with_notes
 from ebbtide.market.price_series import Floats
-from ebbtide.market.sources.ec2_json import region_of_zone
+from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.parquet import load_parquet
-from ebbtide.market.sources.validation import parsed_times
+from ebbtide.market.sources.regions import region_of_zone
 
 
 class CapacitySeries:

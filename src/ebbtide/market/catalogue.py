@@ -1,10 +1,12 @@
 """The instance catalogue: the machine behind each instance type, and its on-demand price where it is known.
 
-The data are in `data/`: `instance_types.csv` (the instances of the five papers and of the public traces, and
-today's machines with GPUs) and `on_demand_prices.csv` (list prices by region; each row gives the day a price was
-first seen). AWS 2013 to 2017 is from ec2instances.info, MIT; Azure East US 2020; machines with accelerators from
-2022 to 2026 are from aws/karpenter-provider-aws (us-east-1) and Cyclenerd/google-cloud-pricing-cost-calculator,
-both Apache-2.0. A price that is not there is unknown and never guessed.
+The data are in `data/`: `instance_types.csv` and `instance_families.csv` (every type of EC2, Google and Azure of
+autumn 2026; in a family each vCPU has the same amount of memory), and `on_demand_prices.csv` (list prices by
+region; each row gives the day a price was first seen). Cores, memory and accelerators are from moto (EC2),
+kubernetes/autoscaler and Azure/karpenter-provider-azure (Azure) and Cyclenerd/google-cloud-pricing-cost-calculator
+(Google), all Apache-2.0. Prices of AWS 2013 to 2017 are from ec2instances.info, MIT; of Azure East US of 2020; of
+machines with accelerators from 2022 to 2026 from aws/karpenter-provider-aws (us-east-1) and Cyclenerd, Apache-2.0.
+A price that is not there is unknown and never guessed.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +26,7 @@ from pathlib import Path
 
 from ebbtide._files import write_text
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.market.markets import Market
+from ebbtide.market.markets import Market, product_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class InstanceType:
         memory_gib: Main memory of the machine, GiB.
         accelerator: Name of the accelerator; None if there is none.
         accelerator_count: Number of accelerators in the machine.
+        architecture: Name of the processor's architecture, `x86_64`, `arm64` or `mac`; empty: what the type's name
+            says (`architecture_of`).
     """
 
     cloud: str
@@ -45,6 +50,30 @@ class InstanceType:
     memory_gib: float
     accelerator: str | None = None
     accelerator_count: int = 0
+    architecture: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.architecture:
+            object.__setattr__(self, "architecture", architecture_of(self.cloud, self.name))
+
+
+X86_64, ARM64, MAC = "x86_64", "arm64", "mac"
+
+# EC2 writes a g behind the generation (m7g.large, x2gd.medium), Google an a (c4a-standard-4, t2a-standard-1),
+# Azure a p among the small letters (D4ps v5). Machines of NVIDIA's Grace have ARM cores, too.
+_ARM_NAMES = {
+    "aws": re.compile(r"a1\.|[a-z]+\d+[a-z]*g[a-z]*(?:-\w+)?\.|[a-z]\d+e?-gb\d+\."),
+    "gcp": re.compile(r"[a-z]\d+a-|a\d+x-"),
+    "azure": re.compile(r"[A-Z]+\d+(?:-\d+)?[a-z]*p[a-z]*(?: |$)|.* GB\d+ "),
+}
+
+
+def architecture_of(cloud: str, name: str) -> str:
+    """The architecture of a type's processor, by its name: `x86_64`, `arm64`, or `mac` of Apple's machines."""
+    if cloud == "aws" and name.startswith("mac"):
+        return MAC
+    arm = _ARM_NAMES.get(cloud)
+    return ARM64 if arm and arm.match(name) else X86_64
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +194,7 @@ class Catalogue:
         This is the latest price first seen by then; before the first one, the first. A price is never taken from
         another region or product.
         """
-        product = _list_product(market.product)
+        product = product_name(market.cloud, market.product)
         row = self._row((market.cloud, market.region, market.instance_type, product), time_s)
         return OnDemandPrice(row.usd_per_hour, datetime.fromtimestamp(row.first_seen_s, UTC)) if row else None
 
@@ -190,14 +219,13 @@ class Catalogue:
         return lambda market: self.on_demand_usd_per_hour(market, time_s)
 
 
-def _list_product(product: str) -> str:
-    """The product under which list prices are kept: machines inside a VPC cost the same."""
-    return product.removesuffix(" (Amazon VPC)")
-
-
 # The tables of the package, and of a folder of a user's.
 TYPES_FILE, PRICES_FILE = "instance_types.csv", "on_demand_prices.csv"
-TYPE_FIELDS = ("cloud", "instance_type", "vcpus", "memory_gib", "accelerator", "accelerator_count")
+_NEEDED_TYPE_FIELDS = ("cloud", "instance_type", "vcpus", "memory_gib", "accelerator", "accelerator_count")
+TYPE_FIELDS = (*_NEEDED_TYPE_FIELDS, "architecture")
+
+# The package's families: a name with `{}` where the number of vCPUs goes, or EC2's word for it.
+_FAMILIES_FILE, _FAMILY_FIELDS = "instance_families.csv", ("cloud", "name", "vcpus", "gib_per_vcpu")
 PRICE_FIELDS = ("cloud", "region", "instance_type", "product", "first_seen", "on_demand_usd_per_hour")
 
 # By cloud, region, instance type and product: when a price was first seen, and USD per hour.
@@ -252,7 +280,7 @@ def _text(path: str | Path) -> str:
 
 def _instance_types(text: str, file: str) -> list[InstanceType]:
     types = []
-    for number, row in enumerate(_rows(text, file, TYPE_FIELDS), 1):
+    for number, row in enumerate(_rows(text, file, _NEEDED_TYPE_FIELDS), 1):
         numbers = {name: _number(row, name, file, number) for name in ("vcpus", "memory_gib", "accelerator_count")}
         types.append(
             InstanceType(
@@ -262,9 +290,30 @@ def _instance_types(text: str, file: str) -> list[InstanceType]:
                 numbers["memory_gib"],
                 row["accelerator"] or None,
                 int(numbers["accelerator_count"]),
+                _architecture(row.get("architecture") or "", file, number),
             )
         )
     return types
+
+
+def _architecture(text: str, file: str, number: int) -> str:
+    if text not in ("", X86_64, ARM64, MAC):
+        problem = f"{text!r:.40} is no architecture; write {X86_64}, {ARM64} or {MAC}, or leave it blank"
+        raise InputError(problem, file=file, row=number, field="architecture")
+    return text
+
+
+def _families(text: str, file: str) -> Iterator[InstanceType]:
+    for row in _rows(text, file, _FAMILY_FIELDS):
+        for vcpus in map(int, row["vcpus"].split()):
+            size = _ec2_size(vcpus) if row["cloud"] == "aws" else str(vcpus)
+            memory_gib = round(vcpus * float(row["gib_per_vcpu"]), 2)
+            yield InstanceType(row["cloud"], row["name"].format(size), vcpus, memory_gib)
+
+
+def _ec2_size(vcpus: int) -> str:
+    """EC2's word for a number of vCPUs: large has 2, 2xlarge 8."""
+    return {1: "medium", 2: "large", 4: "xlarge"}.get(vcpus) or f"{vcpus // 4}xlarge"
 
 
 def _list_prices(text: str, file: str) -> PriceRows:
@@ -305,5 +354,8 @@ def _embedded(name: str) -> str:
 @cache
 def default_catalogue() -> Catalogue:
     """The catalogue that ships with Ebbtide."""
-    types = _instance_types(_embedded(TYPES_FILE), TYPES_FILE)
+    types = [
+        *_instance_types(_embedded(TYPES_FILE), TYPES_FILE),
+        *_families(_embedded(_FAMILIES_FILE), _FAMILIES_FILE),
+    ]
     return Catalogue(types, _list_prices(_embedded(PRICES_FILE), PRICES_FILE))

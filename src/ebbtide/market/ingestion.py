@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from ebbtide._input_files import existing_file, reason_of
+from ebbtide._input_files import existing_file
 from ebbtide._utc import HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
-from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory, recorded_span
+from ebbtide.market.sources.cells import parsed_times
+from ebbtide.market.sources.contents import head_of, start_of_text, unpacked
 from ebbtide.market.sources.ec2_api import fetch_prices
-from ebbtide.market.sources.ec2_json import read_ec2_json
-from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
-from ebbtide.market.sources.parquet import load_prices
+from ebbtide.market.sources.ec2_json import price_frame, read_ec2_json, read_price_table
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
+from ebbtide.market.sources.parquet import load_parquet, load_prices
+from ebbtide.market.sources.stored import is_price_store, stored_prices
+from ebbtide.market.sources.tables import table_of_frame
 from ebbtide.market.sources.validation import (
     Cleaning,
+    LeftOut,
     cleaned,
-    parsed_times,
+    known_rows,
     require_known_types,
     sum_of,
-    unknown_types,
 )
 
-FORMATS = ("parquet", "price-store", "ec2-json", "kaggle-csv", "azure-csv", "azure-json")
+# `kaggle-csv` is the older name of tables of text.
+FORMATS = ("parquet", "price-store", "ec2-json", "table", "kaggle-csv", "azure-csv", "azure-json")
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,17 @@ class Ingested:
         history: The price history after the new rows were added.
         rows_before: Change points in the price file before.
         cleaning: What was sorted and dropped in the new rows.
-        types_left_out: Instance types left out because the catalogue does not have them.
+        left_out: Rows left out because the catalogue does not have their instance types.
     """
 
     history: PriceHistory
     rows_before: int
     cleaning: Cleaning
-    types_left_out: tuple[str, ...] = ()
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+    @property
+    def types_left_out(self) -> tuple[str, ...]:
+        return self.left_out.types
 
     @property
     def rows_added(self) -> int:
@@ -55,11 +65,8 @@ class Ingested:
 
     def __str__(self) -> str:
         text = f"{self.rows_added} rows added to {self.rows_before}; {self.cleaning}"
-        if self.types_left_out:
-            text += (
-                f"; left out {len(self.types_left_out)} instance types that the catalogue does not know "
-                f"({', '.join(self.types_left_out[:5])}{', ...' if len(self.types_left_out) > 5 else ''})"
-            )
+        if self.left_out.rows:
+            text += f"; {self.left_out}"
         return text
 
 
@@ -83,21 +90,38 @@ def ingest_files(
         file_format: One of `FORMATS`; recognised from each file if None.
         timezone: Time zone of times without an offset, which are errors if it is None.
         region: Region of Azure sheets whose file name does not give it.
-        catalogue: The known instance types; rows of others are errors.
+        catalogue: The known instance types; rows of others are left out, and the result counts them.
 
     Raises:
-        InputError: A file or row is invalid.
+        InputError: A file or row is invalid, or no row has a known instance type.
     """
+    before = _held(into, catalogue)
     known = catalogue or default_catalogue()
-    frames, cleanings, ends_s = [], [], []
-    for file in (file for path in paths for file in _files(Path(path))):
-        frame = read_source(file, file_format=file_format, timezone=timezone, region=region)
-        fresh, cleaning = cleaned(frame, file)
-        require_known_types(frame.reset_index(drop=True), file, known)
-        frames.append(fresh)
-        cleanings.append(cleaning)
-        ends_s.append(_recorded_end_s(file, file_format))
-    return _merge(frames, into, sum_of(cleanings), catalogue, ends_s=max(ends_s))
+    frames: list[pd.DataFrame] = []
+    cleanings: list[Cleaning] = []
+    left_out = LeftOut()
+    ends_s = -math.inf
+    strange: tuple[pd.DataFrame, Path] | None = None
+    for path in paths:
+        found: list[pd.DataFrame] = []
+        with unpacked(path) as files:
+            for name, file in files:
+                with _named(name, file):
+                    frame = read_source(file, file_format=file_format, timezone=timezone, region=region)
+                    ends_s = max(ends_s, _recorded_end_s(file, file_format))
+                    fresh, cleaning = cleaned(frame, name)
+                    kept, left = known_rows(fresh, known)
+                    left_out += left
+                    cleanings.append(cleaning)
+                    if len(kept):
+                        found.append(kept)
+                    elif strange is None:
+                        strange = frame.reset_index(drop=True), name
+        # Of a folder or an archive, what begins later goes before what begins earlier, whatever its name.
+        frames += sorted(found, key=lambda frame: frame["timestamp"].min())
+    if not frames and strange is not None:
+        require_known_types(*strange, known)
+    return replace(_merge(frames, into, sum_of(cleanings), before, ends_s=ends_s), left_out=left_out)
 
 
 def ingest_ec2(
@@ -116,23 +140,21 @@ def ingest_ec2(
     Raises:
         InputError: EC2 refused, or there are no prices at all, neither fetched nor in the file.
     """
-    before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
+    before = _held(into, catalogue)
     since = _newest(before, instance_types) if before else {}
     fetched = fetch_prices(
         regions, instance_types=instance_types, products=products, since=since, endpoint_url=endpoint_url
     )
-    left_out: tuple[str, ...] = ()
+    left_out = LeftOut()
     if len(fetched):
-        unknown = {name for _, name in unknown_types(fetched, catalogue or default_catalogue())}
-        left_out = tuple(sorted(unknown))
-        fetched = fetched[~fetched["instance_type"].isin(unknown)]
+        fetched, left_out = known_rows(fetched, catalogue or default_catalogue())
     if not len(fetched):
         if before is None:
             raise InputError(f"EC2 has no prices for {', '.join(regions)}; nothing is written")
         return Ingested(before, before.change_points, Cleaning(0, 0, 0, 0), left_out)
     # The API answers newest first: reverse it, so that the result does not report rows out of order.
     fresh, cleaning = cleaned(fetched.iloc[::-1], "EC2")
-    return replace(_merge([fresh], into, cleaning, catalogue), types_left_out=left_out)
+    return replace(_merge([fresh], into, cleaning, before), left_out=left_out)
 
 
 def read_source(
@@ -152,19 +174,16 @@ def read_source(
     path = existing_file(path)
     chosen = file_format or _recognised(path)
     if chosen == "parquet":
-        frame = load_prices(path)
-        if timezone is not None and "timestamp" in frame:
-            frame["timestamp"] = parsed_times(frame["timestamp"], path, "timestamp", timezone=timezone)
-        return frame
+        return _parquet(path, timezone)
     if chosen == "price-store":
-        return PriceStore(path).history().to_frame()
+        return stored_prices(path)[0]
     if chosen == "ec2-json":
         return read_ec2_json(path, timezone=timezone)
-    if chosen == "kaggle-csv":
-        return read_kaggle_csv(path, timezone=timezone)
     if chosen == "azure-csv":
         return read_azure_csv(path, region=region, timezone=timezone or "UTC")
-    return read_azure_json(path)
+    if chosen == "azure-json":
+        return read_azure_json(path)
+    return read_price_table(path, timezone=timezone)
 
 
 def _recorded_end_s(path: Path, file_format: str | None) -> float:
@@ -172,45 +191,69 @@ def _recorded_end_s(path: Path, file_format: str | None) -> float:
     chosen = file_format or _recognised(path)
     if chosen == "parquet":
         return recorded_span(path).get("end_s", -math.inf)
-    return PriceStore(path).history().end_s if chosen == "price-store" else -math.inf
+    return stored_prices(path)[1] if chosen == "price-store" else -math.inf
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [existing_file(path)]
-    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    if not files:
-        raise InputError("the folder holds no files", file=path)
-    return files
+def _parquet(path: Path, timezone: str | None) -> pd.DataFrame:
+    """A Parquet file in the price schema, or with the columns of another table of prices."""
+    frame = load_prices(path)
+    if "price_usd_per_hour" not in frame:
+        table = table_of_frame(load_parquet(path))
+        if {"price", "instance_type"} <= set(table.cells):
+            return price_frame(table, path, timezone=timezone)
+    elif timezone is not None and "timestamp" in frame:
+        frame["timestamp"] = parsed_times(frame["timestamp"], path, "timestamp", timezone=timezone)
+    return frame
+
+
+@contextmanager
+def _named(name: Path, file: Path) -> Iterator[None]:
+    """Give errors the name that a file has in its archive, and not where it was unpacked."""
+    try:
+        yield
+    except InputError as error:
+        if name == file or error.file is None:
+            raise
+        raise InputError(error.problem, file=name, row=error.row, field=error.field) from None
 
 
 def _recognised(path: Path) -> str:
-    suffix = path.suffix.lower()
-    if suffix in (".parquet", ".pq"):
-        return "parquet"
-    try:
-        with path.open("rb") as file:
-            head = file.read(4096).decode("utf-8", errors="replace").lstrip("\ufeff \r\n\t")
-    except OSError as error:
-        raise InputError(f"cannot be read: {reason_of(error)}", file=path) from None
-    if not head:
-        raise InputError("holds nothing", file=path)
-    if head.startswith("PAR1"):
+    """The format of a file, by its content."""
+    head = head_of(path)
+    if head.startswith(b"PAR1"):
         return "parquet"
     if is_price_store(path):
         return "price-store"
-    if head[0] in "{[":
-        return "azure-json" if '"Items"' in head and '"SpotPriceHistory"' not in head else "ec2-json"
-    if suffix == ".csv":
-        return "azure-csv" if head.lower().startswith(("date,", '"date",')) else "kaggle-csv"
-    raise InputError(f"is in no format known from its content; name one of {', '.join(FORMATS)}", file=path)
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return "parquet"
+    text = start_of_text(head, path).lstrip("\ufeff \r\n\t")
+    if not text:
+        raise InputError("holds nothing", file=path)
+    if text[0] in "{[":
+        return "azure-json" if '"Items"' in text and '"SpotPriceHistory"' not in text else "ec2-json"
+    if re.match(r"(?:---\s|- )?\s*\w+:(?:\s|$)", text):
+        return "ec2-json"
+    return "azure-csv" if re.match(r"\"?date\"?\s*[,;\t|]", text, re.IGNORECASE) else "table"
+
+
+def _held(into: str | Path, catalogue: Catalogue | None) -> PriceHistory | None:
+    """What a price file holds before; None: it does not exist yet.
+
+    Raises:
+        InputError: It cannot be read, or is a price store, which a Parquet file would replace.
+    """
+    if not Path(into).exists():
+        return None
+    if Path(into).is_file() and is_price_store(into):
+        raise InputError("is a price store, to which `ebbtide watch` adds; name a Parquet file", file=into)
+    return PriceHistory.read(into, catalogue)
 
 
 def _merge(
     frames: Sequence[pd.DataFrame],
     into: str | Path,
     cleaning: Cleaning,
-    catalogue: Catalogue | None,
+    before: PriceHistory | None,
     *,
     ends_s: float = -math.inf,
 ) -> Ingested:
@@ -218,7 +261,6 @@ def _merge(
 
     The record ends with the last row, at `ends_s` or where that of the file did, whichever is latest.
     """
-    before = PriceHistory.read(into, catalogue) if Path(into).exists() else None
     held = [before.to_frame()] if before else []
     merged, _ = cleaned(_stacked([*held, *frames]), into)
     history = PriceHistory.from_frame(
@@ -312,10 +354,10 @@ def judged(
     """
     types = catalogue or default_catalogue()
     try:
-        frame, _ = cleaned(read_source(file), file)
+        given = read_source(file)
+        frame, _ = known_rows(cleaned(given, file)[0], types)
         if frame.empty:
-            return Verdict(file, 0, "holds no prices")
-        require_known_types(frame.reset_index(drop=True), file, types)
+            require_known_types(given.reset_index(drop=True), file, types)
         problem = _gap(frame, known, rules, known_until_s) or _jump(frame, known, rules, types)
     except InputError as error:
         return Verdict(file, 0, error.problem if error.row is None else f"row {error.row}: {error.problem}")

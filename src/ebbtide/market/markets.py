@@ -38,6 +38,19 @@ class Market:
         return f"{self.zone} {self.instance_type}{product}"
 
 
+def product_name(cloud: str, product: str) -> str:
+    """The one name that a product has here: EC2 names each product twice, with and without `(Amazon VPC)`."""
+    plain = product.removesuffix(" (Amazon VPC)")
+    if plain.casefold() in ("linux", LINUX.casefold()):
+        return "Linux" if cloud == "azure" else LINUX
+    return plain
+
+
+def is_linux(product: str) -> bool:
+    """Whether programs run on a product as on Linux; not those with a licence to pay (SUSE, Red Hat)."""
+    return product.startswith("Linux")
+
+
 MARKET_FIELDS = ("cloud", "region", "zone", "instance_type", "product")
 
 # The one schema of price histories: a price holds from its timestamp until the market's next row.

@@ -9,27 +9,21 @@ added to.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ebbtide._input_files import existing_file
 from ebbtide._utc import Time, to_epoch_s
-from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.signals import Signal, SignalKind
+from ebbtide.market.sources.stored import VERSION, check_version, connected, stored_prices
 from ebbtide.market.sources.validation import cleaned
 
-# The first bytes of every SQLite file.
-_MAGIC = b"SQLite format 3\x00"
-
-_VERSION = 1
 _KEY = ", ".join(MARKET_FIELDS)
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS prices (
@@ -63,10 +57,7 @@ class PriceStore:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if self.path.exists():
-            with self._connected() as connection:
-                (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != _VERSION:
-                raise InputError(f"is no price store of version {_VERSION}", file=self.path)
+            check_version(self.path)
 
     def add(
         self, frame: pd.DataFrame, *, looked_at: Time | None = None, places: Mapping[str, str] | None = None
@@ -86,8 +77,8 @@ class PriceStore:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         added = 0
-        with self._connected() as connection, connection:
-            connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
+        with connected(self.path) as connection, connection:
+            connection.executescript(f"{_SCHEMA} PRAGMA user_version = {VERSION};")
             if len(frame):
                 frame, _ = cleaned(frame, self.path)
                 for market, series in PriceHistory.from_frame(frame).items():
@@ -119,8 +110,8 @@ class PriceStore:
         looked_s = to_epoch_s(looked_at)
         ordered = sorted(signals, key=lambda signal: signal.time_s)
         added = 0
-        with self._connected() as connection, connection:
-            connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
+        with connected(self.path) as connection, connection:
+            connection.executescript(f"{_SCHEMA} PRAGMA user_version = {VERSION};")
             if whole:
                 told = {signal.market for signal in ordered if signal.kind is SignalKind.CAPACITY}
                 known = connection.execute(
@@ -170,7 +161,7 @@ class PriceStore:
         """What a query finds; nothing where the file, or the table in it, does not exist yet."""
         if not self.path.exists():
             return []
-        with self._connected() as connection:
+        with connected(self.path) as connection:
             named = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
             if connection.execute(named, (table,)).fetchone() is None:
                 return []
@@ -180,7 +171,7 @@ class PriceStore:
         """By region, when it was last polled, seconds since 1970."""
         if not self.path.exists():
             return {}
-        with self._connected() as connection:
+        with connected(self.path) as connection:
             rows = connection.execute("SELECT region, max(time_us) FROM looked GROUP BY region").fetchall()
         return {region: time_us / 1e6 for region, time_us in rows}
 
@@ -189,7 +180,7 @@ class PriceStore:
         if not self.path.exists():
             return {}
         query = f"SELECT {_KEY}, max(time_us), price_usd_per_hour FROM prices GROUP BY {_KEY}"
-        with self._connected() as connection:
+        with connected(self.path) as connection:
             return {Market(*row[:-2]): row[-1] for row in connection.execute(query)}
 
     def history(self) -> PriceHistory:
@@ -198,42 +189,9 @@ class PriceStore:
         Raises:
             InputError: Nothing is stored.
         """
-        if not self.path.exists():
-            raise InputError("nothing is stored there", file=self.path)
-        query = f"SELECT {_KEY}, time_us, price_usd_per_hour FROM prices ORDER BY {_KEY}, time_us"
-        with self._connected() as connection:
-            frame = pd.read_sql_query(query, connection)
-        if frame.empty:
-            raise InputError("nothing is stored there", file=self.path)
-        frame.insert(0, "timestamp", pd.to_datetime(frame.pop("time_us"), unit="us", utc=True))
+        frame, looked_s = stored_prices(self.path)
         found = PriceHistory.from_frame(frame)
-        looked_s = [*self.newest_s().values(), *(times_s[-1] for times_s in self.looks_s().values())]
-        return PriceHistory(found, end_s=max([found.end_s, *looked_s]))
-
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.path, timeout=30.0)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            yield connection
-        except sqlite3.DatabaseError as error:
-            raise InputError(f"cannot be used as a price store: {error}", file=self.path) from None
-        finally:
-            connection.close()
-
-
-def is_price_store(path: str | Path) -> bool:
-    """Whether a file is an SQLite file, as price stores are.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
-    try:
-        with existing_file(path).open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError as error:
-        raise InputError(error.strerror or "cannot be read", file=path) from None
+        return PriceHistory(found, end_s=max(found.end_s, looked_s))
 
 
 def _add(connection: sqlite3.Connection, market: Market, series: PriceSeries) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,10 @@ from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.market.parquet_notes import notes_of, write_with_notes
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.sources.parquet import read_parquet
+from ebbtide.market.sources.stored import is_price_store, stored_prices
+from ebbtide.market.sources.validation import cleaned, known_rows, require_known_types
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def describe(
@@ -133,14 +138,25 @@ class PriceHistory(Mapping[Market, PriceSeries]):
 
     @classmethod
     def read(cls, path: str | Path, catalogue: Catalogue | None = None) -> PriceHistory:
-        """Read a Parquet file of the price schema (`markets.PRICE_COLUMNS`), strictly.
+        """Read a Parquet file of the price schema (`markets.PRICE_COLUMNS`), strictly, or a price store.
+
+        A store has what clouds told, so that rows of unknown instance types are left out, and logged.
 
         Raises:
             InputError: The file is missing, empty, lacks a column, has an unknown one, or has a row that is
                 not a valid price; the message names file, row and field.
         """
-        frame = read_parquet(path, catalogue)
-        return cls.from_frame(frame, **recorded_span(path))
+        if not (Path(path).is_file() and is_price_store(path)):
+            return cls.from_frame(read_parquet(path, catalogue), **recorded_span(path))
+        known = catalogue or default_catalogue()
+        frame, looked_s = stored_prices(path)
+        kept, left_out = known_rows(frame, known)
+        if kept.empty:
+            require_known_types(frame, path, known)
+        if left_out.rows:
+            _LOGGER.warning("%s: %s", path, left_out)
+        found = cls.from_frame(cleaned(kept, path)[0])
+        return cls(found, end_s=max(found.end_s, looked_s))
 
     @classmethod
     def from_frame(

@@ -162,7 +162,7 @@ def _describe_markets(scenario: Scenario, markets: Any) -> Floats:
     assert checkpoint is not None
     for record, market in zip(markets, scenario.prices, strict=True):
         cores = catalogue.instance_type(market.cloud, market.instance_type).vcpus
-        record["steps_per_s"] = job.steps_per_s(market.cloud, market.instance_type, catalogue)
+        record["steps_per_s"] = job.steps_per_s(market, catalogue)
         record["save_s"], record["restore_s"] = job.save_s(cores), job.restore_s(cores)
         record["place"], record["cloud"] = places.index(market.place), clouds.index(market.cloud)
         if dataset is not None and market.cloud != dataset.cloud:

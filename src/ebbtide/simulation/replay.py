@@ -55,7 +55,7 @@ class ReplayProvider:
         self._speed_of = speed_of
         self._training: list[_Simulated] = []
         self._calendar: list[tuple[float, int, int, int]] = []
-        self._rates: dict[tuple[int, str, str], float] = {}
+        self._rates: dict[tuple[int, str, str, str], float] = {}
         self._speeds: dict[int, float] = {}
         self._entered = 0
         self._moments = 0
@@ -103,9 +103,9 @@ class ReplayProvider:
     def rate_of(self, progress: JobProgress, lease: Lease) -> float:
         """Steps a second of a job on one machine of a lease."""
         market = lease.market
-        key = progress.job_id, market.cloud, market.instance_type
+        key = progress.job_id, market.cloud, market.instance_type, market.product
         if key not in self._rates:
-            self._rates[key] = progress.job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+            self._rates[key] = progress.job.steps_per_s(market, self._catalogue)
         if self._speed_of is None:
             return self._rates[key]
         if lease.lease_id not in self._speeds:

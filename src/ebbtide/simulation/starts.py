@@ -24,7 +24,7 @@ def work_s(job: Job, prices: PriceHistory, catalogue: Catalogue) -> dict[str, fl
     """
     seconds: dict[str, float] = {}
     for market in prices:
-        rate = job.steps_per_s(market.cloud, market.instance_type, catalogue)
+        rate = job.steps_per_s(market, catalogue)
         if rate > 0:
             seconds[market.instance_type] = job.steps / (rate * job.speedup_of(job.most_machines))
     if not seconds:

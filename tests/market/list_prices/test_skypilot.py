@@ -40,7 +40,7 @@ def test_machines_and_list_prices_of_another_cloud() -> None:
     # A known accelerator has the name that it has elsewhere; a new one has its own.
     types = {one.name: (one.vcpus, one.memory_gib, one.accelerator, one.accelerator_count) for one in found.types}
     assert types["1H100.32V"] == (32, 185.0, "NVIDIA H100", 1)
-    assert types["2B300.60V"] == (60, 550.0, "B300", 2)
+    assert types["2B300.60V"] == (60, 550.0, "NVIDIA B300", 2)
     assert types["CPU.4V.16G"] == (4, 16.0, None, 0)
     assert found.left_out == {
         "HALF": "a part of a core or of an accelerator",

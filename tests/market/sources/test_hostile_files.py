@@ -18,8 +18,8 @@ from ebbtide.errors import InputError
 from ebbtide.market.availability import Availability
 from ebbtide.market.ingestion import ingest_files, read_source
 from ebbtide.market.sources import parquet
-from ebbtide.market.sources.ec2_json import read_ec2_json
-from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
+from ebbtide.market.sources.ec2_json import read_ec2_json, read_price_table
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
 
 PRICES = eb.generate_prices(days=1, seed=1).to_frame()
 FAR_FUTURE = (
@@ -45,7 +45,7 @@ def written(path: Path, content: str | bytes) -> Path:
     ("cells", "problem"),
     [
         ({"timestamp": FAR_FUTURE}, "row 1, field timestamp: .* is not in the years 1970 to 2199"),
-        ({"timestamp": 1427846400}, "field timestamp: 1427846400 is a number, not a time"),
+        ({"timestamp": 142784640}, "field timestamp: 142784640 is a number, not a time"),
         ({"timestamp": 1e300}, "is a number, not a time"),
         ({"timestamp": "soon"}, "soon is not a time"),
         ({"price_usd_per_hour": True}, "True is not a price"),
@@ -103,7 +103,7 @@ def test_folders_pipes_devices_and_files_that_are_not_there_are_told_alike(tmp_p
     }
     for path, problem in cases.items():
         for read in (
-            read_kaggle_csv,
+            read_price_table,
             read_azure_csv,
             read_azure_json,
             read_ec2_json,
@@ -126,7 +126,7 @@ def test_a_file_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.M
     path = written(tmp_path / "a.csv", f"{AT},c3.xlarge,Linux/UNIX,us-east-1a,1\n")
     monkeypatch.setattr(Path, "open", refused)
     told("a.csv: cannot be read: Permission denied", lambda: read_source(path))
-    told("a.csv: cannot be read: Permission denied", lambda: read_kaggle_csv(path))
+    told("a.csv: cannot be read: Permission denied", lambda: read_price_table(path))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_documented_columns_are_read_in_any_order(tmp_path: Path) -> None:
     path = written(
         tmp_path / "a.csv", f"region,price,os,instance_type,datetime\nus-east-1a,0.5,Linux/UNIX,m5.large,{AT}\n"
     )
-    frame = read_kaggle_csv(path)
+    frame = read_price_table(path)
     assert frame[["zone", "instance_type", "price_usd_per_hour"]].values.tolist() == [
         ["us-east-1a", "m5.large", 0.5]
     ]
@@ -212,7 +212,7 @@ def test_documented_columns_are_read_in_any_order(tmp_path: Path) -> None:
 def test_headers_that_are_not_known_are_told_as_headers(
     tmp_path: Path, content: str | bytes, problem: str
 ) -> None:
-    told(problem, lambda: read_kaggle_csv(written(tmp_path / "a.csv", content)))
+    told(problem, lambda: read_price_table(written(tmp_path / "a.csv", content)))
 
 
 def test_a_byte_order_mark_before_the_header_is_no_part_of_it(tmp_path: Path) -> None:

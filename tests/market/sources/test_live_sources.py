@@ -197,7 +197,7 @@ class TestAzureSpot(LiveSourceContract):
         # Resource Graph writes names in lower case; the catalogue knows how they are written.
         assert by_market(found) == {
             ("interruption", "eastus", "NC6s v3"): 0.075,
-            ("interruption", "eastus", "nc40ads h100 v5"): 0.25,
+            ("interruption", "eastus", "NC40ads H100 v5"): 0.25,
         }
         assert prices_of(found) == [
             ("2026-10-01 00:00:00+00:00", "eastus", "NC6s v3", 0.58),

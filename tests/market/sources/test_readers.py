@@ -8,8 +8,9 @@ import pytest
 
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import read_source
-from ebbtide.market.sources.ec2_json import read_ec2_json, region_of_zone
-from ebbtide.market.sources.exports import read_azure_csv, read_azure_json, read_kaggle_csv
+from ebbtide.market.sources.ec2_json import read_ec2_json, read_price_table
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
+from ebbtide.market.sources.regions import region_of_zone
 
 
 def entry(time: str = "2015-04-01T00:00:00.000Z", price: str = "0.0321", **more: str) -> dict[str, str]:
@@ -77,7 +78,7 @@ KAGGLE = "datetime,instance_type,os,region,price\n"
 def test_the_kaggle_csv_is_read_with_or_without_its_header(tmp_path: Path) -> None:
     rows = "2017-05-08 19:28:43+00:00,c3.xlarge,Linux/UNIX,us-east-1a,$0.0416\n"
     for text in (KAGGLE + rows, rows):
-        frame = read_kaggle_csv(written(tmp_path / "a.csv", text))
+        frame = read_price_table(written(tmp_path / "a.csv", text))
         assert frame["price_usd_per_hour"].tolist() == [0.0416]
         assert frame["zone"].tolist() == ["us-east-1a"]
         assert frame["region"].tolist() == ["us-east-1"]
@@ -88,11 +89,11 @@ def test_local_times_need_their_zone_to_be_named(tmp_path: Path) -> None:
     rows = "2017-05-08 19:28:43,c3.xlarge,Linux/UNIX,us-east-1a,0.04\n2017-05-08 19:28:43+00:00,c3.xlarge,Linux/UNIX,us-east-1b,0.04\n"
     path = written(tmp_path / "a.csv", KAGGLE + rows)
     with pytest.raises(InputError, match=r"a.csv, row 1, field datetime: .*has no time zone"):
-        read_kaggle_csv(path)
-    frame = read_kaggle_csv(path, timezone="America/New_York")
+        read_price_table(path)
+    frame = read_price_table(path, timezone="America/New_York")
     assert frame["timestamp"].astype(str).tolist() == ["2017-05-08 23:28:43+00:00", "2017-05-08 19:28:43+00:00"]
     with pytest.raises(InputError, match="time zone 'Mars/Olympus'"):
-        read_kaggle_csv(path, timezone="Mars/Olympus")
+        read_price_table(path, timezone="Mars/Olympus")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_local_times_need_their_zone_to_be_named(tmp_path: Path) -> None:
 )
 def test_bad_kaggle_csv_is_told(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        read_kaggle_csv(written(tmp_path / "a.csv", text))
+        read_price_table(written(tmp_path / "a.csv", text))
 
 
 SHEET = "Date,NC12,NC6s v2\n2/24/2020,$0.24552,$0.27241\n2/25/2020,,0.414\n2/26/2020,$0.25,\n"
@@ -155,7 +156,7 @@ def test_formats_are_recognised_from_content(tmp_path: Path) -> None:
     kaggle = KAGGLE + "2017-05-08 19:28:43+00:00,c3.xlarge,Linux/UNIX,us-east-1a,0.04\n"
     assert len(read_source(written(tmp_path / "k.csv", kaggle))) == 1
     assert len(read_source(written(tmp_path / "e.json", json.dumps([entry()])))) == 1
-    with pytest.raises(InputError, match="in no format known"):
+    with pytest.raises(InputError, match="first line is not recognised as a header: dear diary"):
         read_source(written(tmp_path / "notes.txt", "dear diary"))
     with pytest.raises(InputError, match="holds nothing"):
         read_source(written(tmp_path / "none.csv", ""))

@@ -36,7 +36,7 @@ class Now:
         return self.prices[market]
 
     def steps_per_s(self, job: eb.Job, market: eb.Market) -> float:
-        return job.steps_per_s(market.cloud, market.instance_type, self.catalogue)
+        return job.steps_per_s(market, self.catalogue)
 
     def machine(self, market: eb.Market) -> Any:
         return self.catalogue.instance_type(market.cloud, market.instance_type)

@@ -31,10 +31,11 @@ from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.market.price_store import PriceStore, is_price_store
+from ebbtide.market.price_store import PriceStore
 from ebbtide.market.signals import Signal, SignalKind
+from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.parquet import load_parquet
-from ebbtide.market.sources.validation import parsed_times
+from ebbtide.market.sources.stored import is_price_store
 
 # Columns of a table of probes: whether a machine was available at a time.
 PROBE_COLUMNS = ("timestamp", "cloud", "region", "zone", "instance_type", "available")

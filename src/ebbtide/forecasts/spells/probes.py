@@ -15,8 +15,8 @@ from ebbtide.forecasts.spells.fitting import SpellModel
 from ebbtide.forecasts.spells.models import PROBE_COLUMNS, SpellModels, default_spell_models
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
+from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.parquet import load_parquet
-from ebbtide.market.sources.validation import parsed_times
 
 # How much markets of a generated record differ: standard deviation of the logarithm of their hazards' level.
 _SPREAD = 0.7

@@ -14,8 +14,8 @@ from ebbtide.forecasts.spells.records import LISTED, PRICES, PROBES, LeftOut, Zo
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
+from ebbtide.market.sources.cells import parsed_prices, parsed_times
 from ebbtide.market.sources.parquet import load_parquet
-from ebbtide.market.sources.validation import parsed_prices, parsed_times
 
 # On-demand prices, USD per accelerator-hour, that no table here has: GCP a3-highgpu-8g, 82.53 USD for eight, from
 # the metadata of the published traces (SkyNomad's artifact, data/README.md).

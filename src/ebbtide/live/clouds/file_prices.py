@@ -13,7 +13,6 @@ from ebbtide.jobs.job_list import Runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.market.price_store import PriceStore, is_price_store
 from ebbtide.market.prices import PriceHistory
 
 _LOGGER = logging.getLogger(__name__)
@@ -69,8 +68,7 @@ class FilePrices:
             ) from None
 
     def _read(self) -> PriceHistory:
-        path = self._path
-        history = PriceStore(path).history() if is_price_store(path) else PriceHistory.read(path, self._catalogue)
+        history = PriceHistory.read(self._path, self._catalogue)
         return self._sweep.allowed(self._placed(history), self._catalogue)
 
 

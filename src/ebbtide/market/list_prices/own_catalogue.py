@@ -130,6 +130,7 @@ def _type_cells(entry: InstanceType) -> list[str]:
         entry.memory_gib,
         entry.accelerator or "",
         entry.accelerator_count,
+        entry.architecture,
     )
     return [str(cell) for cell in cells]
 

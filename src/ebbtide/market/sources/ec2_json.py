@@ -1,8 +1,12 @@
-"""The EC2 API's price history as JSON: what `aws ec2 describe-spot-price-history` prints."""
+"""EC2's price history in every form in which people have it, and SpotLake's files, as tables of the price schema.
+
+EC2's own tools print it as JSON, text, a table or YAML, its old tools as text; people keep the records as CSV, as
+JSON lines or as lists of pages, and archives of all regions name zones by their ids. SpotLake's files have a row
+for each type and zone at one time, with scores beside prices.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,27 +14,66 @@ from typing import Any
 
 import pandas as pd
 
-from ebbtide._input_files import MAX_JSON_BYTES, json_error, read_text
 from ebbtide.errors import InputError
-from ebbtide.market.sources.validation import parsed_prices, parsed_times
+from ebbtide.market.markets import LINUX, PRICE_COLUMNS
+from ebbtide.market.sources.cells import parsed_prices, parsed_times
+from ebbtide.market.sources.contents import content_text
+from ebbtide.market.sources.regions import region_of_zone
+from ebbtide.market.sources.tables import (
+    Table,
+    documents,
+    each_page,
+    table_of_records,
+    table_of_text,
+    yaml_documents,
+)
+from ebbtide.market.sources.validation import wrong_columns
 
-_FIELDS = ("Timestamp", "AvailabilityZone", "InstanceType", "ProductDescription", "SpotPrice")
+HISTORY = "SpotPriceHistory"
+
+# By role: EC2's name of the field, and the names of the documented CSV.
+_FIELDS = {
+    "timestamp": "Timestamp",
+    "zone": "AvailabilityZone",
+    "instance_type": "InstanceType",
+    "product": "ProductDescription",
+    "price": "SpotPrice",
+}
+_CSV = {
+    "timestamp": "datetime",
+    "instance_type": "instance_type",
+    "product": "os",
+    "region": "region",
+    "price": "price",
+}
+
+# What SpotLake writes where nothing is known.
+_UNKNOWN = re.compile(r"-1(?:\.0*)?|nan|none|null|n/a", re.IGNORECASE)
+
+# SpotLake's archives name a file by its time in UTC: 2025/06/15/12-00-00.csv.gz.
+_NAMED_TIME = re.compile(r"(\d{4})[/-](\d{2})[/-](\d{2})[/T_ -](\d{2})-(\d{2})-(\d{2})\.")
 
 
 def read_ec2_json(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
-    """Read `{"SpotPriceHistory": [...]}`, the bare list, or several such documents in one file.
+    """Read JSON or YAML: records, `{"SpotPriceHistory": [...]}`, lists of either, or several of these in one file.
 
     Raises:
-        InputError: The file is not such JSON, or an entry lacks a field.
+        InputError: The file is not such JSON or YAML, or an entry lacks a field.
     """
-    text = read_text(path, max_bytes=MAX_JSON_BYTES)
-    entries: list[Mapping[str, Any]] = []
-    for document in _documents(text, path):
-        found = document.get("SpotPriceHistory") if isinstance(document, dict) else document
-        if not isinstance(found, list):
-            raise InputError("has no list named SpotPriceHistory", file=path)
-        entries += found
-    return ec2_frame(entries, path, timezone=timezone)
+    return price_frame(table_of_records(_records(content_text(path), path), path), path, timezone=timezone)
+
+
+def read_price_table(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
+    """Read rows of text: CSV with any separator, EC2's command lines as text or as a table, archives, SpotLake.
+
+    Args:
+        path: Path of the file, compressed or not.
+        timezone: Time zone of times without an offset, which are errors if it is None, except in SpotLake's files.
+
+    Raises:
+        InputError: A column is missing or not recognised, or a time or price does not parse.
+    """
+    return price_frame(table_of_text(content_text(path), path), path, timezone=timezone)
 
 
 def ec2_frame(
@@ -41,52 +84,139 @@ def ec2_frame(
     Raises:
         InputError: An entry lacks a field, or holds a time or price that does not parse.
     """
-    rows = list(entries)
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
-            raise InputError("entry is not a record of names and values", file=source, row=number)
-        for name in _FIELDS:
-            value = row.get(name)
-            if value in (None, ""):
-                raise InputError(f"entry has no {name}", file=source, row=number, field=name)
-            if isinstance(value, (Mapping, list)):
-                raise InputError("is not a single value", file=source, row=number, field=name)
-    if not rows:
-        raise InputError("holds no prices", file=source)
-    table = pd.DataFrame(rows, columns=list(_FIELDS))
-    zone = table["AvailabilityZone"].astype(str)
+    return price_frame(table_of_records(entries, source), source, timezone=timezone)
+
+
+def price_frame(table: Table, path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
+    """The price schema of a table whose columns have roles, in the order of its rows.
+
+    Raises:
+        InputError: A column is missing, a cell is blank, or a time or price does not parse.
+    """
+    if "on_demand" in table.cells:
+        return _spotlake_frame(table, path, timezone)
+    cells = _with_all_roles(table, path)
+    if cells.empty:
+        raise InputError("holds no rows", file=path)
+    for role in ("timestamp", "zone", "instance_type", "product", "price"):
+        blank = cells[role].isna()
+        if blank.any():
+            row, name = int(blank.to_numpy().argmax()) + 1, table.names.get(role, _FIELDS[role])
+            raise InputError(f"entry has no {name}", file=path, row=row, field=name)
+    _require_usd(table, path)
+    return _schema(cells, table, path, timezone)
+
+
+def _records(text: str, path: str | Path) -> list[Any]:
+    """The records of all pages."""
+    found: list[Any] = []
+    is_json = text.lstrip()[:1] in ("{", "[") or not re.match(r"\s*(?:---|-\s|\w+:)", text)
+    for document in documents(text, path) if is_json else yaml_documents(text, path):
+        for page in each_page(document, HISTORY):
+            records = page.get(HISTORY) if isinstance(page, Mapping) and HISTORY in page else page
+            if isinstance(records, Mapping) and any(
+                name in _names_of(records) for name in ("timestamp", "spotprice")
+            ):
+                records = [records]
+            if not isinstance(records, list):
+                raise InputError(f"has no list named {HISTORY}", file=path)
+            found += records
+    return found
+
+
+def _names_of(record: Mapping[Any, Any]) -> set[str]:
+    return {re.sub(r"[\s_-]+", "", str(name)).casefold() for name in record}
+
+
+def _with_all_roles(table: Table, path: str | Path) -> pd.DataFrame:
+    """The cells with a column for each role that a price needs."""
+    cells = table.cells.copy()
+    lower = {name.casefold() for name in (*table.names.values(), *table.extra)}
+    if "cloud" in cells:
+        needed: Mapping[str, str] = dict(
+            zip(
+                ("timestamp", "cloud", "region", "zone", "instance_type", "product", "price"),
+                PRICE_COLUMNS,
+                strict=True,
+            )
+        )
+    elif {"datetime", "os"} & lower and "zone" not in cells:
+        # The documented CSV names its zones `region`.
+        needed = _CSV
+    else:
+        needed = _FIELDS
+    given = {table.names.get(role, name): role for role, name in needed.items() if role in cells}
+    missing = [
+        name for role, name in needed.items() if role not in cells and not (role == "zone" and "region" in cells)
+    ]
+    if missing or (needed is _CSV and table.extra):
+        names = table.columns
+        raise (
+            wrong_columns(names, [*given, *missing], path)
+            if missing
+            else wrong_columns(names, list(_CSV.values()), path)
+        )
+    if "zone" not in cells:
+        cells = cells.rename(columns={"region": "zone"})
+    return cells
+
+
+def _require_usd(table: Table, path: str | Path) -> None:
+    if "currency" not in table.cells:
+        return
+    other = table.cells["currency"].notna() & (table.cells["currency"].astype("string").str.upper() != "USD")
+    if other.fillna(False).any():
+        row = int(other.fillna(False).to_numpy(dtype=bool).argmax())
+        value, name = table.cells["currency"].iloc[row], table.names["currency"]
+        raise InputError(f"price in {value}; convert it to USD", file=path, row=row + 1, field=name)
+
+
+def _schema(cells: pd.DataFrame, table: Table, path: str | Path, timezone: str | None) -> pd.DataFrame:
+    zone = cells["zone"].astype("string").str.strip()
+    if "region" in cells:
+        region = cells["region"].astype("string").str.strip()
+    else:
+        region = zone.map({name: region_of_zone(str(name)) for name in zone.unique()})
+    names = table.names
     return pd.DataFrame(
         {
-            "timestamp": parsed_times(table["Timestamp"], source, "Timestamp", timezone=timezone),
-            "cloud": "aws",
-            "region": zone.map({name: region_of_zone(name) for name in zone.unique()}),
+            "timestamp": parsed_times(cells["timestamp"], path, names.get("timestamp", "time"), timezone=timezone),
+            "cloud": cells["cloud"].astype("string").str.strip() if "cloud" in cells else "aws",
+            "region": region,
             "zone": zone,
-            "instance_type": table["InstanceType"].astype(str),
-            "product": table["ProductDescription"].astype(str),
-            "price_usd_per_hour": parsed_prices(table["SpotPrice"], source, "SpotPrice"),
+            "instance_type": cells["instance_type"].astype("string").str.strip(),
+            "product": cells["product"].astype("string").str.strip(),
+            "price_usd_per_hour": parsed_prices(cells["price"], path, names.get("price", "price")),
         }
     )
 
 
-def region_of_zone(zone: str) -> str:
-    """The AWS region of an availability zone: us-east-1a is in us-east-1, us-west-2-lax-1a in us-west-2."""
-    match = re.match(r"[a-z]{2}(?:-[a-z]+)+-\d+", zone)
-    return match.group() if match else zone
-
-
-def _documents(text: str, path: str | Path) -> list[Any]:
-    decoder, documents, position = json.JSONDecoder(), [], _after_blanks(text, 0)
-    while position < len(text):
-        try:
-            document, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError) as error:
-            raise json_error(error, path) from None
-        documents.append(document)
-        position = _after_blanks(text, position)
-    return documents
-
-
-def _after_blanks(text: str, position: int) -> int:
-    """Where the next document begins. The rest is not copied: there may be one document per line."""
-    found = re.compile(r"\s*").match(text, position)
-    return found.end() if found else position
+def _spotlake_frame(table: Table, path: str | Path, timezone: str | None) -> pd.DataFrame:
+    """Rows of SpotLake's files of AWS, Azure and Google that have a spot price; -1 and blank cells are none."""
+    cells = table.cells.copy()
+    for role in ("instance_type", "region", "price"):
+        if role not in cells:
+            raise InputError(f"has no column of the {role.replace('_', ' ')}, as SpotLake's files have", file=path)
+    cloud = "azure" if "tier" in cells else "aws" if "zone" in cells else "gcp"
+    if "timestamp" not in cells:
+        named = _NAMED_TIME.search(Path(path).as_posix())
+        if named is None:
+            raise InputError(
+                "has no column Time, and its name has no time, as 2025/06/15/12-00-00.csv.gz", file=path
+            )
+        cells["timestamp"] = "{}-{}-{} {}:{}:{}".format(*named.groups())
+    price = cells["price"].astype("string").str.strip()
+    given = price.notna() & (price != "") & ~price.str.fullmatch(_UNKNOWN).fillna(True).astype(bool)
+    if cloud != "aws":
+        # The price is the region's, whatever zone stands beside it.
+        cells["zone"] = cells["region"]
+    if cloud == "azure":
+        cells["instance_type"] = cells["instance_type"].astype("string").str.replace("_", " ")
+    # Rows without a price are dropped after the check, so that errors name the file's row numbers.
+    cells = cells.assign(
+        cloud=cloud, product="Linux" if cloud == "azure" else LINUX, price=price.where(given, "1")
+    )
+    frame = _schema(cells, table, path, timezone or "UTC")[given].reset_index(drop=True)
+    if frame.empty:
+        raise InputError("holds no prices", file=path)
+    return frame

@@ -21,6 +21,9 @@ from ebbtide.market.sources.validation import checked
 
 _GIB = 1 << 30
 
+# The first bytes of every Parquet file.
+_MAGIC = b"PAR1"
+
 # Records of availability hold a count for every tick in a column of this name.
 _LISTS = ("data",)
 
@@ -44,6 +47,14 @@ def load_prices(path: str | Path) -> pd.DataFrame:
         raise InputError(
             "is a folder; prices are read from one Parquet file, which "
             "`ebbtide ingest FOLDER --into prices.parquet` makes of a folder",
+            file=path,
+        )
+    with existing_file(path).open("rb") as file:
+        head = file.read(4)
+    if head not in (b"", _MAGIC):
+        raise InputError(
+            "is not a readable Parquet file; `ebbtide ingest FILE --into prices.parquet` makes one of CSV, JSON "
+            "and other forms of prices",
             file=path,
         )
     return load_parquet(path, categories=MARKET_FIELDS)

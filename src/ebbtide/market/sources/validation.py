@@ -17,13 +17,14 @@ import pandas as pd
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market
+from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market, product_name
+from ebbtide.market.sources.cells import parsed_prices, parsed_times, require
 
 # Consoles and APIs cut their exports at this many rows.
 _EXPORT_LIMIT = 1000
 
-# Spot prices began in 2009. A time outside these years is in the wrong unit.
-_FIRST_TIME, _LAST_TIME = pd.Timestamp("1970-01-01", tz="UTC"), pd.Timestamp("2200-01-01", tz="UTC")
+# Instance types that a message names.
+_NAMED = 5
 
 # Characters of a value in a message.
 _SHOWN = 60
@@ -74,8 +75,14 @@ def checked(frame: pd.DataFrame, file: str | Path, catalogue: Catalogue | None =
         InputError: The first thing wrong: columns, times, prices, names, unknown instance types, order of a
             market's rows, repeated rows.
     """
+    given = frame.get("product")
     frame = _with_valid_cells(frame, file)
     require_known_types(frame, file, catalogue or default_catalogue())
+    if given is not None and not np.array_equal(
+        given.astype(str).to_numpy(), frame["product"].astype(str).to_numpy()
+    ):
+        # Two names of one product: the rows of one market may now stand in any order.
+        return cleaned(frame, file)[0]
     codes = market_codes(frame)
     times = frame["timestamp"].astype("int64").to_numpy()
     order = np.argsort(codes, kind="stable")
@@ -132,102 +139,6 @@ def market_of(frame: pd.DataFrame, position: int) -> Market:
     return Market(*(str(row[name]) for name in MARKET_FIELDS))
 
 
-def parsed_times(values: pd.Series, file: str | Path, field: str, *, timezone: str | None = None) -> pd.Series:
-    """Times as UTC, to the microsecond.
-
-    Args:
-        values: Aware datetimes, or text in ISO 8601 or similar formats, shape (rows,).
-        file: File that error messages name.
-        field: Column that error messages name.
-        timezone: Time zone of times without an offset, which are errors if it is None.
-
-    Raises:
-        InputError: The first time that does not parse, is missing, or has no offset and no `timezone`.
-    """
-    if pd.api.types.is_numeric_dtype(values.dtype):
-        problem = "is a number, not a time; write for example 2015-04-01T12:00:00Z"
-        _require(pd.Series(False, index=values.index), file, field, values, problem)
-    parsed = _parsed_times(values, file, field, timezone)
-    within = (parsed >= _FIRST_TIME) & (parsed < _LAST_TIME)
-    _require(within, file, field, values, "is not in the years 1970 to 2199")
-    return parsed
-
-
-def _parsed_times(values: pd.Series, file: str | Path, field: str, timezone: str | None) -> pd.Series:
-    if isinstance(values.dtype, pd.DatetimeTZDtype):
-        _require(values.notna(), file, field, values, "is not a time")
-        aware: pd.Series = values.dt.tz_convert("UTC").astype("datetime64[us, UTC]")
-        return aware
-    if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        naive = pd.Series(True, index=values.index)
-        parsed = values
-    else:
-        text = values.astype("string").str.strip()
-        naive = ~text.str.contains(r"(?:Z|[+-]\d{2}:?\d{2}|UTC)$", case=False, regex=True).fillna(False).astype(
-            bool
-        )
-        parsed = _to_datetimes(text, naive)
-        _require(parsed.notna(), file, field, values, "is not a time")
-    if not naive.any():
-        return parsed.astype("datetime64[us, UTC]")
-    if timezone is None:
-        at = int(np.argmax(naive.to_numpy()))
-        raise InputError(
-            f"{values.iloc[at]!s} has no time zone; write it with an offset or Z, or name its time zone "
-            "(`ebbtide ingest --timezone UTC`)",
-            file=file,
-            row=at + 1,
-            field=field,
-        )
-    result = parsed.copy().astype("datetime64[us, UTC]") if not naive.all() else None
-    try:
-        local = (
-            pd.to_datetime(values[naive].astype("string").str.strip(), errors="raise")
-            if result is not None
-            else parsed
-        )
-        placed = local.dt.tz_localize(None).dt.tz_localize(timezone, ambiguous=True, nonexistent="shift_forward")
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"time zone {timezone!r}: {error}", file=file, field=field) from None
-    placed = placed.dt.tz_convert("UTC").astype("datetime64[us, UTC]")
-    if result is None:
-        return placed
-    result[naive] = placed
-    return result
-
-
-def _to_datetimes(text: pd.Series, naive: pd.Series) -> pd.Series:
-    """Parse text, times with and without offset separately: pandas refuses both in one column."""
-    parsed = pd.Series(pd.NaT, index=text.index, dtype="datetime64[us, UTC]")
-    for part in (naive, ~naive):
-        if part.any():
-            times = pd.to_datetime(text[part], utc=True, errors="coerce", format="ISO8601")
-            if times.isna().any():
-                times = times.fillna(pd.to_datetime(text[part], utc=True, errors="coerce", format="mixed"))
-            parsed[part] = times.astype("datetime64[us, UTC]")
-    return parsed
-
-
-def parsed_prices(values: pd.Series, file: str | Path, field: str) -> pd.Series:
-    """Prices as floats: text may carry a dollar sign and thousands separators.
-
-    Raises:
-        InputError: The first price that is missing, not a number, infinite or negative.
-    """
-    if pd.api.types.is_bool_dtype(values.dtype):
-        _require(pd.Series(False, index=values.index), file, field, values, "is not a price in USD per hour")
-    if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_complex_dtype(values.dtype):
-        numbers = values.astype("float64")
-    else:
-        text = values.astype("string").str.strip().str.replace(r"[$,]", "", regex=True)
-        numbers = pd.to_numeric(text, errors="coerce").astype("float64")
-        _require(numbers.notna() | text.isna(), file, field, values, "is not a price in USD per hour")
-    _require(numbers.notna(), file, field, values, "is missing; every row needs a price in USD per hour")
-    _require(pd.Series(np.isfinite(numbers)), file, field, values, "is not finite")
-    _require(numbers >= 0, file, field, values, "is negative; a price in USD per hour cannot be")
-    return numbers
-
-
 def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
     missing = [name for name in PRICE_COLUMNS if name not in frame.columns]
     unknown = [str(name) for name in frame.columns if name not in PRICE_COLUMNS]
@@ -244,11 +155,27 @@ def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
         else:
             text = frame[name].astype("string")
             blank = text.isna() | (text.str.strip() == "")
-        _require(~blank, file, name, frame[name], "is blank; every row needs one")
+        require(~blank, file, name, frame[name], "is blank; every row needs one")
         frame[name] = text.astype("category")
+    frame["product"] = _one_name_each(frame["product"], frame["cloud"])
     frame["timestamp"] = parsed_times(frame["timestamp"], file, "timestamp")
     frame["price_usd_per_hour"] = parsed_prices(frame["price_usd_per_hour"], file, "price_usd_per_hour")
     return frame
+
+
+def _one_name_each(products: pd.Series, clouds: pd.Series) -> pd.Series:
+    """Products by the one name that each has here, as categories."""
+    if not products.cat.categories.map(lambda name: _is_other_name(str(name))).any():
+        return products
+    pairs = pd.DataFrame({"cloud": clouds.astype(str), "product": products.astype(str)})
+    names = {pair: product_name(*pair) for pair in pairs.drop_duplicates().itertuples(index=False, name=None)}
+    return pd.Series(
+        [names[pair] for pair in zip(pairs["cloud"], pairs["product"], strict=True)], index=products.index
+    ).astype("category")
+
+
+def _is_other_name(product: str) -> bool:
+    return any(product_name(cloud, product) != product for cloud in ("aws", "azure"))
 
 
 def wrong_columns(found: Iterable[object], needed: Sequence[str], file: str | Path) -> InputError:
@@ -267,6 +194,42 @@ def _listed(names: Sequence[str], most: int = 12) -> str:
     """Names for a message, at most `most` of them."""
     shown = [repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...") for name in names[:most]]
     return ", ".join([*shown, *(["..."] if len(names) > most else [])]) or "none"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that were left out, because the catalogue does not have their instance types.
+
+    Attributes:
+        rows: Number of rows left out.
+        types: Names of their instance types, sorted.
+    """
+
+    rows: int = 0
+    types: tuple[str, ...] = ()
+
+    def __add__(self, other: LeftOut) -> LeftOut:
+        return LeftOut(self.rows + other.rows, tuple(sorted({*self.types, *other.types})))
+
+    def __str__(self) -> str:
+        shown = f"{', '.join(self.types[:_NAMED])}{', ...' if len(self.types) > _NAMED else ''}"
+        return (
+            f"left out {self.rows} rows of {len(self.types)} instance types that the catalogue does not know "
+            f"({shown}); --instance-types adds types"
+        )
+
+
+def known_rows(frame: pd.DataFrame, catalogue: Catalogue) -> tuple[pd.DataFrame, LeftOut]:
+    """The rows whose instance types are in the catalogue, which may be none, and what was left out."""
+    unknown = unknown_types(frame, catalogue)
+    if not unknown:
+        return frame, LeftOut()
+    is_unknown = pd.Series(False, index=frame.index)
+    for cloud in {cloud for cloud, _ in unknown}:
+        names = [name for of, name in unknown if of == cloud]
+        is_unknown |= (frame["cloud"].astype(str) == cloud) & frame["instance_type"].isin(names)
+    left_out = LeftOut(int(is_unknown.sum()), tuple(sorted({name for _, name in unknown})))
+    return frame[~is_unknown].reset_index(drop=True), left_out
 
 
 def unknown_types(frame: pd.DataFrame, catalogue: Catalogue) -> list[tuple[str, str]]:
@@ -289,15 +252,3 @@ def require_known_types(frame: pd.DataFrame, file: str | Path, catalogue: Catalo
         catalogue.instance_type(cloud, name)
     except InputError as error:
         raise InputError(error.problem, file=file, row=row, field="instance_type") from None
-
-
-def _require(good: pd.Series, file: str | Path, field: str, values: pd.Series, problem: str) -> None:
-    """Raise `InputError` for the first row that is not good."""
-    if not good.all():
-        at = int(np.argmin(good.to_numpy(dtype=bool)))
-        try:
-            value = str(values.iloc[at])
-        except (NotImplementedError, ValueError, OverflowError):
-            value = "it"  # a time that Python cannot represent
-        shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
-        raise InputError(f"{shown} {problem}", file=file, row=at + 1, field=field)

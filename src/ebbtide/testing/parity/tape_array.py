@@ -37,7 +37,7 @@ class TapeArray(TapeWork):
     def begin(self, agent: TapeSeat, now_s: float) -> None:
         lease, job = agent.lease, self._progress.job
         market = lease.market
-        rate = job.steps_per_s(market.cloud, market.instance_type, self._catalogue)
+        rate = job.steps_per_s(market, self._catalogue)
         vcpus = self._catalogue.instance_type(market.cloud, market.instance_type).vcpus
         machine = task_machine(lease, self._progress, rate, vcpus, now_s)
         assert machine.side_by_side == agent.assignment.side_by_side

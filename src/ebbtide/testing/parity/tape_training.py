@@ -52,7 +52,7 @@ class _Counted(TapeWork):
         job = progress.job
 
         def rate(lease: Lease) -> float:
-            return job.steps_per_s(lease.market.cloud, lease.market.instance_type, catalogue)
+            return job.steps_per_s(lease.market, catalogue)
 
         def vcpus(lease: Lease) -> int:
             return catalogue.instance_type(lease.market.cloud, lease.market.instance_type).vcpus
