@@ -11,7 +11,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.protocol import Noticed, Restored, Saved, Stepped, Up
-from ebbtide.live.rehearsal import notice_of, rehearsable
+from ebbtide.live.rehearsal import failure_of, notice_of, rehearsable
 from ebbtide.live.rehearsal_figures import Records, Stopped, rehearsed
 
 # A program starts at 100 s, does its first step by 104 s and then one every 2 s; the notice of 120 s comes at 121 s,
@@ -46,6 +46,46 @@ def test_a_whole_rehearsal() -> None:
         "current step and 7.5 s to train again"
     )
     assert found.as_plain()["verdict"] == found.verdict
+
+
+def test_a_program_that_begins_again_is_believed_not_what_was_put_into_its_folder() -> None:
+    again = (
+        Up(),
+        Restored("t", 2, 10, 2, 129.0),
+        *(Stepped("t", 2, max(at, 10), 130.0, at) for at in range(1, 12)),
+    )
+    found = rehearsed(replace(RECORDS, second=again))
+    assert (found.began_again_at, found.steps_lost, found.work_lost_s) == (1, 10, 20.0)
+    assert not found.is_good
+    assert found.verdict.startswith(
+        "the program began again with step 1, though the checkpoint of step 10 was in its folder"
+    )
+    # One that tells the step it resumed from, or goes on with the next, has found its checkpoint.
+    for first in (10, 11, 20):
+        went_on = rehearsed(replace(RECORDS, second=(*again[:2], Stepped("t", 2, first, 130.0, first))))
+        assert (went_on.began_again_at, went_on.steps_lost) == (None, 0)
+
+
+def test_a_failure_after_the_resumption_is_one() -> None:
+    found = rehearsed(replace(RECORDS, stopped=Stopped.FAILED, failure="OSError: no (a.py, line 3)", failed_on=2))
+    assert not found.is_good
+    assert found.verdict == (
+        "the program failed on the new machine, after its checkpoint was put into its folder: OSError: no (a.py, "
+        "line 3); have it resume from a folder that was copied to another machine"
+    )
+
+
+def test_a_failure_names_the_line_of_the_user_s_code() -> None:
+    tail = [
+        "Traceback (most recent call last):",
+        '  File "/w/t-1/code/src/train.py", line 9, in <module>',
+        '  File "/usr/lib/python3.11/pathlib.py", line 1058, in read_text',
+        "FileNotFoundError: optimizer.json",
+        "",
+    ]
+    assert failure_of(tail) == "FileNotFoundError: optimizer.json (src/train.py, line 9)"
+    assert failure_of(tail[3:]) == "FileNotFoundError: optimizer.json"
+    assert failure_of([]) == ""
 
 
 def test_saving_longer_than_some_notices() -> None:

@@ -1,20 +1,22 @@
 """Rehearse an interruption: a short copy of a job on the local cloud, whose machine is revoked with a notice.
 
 The job trains in real time. Some seconds after its first step the cloud is asked to revoke its machine, as one
-asks EC2's Fault Injection Service; the job is told to save and leave at once, and resumes on a new machine. As
-soon as it has made a step there, all is ended.
+asks EC2's Fault Injection Service; the job is told to save and leave at once, and resumes on a new machine. Once
+it has made a step there and saved again, all is ended.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.messages import MessageLog, Unreadable
-from ebbtide.live.agent.protocol import REPORTS, Channel, Report, key_of
+from ebbtide.live.agent.protocol import REPORTS, Channel, Noticed, Report, Restored, Saved, key_of
 from ebbtide.live.clouds.local.client import LocalCloud
 from ebbtide.live.local_run import MTTR_S, LocalMarket, begin_local, cloud_place, end_local, prices_of, run_local
 from ebbtide.live.phase import StopRequest, request_stop
@@ -38,7 +40,7 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.api.actions import Action, Assign, Request, WakeAt
+from ebbtide.policies.api.actions import Action, Assign, Request, Save, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 
@@ -55,6 +57,13 @@ _BOOTS_S = (0.2, 0.2)
 _BILLING = "per-second"
 # A market that has just refused a machine is asked again after so long, seconds.
 _AGAIN_S = 30.0
+# After the resumption the next save is waited for: this multiple of the time between two saves, and so long.
+_SAVES_WAITED, _SAVE_WAITED_S = 3.0, 15.0
+_SAVE_EVERY_S = 2.0
+# As a traceback of Python names a place.
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+# The agent's lines in a log that explain a rehearsal.
+_EXPLAINS = ("SIGTERM was passed on", "not stored")
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -79,7 +88,7 @@ class RehearsalSettings:
 
 @dataclass(frozen=True)
 class OneAfterTheOther:
-    """One machine; at its notice the job leaves it at once, and goes on on a new one.
+    """One machine; at its notice the job leaves it at once, goes on on a new one, and saves there.
 
     Attributes:
         market: Where machines are rented; None: on spot, where that costs least for each step.
@@ -94,6 +103,13 @@ class OneAfterTheOther:
     def decide(self, view: View) -> Iterable[Action]:
         for job in view.jobs:
             steady = [lease for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)]
+            if any(event.wake is Wake.NOTICE for event in view.events):
+                view.memory["noticed"] = True
+            if not job.is_finished and view.memory.get("noticed"):
+                # On the new machine it is to save again.
+                yield WakeAt(view.now_s + _SAVE_EVERY_S)
+                if steady:
+                    yield Save(job.job_id)
             if job.is_finished or steady:
                 continue
             if any(event.wake is Wake.NOTICE for event in view.events):
@@ -217,6 +233,7 @@ class Watch:
         stopped: Why the rehearsal is over; None: it is not.
         failure: Last lines of a program that failed.
         ordered_s: When the job was ordered onto its second machine, seconds since 1970; NaN: never.
+        failed_on: Which machine the program failed on, counted from 1; 0: it did not.
     """
 
     run: RunFolder
@@ -226,8 +243,11 @@ class Watch:
     stopped: Stopped | None = None
     failure: str = ""
     ordered_s: float = math.nan
+    failed_on: int = 0
     _stepped_s: float | None = None
     _noticed: bool = False
+    _went_on_s: float | None = None
+    _saves_again_s: float = math.inf
     _said: set[str] = field(default_factory=set)
     _regions: dict[int, str] = field(default_factory=dict)
 
@@ -239,7 +259,15 @@ class Watch:
         """What came of the rehearsal, whose run has ended."""
         if outcome.finished and math.isnan(self.ordered_s) and self.stopped is None:
             self.stopped = Stopped.FINISHED  # maybe between its notice and the order to leave
+        self._explain()
         return rehearsed(self.records([lease.lease_id for lease in outcome.leases]))
+
+    def _explain(self) -> None:
+        """Repeat what the agents have said of the program's processes and files."""
+        for log in sorted(self.run.log_of("").parent.glob("*.log")):
+            for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+                if "ebbtide:" in line and any(words in line for words in _EXPLAINS):
+                    self._once(line.partition("ebbtide:")[2].strip())
 
     def looked(self, engine: Engine, provider: AgentProvider) -> None:
         """Do what is due; called at each look of the controller."""
@@ -248,8 +276,9 @@ class Watch:
         if self.stopped is not None or not trial.attempt:
             return
         now_s = time.time()
-        if trial.failures or trial.problem:
-            self.failure = next((line for line in reversed(trial.tail) if line.strip()), trial.problem)
+        if trial.failures or trial.aside or trial.problem:
+            self.failure = failure_of(trial.tail) or trial.problem
+            self.failed_on = 1 if math.isnan(self.ordered_s) else 2
             self._stop(Stopped.FAILED)
         elif not self._noticed:
             self._before(trial, now_s)
@@ -277,12 +306,28 @@ class Watch:
             self.ordered_s = trial.began_epoch_s
             self._once("the program resumes on a new machine")
         is_on = trial.resumed == trial.attempt and trial.progress.steps_done > trial.began_step
-        if is_on:
+        if is_on and self._went_on_s is None:
+            self._went_on_s = now_s
+            self._saves_again_s = min(self._next_save_s(), self.settings.patience_s)
+            self._once("it trains on; it is waited for until it has saved again")
+        waited_s = now_s - self._went_on_s if self._went_on_s is not None else 0.0
+        if (is_on and trial.has_saved) or waited_s > self._saves_again_s:
             self._stop(Stopped.RESUMED)
         elif trial.ended:
             self.stopped = Stopped.RESUMED
         elif now_s - self.ordered_s > self.settings.patience_s:
             self._stop(Stopped.NOT_RESUMED)
+
+    def _next_save_s(self) -> float:
+        """Seconds within which a program that saves while it trains will have saved again."""
+        first = min(self._regions)
+        reports = list(_reports(self.run, first))
+        notices = [report.taken_at_s - self.settings.notice_s for report in reports if isinstance(report, Noticed)]
+        saved_s = [report.stored_s for report in reports if isinstance(report, Saved)]
+        times_s = [report.told_s for report in reports if isinstance(report, Restored)]
+        times_s += [at_s for at_s in saved_s if notices and at_s <= notices[0]]
+        longest_s = max((after - before for before, after in pairwise(times_s)), default=0.0)
+        return _SAVE_WAITED_S + _SAVES_WAITED * longest_s
 
     def _once(self, line: str) -> None:
         if line not in self._said:
@@ -299,7 +344,30 @@ class Watch:
         # A machine that never booted has said nothing.
         first, second = ([*(each for each in reports if each), [], []])[:2]
         stopped = self.stopped or Stopped.NOT_RESUMED
-        return Records(self.settings.notice_s, first, second, self.ordered_s, MTTR_S, stopped, self.failure)
+        return Records(
+            notice_s=self.settings.notice_s,
+            first=first,
+            second=second,
+            ordered_s=self.ordered_s,
+            mttr_s=MTTR_S,
+            stopped=stopped,
+            failure=self.failure,
+            failed_on=self.failed_on,
+        )
+
+
+def failure_of(tail: Sequence[str]) -> str:
+    """How a program failed, from the last lines that it printed: the last line, and the line of the user's code.
+
+    Args:
+        tail: The last lines, the newest last.
+    """
+    last = next((line.strip() for line in reversed(tail) if line.strip()), "")
+    places = [match for line in tail if (match := _PLACE.search(line)) and "site-packages" not in match["file"]]
+    own = [match for match in places if "/code/" in match["file"]]
+    if not own:
+        return last
+    return f"{last} ({own[-1]['file'].rpartition('/code/')[2]}, line {own[-1]['line']})"
 
 
 def _reports(run: RunFolder, lease_id: int) -> Iterator[Report]:

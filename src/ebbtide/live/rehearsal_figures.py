@@ -50,7 +50,8 @@ class Records:
         ordered_s: When it was ordered onto that machine; NaN: never.
         mttr_s: Mean seconds until a machine is revoked that the job assumes; its interval between saves follows.
         stopped: Why the rehearsal was over.
-        failure: Last lines of a program that failed, or other words on how; may be empty.
+        failure: How the program failed, and where; may be empty.
+        failed_on: Which machine it failed on, counted from 1; 0: it did not.
     """
 
     notice_s: float
@@ -60,6 +61,7 @@ class Records:
     mttr_s: float
     stopped: Stopped = Stopped.RESUMED
     failure: str = ""
+    failed_on: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Rehearsal:
         stored_s: Seconds from the notice until the checkpoint was in storage.
         steps_at_notice: Number of steps done at the notice.
         steps_resumed: Step from which the training resumed.
+        began_again_at: First step that the program reported after it had resumed, if that was one that it had
+            done: it did not go on from what was stored.
         steps_lost: Number of complete steps that were lost with the notice.
         work_lost_s: Seconds of training in those steps.
         steps_lost_without: Number of steps that would have been lost without a notice at that moment.
@@ -92,6 +96,7 @@ class Rehearsal:
     stored_s: float | None = None
     steps_at_notice: int | None = None
     steps_resumed: int | None = None
+    began_again_at: int | None = None
     steps_lost: int | None = None
     work_lost_s: float | None = None
     steps_lost_without: int | None = None
@@ -122,6 +127,12 @@ class Rehearsal:
         if self.problem:
             return self.problem
         assert self.steps_lost is not None
+        if self.began_again_at is not None:
+            return (
+                f"the program began again with step {self.began_again_at}, though the checkpoint of step "
+                f"{self.steps_resumed} was in its folder: it did not find it, or did not use it; have it look for "
+                "the newest checkpoint in that folder when it starts, and go on from there (docs/training.md)"
+            )
         restart = "" if self.restart_s is None else f" and {self.restart_s:.1f} s to train again"
         if self.steps_lost > 1:
             work = "" if self.work_lost_s is None else f" ({self.work_lost_s:.1f} s of work)"
@@ -205,31 +216,50 @@ def rehearsed(records: Records) -> Rehearsal:
     early = max((save.step for save in saves if save.stored_s <= noticed_s), default=began)
     last = next((save for save in reversed(saves) if save.stored_s > noticed_s), None)
     resumed = _restored(second)
-    lost = None if resumed is None or not notices else max(reached - resumed.step, 0)
+    again = None if resumed is None else _began_again_at(second, resumed.step)
+    went_on_from = None if resumed is None else resumed.step if again is None else max(again - 1, 0)
+    lost = None if went_on_from is None or not notices else max(reached - went_on_from, 0)
     without = max(done - early, 0) if notices else None
     return Rehearsal(
-        records.notice_s,
-        None if restored is None else _first_step_s(first, restored.told_s),
-        step_s,
-        saves[-1].size_bytes if saves else None,
-        None if last is None else _known(max(last.written_s - noticed_s, 0.0)),
-        None if last is None else last.stored_s - noticed_s,
-        done if notices else None,
-        None if resumed is None else resumed.step,
-        lost,
-        _work_s(lost, step_s),
-        without,
-        _work_s(without, step_s),
-        _interval_s(saves, records.mttr_s),
-        _first_step_s(second, records.ordered_s),
-        _problem(records, saves, resumed),
+        notice_s=records.notice_s,
+        start_s=None if restored is None else _first_step_s(first, restored.told_s),
+        step_s=step_s,
+        checkpoint_bytes=saves[-1].size_bytes if saves else None,
+        written_s=None if last is None else _known(max(last.written_s - noticed_s, 0.0)),
+        stored_s=None if last is None else last.stored_s - noticed_s,
+        steps_at_notice=done if notices else None,
+        steps_resumed=None if resumed is None else resumed.step,
+        began_again_at=again,
+        steps_lost=lost,
+        work_lost_s=_work_s(lost, step_s),
+        steps_lost_without=without,
+        work_lost_without_s=_work_s(without, step_s),
+        interval_s=_interval_s(saves, records.mttr_s),
+        restart_s=_first_step_s(second, records.ordered_s),
+        problem=_problem(records, saves, resumed),
     )
+
+
+def _began_again_at(reports: Sequence[Report], resumed: int) -> int | None:
+    """The first step that a program reported after it had resumed, if it had done that step before.
+
+    Args:
+        reports: The reports from the machine on which it resumed.
+        resumed: Step of the checkpoint that was put into its folder there.
+    """
+    first = next((report.at for report in reports if isinstance(report, Stepped) and report.at > 0), resumed)
+    return first if first < resumed else None
 
 
 def _problem(records: Records, saves: Sequence[Saved], resumed: Restored | None) -> str:
     match records.stopped:
         case Stopped.FAILED:
             what = f": {records.failure}" if records.failure else ""
+            if records.failed_on > 1:
+                return (
+                    f"the program failed on the new machine, after its checkpoint was put into its folder{what}; "
+                    "have it resume from a folder that was copied to another machine"
+                )
             return f"the program failed{what}; let it run by itself first"
         case Stopped.NO_STEP:
             return f"the program never reported a step: {_STEPS_HINT}"
