@@ -104,13 +104,12 @@ FORMATS = (
     _format("mmengine", rf"^Epoch\(train\)\s+\[(?P<epoch>\d+)\]\s*{_INNER}", first=1),
     _format("mmengine", r"^Epoch\(val\)\s+\[(?P<epoch>\d+)\]\s*\[\s*\d+/\d+\]", first=1),
     _steps("mmengine", r"^Iter\(train\)\s+\[\s*(?P<step>\d+)/(?P<total>\d+)\]", first=1),
-    _format("ImageNet example", rf"^(?:Train )?Epoch:?\s*\[(?P<epoch>\d+)\]\s*{_INNER}"),
+    _format("ImageNet example", rf"^(?:Train )?Epoch:?\s*\[?(?P<epoch>\d+)\]?\s*{_INNER}"),
     _format("timm", r"^Train: (?P<epoch>\d+) \[\s*(?P<inner>\d+)/(?P<inner_total>\d+)"),
     _format("MNIST example", r"^Train Epoch: (?P<epoch>\d+) \[(?P<inner>\d+)/(?P<inner_total>\d+) \("),
     _format(
         "ultralytics",
         r"^(?P<epoch>\d+)/(?P<total>\d+)\s+[\d.]+[GM]\s.*?(?P<percent>\d{1,3})%",
-        first=1,
     ),
     _steps("LightGBM", rf"^\[(?P<step>\d+)\](?=\s+\S+'s ){_SCORES}", first=1),
     _steps("XGBoost", rf"^\[(?P<step>\d+)\](?=\s+[\w.]+-\w){_SCORES}", first=0),
@@ -124,6 +123,19 @@ FORMATS = (
     _steps("Lightning", r"\bepoch=\d+-step=(?P<step>\d+)", Counts.DONE),
     _format("Lightning", r"^Epoch (?P<epoch>\d+)/\d+\s+[━╸╺ ]{4,}\s*(?P<inner>\d+)/(?P<inner_total>\d+)\s"),
     _format("Hugging Face Trainer", r"^\{.*['\"]epoch['\"]: ['\"]?(?P<epoch>\d+(?:\.\d+)?)\b.*\}$", Counts.DONE),
+    _steps(
+        "words",
+        rf"(?<![\w.])(?P<step>{COUNT})\s*(?:/|of|out of)\s*(?P<total>{COUNT})\s+(?:steps|iterations)\b",
+        Counts.DONE,
+    ),
+    _format(
+        "words", rf"(?<![\w.])(?P<epoch>{COUNT})\s*(?:/|of|out of)\s*(?P<total>{COUNT})\s+epochs\b", Counts.DONE
+    ),
+    _format(
+        "fraction",
+        rf"^[\[(]?(?P<step>{COUNT})\s*/\s*(?P<total>{COUNT})[\])]?\s*[:|,;-]?\s*(?=[A-Za-z])"
+        r"(?=.*loss\S{0,20}?[=: ]\s*[-\d])",
+    ),
     _steps("CLU", rf"^\[(?P<step>\d+)\] (?:[\w/.]+={NUMBER}(?:, |$))+$"),
 )
 
@@ -137,8 +149,8 @@ _WORDS = tuple(
         ("global step", r"global[_ -]?steps?"),
         ("epoch", "epochs?"),
         ("step", "steps?"),
-        ("iteration", "iterations?|iters?"),
-        ("episode", "episodes?"),
+        ("iteration", "iterations?|iters?|it"),
+        ("episode", "episodes?|ep"),
         ("round", "rounds?"),
         ("update", "updates?"),
     )
@@ -182,7 +194,7 @@ _MAY_PRECEDE = frozenset(
 )
 _FORBIDS = re.compile(
     r"\b(?:max(?:imum)?|min(?:imum)?|num(?:ber)?(?: of)?|total|warm[- ]?up|every|each|per|save|saving|log|logging"
-    r"|eval|evaluation|validation|accumulation|optimization|gradient|grad|best|last|since|from|after|until|before|next"
+    r"|eval|evaluation|validation|accumulation|best|last|since|from|after|until|before|next"
     r"|decay|patience|for|first|resum\w*|restor\w*|load\w*|continu\w*|restart\w*)[ _-]*[:=]?\s*$",
     re.I,
 )
@@ -200,7 +212,7 @@ _DOCKER = re.compile(r"\s*:\s*[A-Z]{3,}\b")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 # What loggers and launchers put before a message. A number alone in brackets is a counter of boosters.
 _PREFIX = re.compile(
-    r"\s*(?:\[(?!\s*\d+\s*\])[^\]\[]{0,80}\](?:\s*:)?(?=\s)"
+    r"\s*(?:\[(?!\s*\d+\s*\]|\s*\d+/\d|[^\]]{0,20}\b(?i:step|epoch|iter)\w*\W{0,3}\d)[^\]\[]{0,80}\](?:\s*:)?(?=\s)"
     r"|\(\w[^()]{0,60}=\d[^()]*\)"
     r"|\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d:\d\d\S*)?"
     r"|\d\d:\d\d:\d\d\S*"
@@ -224,7 +236,7 @@ _BAR_OF_TRAINING = re.compile(
     re.I,
 )
 _STEP_RATE = re.compile(r"(?:\?|[\d.]+)\s*(?:(?:it|steps?|batch)/s|s/(?:it|steps?|batch))$", re.I)
-_LOSS = re.compile(rf"\bloss\S{{0,20}}?[=:]\s*(?:{NUMBER}|nan)", re.I)
+_LOSS = re.compile(rf"loss\S{{0,20}}?(?:[=:]|\s)\s*(?:{NUMBER}|nan)", re.I)
 # A bar without a name that has run so long, by its own clock, is hardly one of a download or of an evaluation.
 _LONG_S = 10
 
@@ -346,7 +358,8 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
         return None
     if not _may_stand(before, is_measured=is_measured):
         return None
-    if unit in ("episode", "round", "update") and not (total is not None or is_measured):
+    is_short = match[0][:2].lower() in ("it", "ep") and not match[0][2:3].isalpha()
+    if (is_short or unit in ("episode", "round", "update")) and not (total is not None or is_measured):
         return None
     says_more = _PLAIN_END.match(rest) is None
     if unit == "step" and says_more and not is_measured and not _OVER.search(rest):
