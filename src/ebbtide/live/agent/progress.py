@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ebbtide.live.agent.log_formats import Counts, Reading, count_of, readings_of, shown
+from ebbtide.live.agent.log_formats import Counts, Reading, count_of
 from ebbtide.live.agent.log_layouts import Bars, EpochEnds, Headers, Tables
+from ebbtide.live.agent.log_readings import readings_of, shown
 from ebbtide.live.agent.metric_words import MetricWords, names_in
 from ebbtide.live.agent.plausible import Plausible
 from ebbtide.live.agent.program_lines import number_of, step_of
