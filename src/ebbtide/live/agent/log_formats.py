@@ -148,7 +148,7 @@ LONG_AGO = re.compile(r"\b(?:best|earlier|previous|resum|restor|load|continu|res
 
 
 def reading_of(message: str) -> Reading | None:
-    """What a line says, without what a logger put before it, by the first format that it is of; None: it is of none."""
+    """What a message says, by the first format that it is of; None: it is of none."""
     for form in FORMATS:
         match = form.pattern.search(message)
         if match is None:
