@@ -395,6 +395,16 @@ LOGS = (
         value=0.6,
         unit="epoch",
     ),
+    Sample("in brackets", ("[Epoch 3] loss=0.3",), 3, value=0.3, unit="epoch"),
+    Sample("a fraction", ("[3/10] loss: 0.3",), 3, 10, value=0.3),
+    Sample("steps after their number", ("12/100 steps, loss 0.3",), 12, 100, value=0.3),
+    Sample(
+        "yolov5",
+        (f"       0/2     3.35G   0.0451   0.0652   0.01    10   640: 100%|{FULL}| 8/8 [00:01<00:00, 8.0it/s]",),
+        1,
+        2,
+        unit="epoch",
+    ),
     Sample("episodes", ("Episode 12/1000 reward: 3.5",), 12, 1000, metric="reward", value=3.5, unit="episode"),
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from ebbtide.live.agent.log_formats import Counts, Reading, message_of
+from ebbtide.live.agent.log_formats import Counts, Reading
+from ebbtide.live.agent.log_readings import message_of
 
 _HEADER = re.compile(r"^Epoch:? (?P<epoch>\d+)\s*/\s*(?P<total>\d+)$", re.IGNORECASE)
 _KERAS = re.compile(

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ebbtide.live.agent.log_formats import Counts, Reading, count_of, readings_of, shown
+from ebbtide.live.agent.log_formats import Counts, Reading, count_of
 from ebbtide.live.agent.log_layouts import Bars, EpochEnds, Headers, Tables
+from ebbtide.live.agent.log_readings import readings_of, shown
 from ebbtide.live.agent.metric_words import MetricWords, names_in
 from ebbtide.live.agent.plausible import Plausible
 from ebbtide.live.agent.program_lines import number_of, step_of
@@ -133,7 +134,8 @@ class LogLines:
             return line
         reading = Reading("JSON", "step of JSON", step, first=1, is_global=True)
         if self.unit != reading.unit:
-            self._change(reading, str(dict(line)))
+            # Its own words, by which nothing is guessed: there is nothing to say.
+            self._change(reading, "", is_said=False)
         # What is evaluated beside the training may be told later.
         if self._is_wrong(reading, step, may_go_back=True):
             return {name: value for name, value in line.items() if name != "step"}
@@ -286,10 +288,12 @@ class LogLines:
         self._change(reading, text)
         return True
 
-    def _change(self, reading: Reading, text: str) -> None:
+    def _change(self, reading: Reading, text: str, *, is_said: bool = True) -> None:
         self.unit, self._chosen, self._step = reading.unit, reading, None
         self._plausible = Plausible(self.began, self.most)
         self.first = reading.first if reading.first is not None else 0 if reading.number == self.began else 1
+        if not is_said:
+            return
         of = "" if reading.total is None else f" of {reading.total:,}"
         said = f" from `{text[:_MOST_SHOWN]}`" if text else ""
         what = reading.unit if " of " not in reading.unit and reading.unit != "own" else "step"
