@@ -72,7 +72,7 @@ def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     command = [*COMMAND, "--", "python", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stderr
-    assert "the program failed: KeyError: 'no data'; let it run by itself first" in done.stdout
+    assert "the program failed: KeyError: 'no data' (train.py, line 1); let it run by itself first" in done.stdout
     assert "ebbtide logs train-" in done.stderr
     assert "Traceback (most" not in done.stderr
 

@@ -163,18 +163,20 @@ def _only_one(trials: Sequence[TrialRecord]) -> int | None:
 def _log_model(
     client: MlflowClient, parent: str, settings: LiveSettings, number: int, is_over: bool
 ) -> dict[str, str]:
-    """Tags with the place of the best trial's newest checkpoint; at the end, a small one is copied to MLflow."""
+    """Tags with the place of the best trial's best checkpoint; at the end, a small one is copied to MLflow."""
     trial_id = trial_id_of(settings, number)
     tags = {"ebbtide.winner_checkpoint": f"{settings.store}/trials/{trial_id}"}
     try:
         store = CheckpointStore(object_store(settings.store), trial_id)
-        newest: Manifest | None = next(store.manifests(), None)
-        if newest is None:
+        sweep = runnable(settings.sweep).part_of(number)[0]
+        best = store.best(str(sweep.direction)) if sweep.metric else None
+        found: Manifest | None = best or next(store.manifests(), None)
+        if found is None:
             return {}
-        tags |= {"ebbtide.winner_step": str(newest.step), "ebbtide.winner_bytes": str(newest.size_bytes)}
-        if is_over and newest.size_bytes <= _MOST_MODEL_BYTES:
+        tags |= {"ebbtide.winner_step": str(found.step), "ebbtide.winner_bytes": str(found.size_bytes)}
+        if is_over and found.size_bytes <= _MOST_MODEL_BYTES:
             with tempfile.TemporaryDirectory(prefix="ebbtide-") as temporary:
-                store.fetch(newest, Path(temporary) / "winner")
+                store.fetch(found, Path(temporary) / "winner")
                 client.log_artifacts(parent, str(Path(temporary) / "winner"), "winner")
     except (OSError, DamagedCheckpointError) as error:
         _LOGGER.warning("the checkpoint of the best trial is not in MLflow: %s", error)

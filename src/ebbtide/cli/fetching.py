@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.fetched_results import fetch_results
-from ebbtide.live.fetching import fetch_trial
+from ebbtide.live.fetching import best_of, fetch_trial
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.live.standing import RunStanding, standing_of
 
@@ -32,10 +32,14 @@ def fetch_command(
         Path | None, typer.Option(metavar="FOLDER", help="Folder to write to; by default named like the run.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Fetch all trials.")] = False,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="Fetch the newest checkpoint, not the one with the best metric.")
+    ] = False,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Download the newest complete checkpoint, the outputs and the log of a run's best trial, another, or all;
-    of an array, the results of its tasks; of a list of jobs, all of them.
+    """Download the checkpoint, the outputs and the log of a run's best trial, another, or all; of an array, the
+    results of its tasks; of a list of jobs, all of them. Of several checkpoints, the one with the best metric is
+    taken.
 
         ebbtide fetch RUN 3 --into results
 
@@ -63,10 +67,11 @@ def fetch_command(
     missing = 0
     for number in track(wanted, description=run, transient=True, disable=not show):
         try:
-            if work.part_of(number)[0].tasks is not None:
+            part = work.part_of(number)[0]
+            if part.tasks is not None:
                 _fetch_array(folder, place / trial_id_of(run, number), number)
             else:
-                _fetch_trial(folder, number, place)
+                _fetch_trial(folder, number, place, best="" if newest else best_of(folder, number))
         except InputError as error:
             if not every or error.file is not None:
                 raise
@@ -76,13 +81,15 @@ def fetch_command(
         raise typer.Exit(1)
 
 
-def _fetch_trial(folder: RunFolder, number: int, place: Path) -> None:
+def _fetch_trial(folder: RunFolder, number: int, place: Path, *, best: str) -> None:
     trial_id = trial_id_of(folder.path.name, number)
     try:
-        found = fetch_trial(folder, trial_id, place)
+        found = fetch_trial(folder, trial_id, place, best=best)
     except OSError as error:
         raise InputError(f"trial {trial_id} cannot be fetched: {error}") from None
     step = "no checkpoint" if found.step is None else f"checkpoint of step {found.step}"
+    if found.metric is not None:
+        step += f" (metric {found.metric:.6g})"
     if found.outputs:
         step += f"; its outputs ({_named(found.outputs)})"
     typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")

@@ -117,9 +117,14 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
             yield f"trial {best.number}{setting}"
         if best.checkpoint and standing.tasks is None:
             at = f" (step {best.steps_saved:g})" if best.steps_saved else ""
-            if best.steps_saved and best.best_step is not None and best.best_step != best.steps_saved:
-                at = f" (step {best.steps_saved:g}; that of step {best.best_step} is not kept)"
-            yield f"its newest checkpoint{at}: {best.checkpoint}; `ebbtide fetch {standing.run}` downloads it"
+            fetch = f"`ebbtide fetch {standing.run}` downloads it"
+            if best.kept is not None and best.kept_step != best.steps_saved:
+                yield (
+                    f"its best checkpoint (step {best.kept_step}, {standing.metric} {best.kept:.6g}): "
+                    f"{best.checkpoint}; {fetch}, and with --newest that of step {best.steps_saved:g}"
+                )
+            else:
+                yield f"its newest checkpoint{at}: {best.checkpoint}; {fetch}"
         elif standing.state in OVER and standing.tasks is None:
             yield f"it has stored no checkpoint; `ebbtide fetch {standing.run}` downloads what is in its folder"
     if standing.tasks is not None and standing.trials:

@@ -128,6 +128,8 @@ class Trial:
         lost_above: Steps above the newest known checkpoint that were last counted as lost.
         stored_number: Number of the newest checkpoint that is known to be stored; 0: none is. Of one that several
             machines stored, that of its first part.
+        best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
+        best_stored_step: Step of that checkpoint.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
         tasks: How far it is, if it is an array; its machines work alone then, each with an assignment of its own.
         workers: Of a cluster: the machines that work for its member, the head; the rank of each is the number of
@@ -165,6 +167,8 @@ class Trial:
     has_saved: bool = False
     lost_above: float = 0.0
     stored_number: int = 0
+    best_stored: float = math.nan
+    best_stored_step: int = 0
     resumed: int = 0
     tasks: TaskState | None = None
     workers: Sequence[Member] = ()
@@ -335,6 +339,8 @@ class TrialRecord(TypedDict):
     has_saved: bool
     lost_above: float
     stored_number: int
+    best_stored: float
+    best_stored_step: int
     resumed: int
     tasks: TaskStateRecord | None
     workers: list[MemberRecord]
@@ -377,6 +383,8 @@ def values_without_metrics(trial: Trial) -> dict[str, Any]:
         "has_saved": trial.has_saved,
         "lost_above": trial.lost_above,
         "stored_number": trial.stored_number,
+        "best_stored": trial.best_stored,
+        "best_stored_step": trial.best_stored_step,
         "resumed": trial.resumed,
         "tasks": None if trial.tasks is None else _task_values(trial.tasks),
         "workers": [_member_values(worker) for worker in trial.workers],

@@ -45,6 +45,7 @@ from ebbtide.live.agent_state import (
     trial_id_of,
     warnings_of,
 )
+from ebbtide.live.checkpoints.store import is_better
 from ebbtide.live.checkpoints.whole import Whole
 from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -548,7 +549,10 @@ class AgentTraining:
                 trial.put(replace(member, saved=(*member.saved, (step, number))[-_MOST_SAVED:]))
                 trial.savers = tuple(sorted({*trial.savers, member.rank}))
                 self._note_whole(trial)
-            case Saved(step=step, number=number, size_bytes=size_bytes):
+            case Saved(step=step, number=number, size_bytes=size_bytes, metric=metric):
+                best = None if math.isnan(trial.best_stored) else trial.best_stored
+                if math.isfinite(metric) and is_better(metric, best, self._assignment(progress).direction):
+                    trial.best_stored, trial.best_stored_step = metric, step
                 # What was done since the last report was done here.
                 self._stepped(trial, step)
                 progress.saved_on(lease, self._now(), size_bytes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent.folders import outputs_id
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.settings import RunFolder
@@ -24,6 +25,7 @@ class Fetched:
     Attributes:
         folder: Local folder with `checkpoint/`, `outputs/` and `log.txt`, as far as the trial has them.
         step: Training step of the checkpoint; None: the trial has none.
+        metric: Value of the trial's metric with which it was stored; None: not known.
         is_new: Whether anything was written; false if the same files were there already.
         outputs: Sizes in bytes of the files that the program left in its folder, by name.
     """
@@ -31,16 +33,19 @@ class Fetched:
     folder: Path
     step: int | None
     is_new: bool
+    metric: float | None = None
     outputs: Mapping[str, int] = field(default_factory=dict)
 
 
-def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
+def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "") -> Fetched:
     """Fetch one trial, completely or not at all; each file is checked against its stored checksum.
 
     Args:
         run: Folder of the run.
         trial_id: Id of the trial in storage.
         into: Folder below which a folder with the trial's id is made.
+        best: Whether a lower or a higher metric is better, `minimize` or `maximize`: the checkpoint with the best
+            is fetched. Empty: the newest is.
 
     Raises:
         InputError: The trial has stored nothing, the folder holds other files already, or `into` is a file.
@@ -54,7 +59,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
     shutil.rmtree(coming, ignore_errors=True)
     coming.mkdir(parents=True)
     try:
-        manifest = CheckpointStore(objects, trial_id).restore(coming / _CHECKPOINT)
+        manifest = CheckpointStore(objects, trial_id).restore(coming / _CHECKPOINT, best=best)
         outputs = CheckpointStore(objects, outputs_id(trial_id)).restore(coming / _OUTPUTS)
         log = run.log_of(trial_id)
         if log.is_file():
@@ -72,9 +77,17 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path) -> Fetched:
             for path in sorted(left.rglob("*"))
             if path.is_file()
         }
-        return Fetched(target, None if manifest is None else manifest.step, is_new, found)
+        if manifest is None:
+            return Fetched(target, None, is_new, outputs=found)
+        return Fetched(target, manifest.step, is_new, manifest.metric, found)
     finally:
         shutil.rmtree(coming, ignore_errors=True)
+
+
+def best_of(run: RunFolder, number: int) -> str:
+    """Whether a lower or a higher metric of a trial is better, `minimize` or `maximize`; empty: it has none."""
+    part = runnable(run.settings.sweep).part_of(number)[0]
+    return str(part.direction) if part.metric else ""
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -17,7 +17,7 @@ from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.explaining import lease_named, told_of
-from ebbtide.live.fetching import Fetched, fetch_trial
+from ebbtide.live.fetching import Fetched, best_of, fetch_trial
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import (
     OVER,
@@ -150,17 +150,19 @@ class Run:
             return about if lease is None else [one for one in self.why(lease) if one in about]
         return told.all() if lease is None else told.of_lease(lease_named(self._kept, str(lease)))
 
-    def fetch(self, trial: int = 0, into: str | Path | None = None) -> Fetched:
-        """Bring a trial's newest complete checkpoint, its outputs and its log here, each checked by its checksum.
+    def fetch(self, trial: int = 0, into: str | Path | None = None, *, newest: bool = False) -> Fetched:
+        """Bring a trial's best complete checkpoint, its outputs and its log here, each checked by its checksum.
 
         Args:
             trial: Number of the trial; a single job is trial 0.
             into: Folder below which a folder of the trial is made; by default one named by the run.
+            newest: Whether the newest checkpoint is fetched, as it is where there is no metric.
 
         Raises:
             InputError: The trial has stored nothing, or something else lies in that place.
         """
-        return fetch_trial(self._kept, self._trial_id(trial), Path(into or self.id))
+        best = "" if newest else best_of(self._kept, trial)
+        return fetch_trial(self._kept, self._trial_id(trial), Path(into or self.id), best=best)
 
     def stop(self) -> None:
         """Ask its controller to save everything and give its machines back; `wait` returns when it has.

@@ -18,7 +18,7 @@ from ebbtide.live.measured_speed import SpeedRecords
 
 # Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
 # ones.
-PROVIDER_VERSION = 8
+PROVIDER_VERSION = 9
 
 
 class ProviderSnapshot(TypedDict):
@@ -142,7 +142,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_6(kept)
     if version < 7:
         kept = _to_version_7(kept)
-    return _to_version_8(kept) if version < 8 else kept  # type: ignore[return-value]
+    if version < 8:
+        kept = _to_version_8(kept)
+    return _to_version_9(kept) if version < 9 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -152,6 +154,12 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_9(kept: dict[str, Any]) -> dict[str, Any]:
+    """The best checkpoint was not kept."""
+    none = {"best_stored": math.nan, "best_stored_step": 0}
+    return {**kept, "version": 9, "trials": [{**trial, **none} for trial in kept["trials"]]}
 
 
 def _to_version_8(kept: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class TrialStanding:
         best: Best value of the metric; None: it reported none.
         best_step: Step of the best value; None: there is none.
         last: Last value of the metric; None: it reported none.
+        kept: Value of the metric with which its best checkpoint was stored; None: there is none.
+        kept_step: Step of that checkpoint.
         machine: Market of its present machine; empty: it is on none.
         checkpoint: Address of its checkpoints, or of the results of an array; empty: it has none.
         problem: Why it failed, in one line; empty: it has not.
@@ -56,6 +58,8 @@ class TrialStanding:
     best: float | None
     best_step: int | None
     last: float | None
+    kept: float | None
+    kept_step: int
     machine: str
     checkpoint: str
     problem: str
@@ -345,6 +349,8 @@ def _trial(
         None if best_step is None else metrics[best_step],
         best_step,
         metrics[max(metrics)] if metrics else None,
+        None if math.isnan(live["best_stored"]) else live["best_stored"],
+        live["best_stored_step"],
         _markets_of(on),
         f"{settings.store}/{'trials' if sweep.tasks is None else 'results'}/{trial_id}" if has_saved else "",
         live["problem"],

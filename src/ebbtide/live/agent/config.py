@@ -111,6 +111,8 @@ class Assignment:
             which each is a call of the program; 0: it is no array.
         inputs: What the jobs that its job needs have stored, fetched before it begins.
         share: The share of the machine that it fills, at most 1; others may be trained beside it.
+        direction: Whether a lower or a higher metric is better, `minimize` or `maximize`; the checkpoint of the
+            best value stays in storage. Empty: none is the best.
     """
 
     trial_id: str
@@ -137,6 +139,7 @@ class Assignment:
     side_by_side: int = 0
     inputs: tuple[Input, ...] = ()
     share: float = 1.0
+    direction: str = ""
 
     @property
     def machines(self) -> int:

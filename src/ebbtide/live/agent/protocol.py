@@ -268,6 +268,7 @@ class Saved:
         written_s: When it was complete on the machine, seconds since 1970 by the machine's clock; NaN: not told.
         stored_s: When it was in storage, by the same clock; NaN: not told.
         save_s: Seconds for which the program wrote it; NaN: the program does not say.
+        metric: Value of the trial's metric that it was saved with; NaN: not known.
     """
 
     kind: ClassVar[str] = "saved"
@@ -281,6 +282,7 @@ class Saved:
     written_s: float = math.nan
     stored_s: float = math.nan
     save_s: float = math.nan
+    metric: float = math.nan
 
 
 @dataclass(frozen=True)

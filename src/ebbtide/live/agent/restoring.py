@@ -38,12 +38,14 @@ class Restoration:
         manifest: The checkpoint that is now in its folder; None: it starts from the beginning.
         problem: Why it cannot be restored; empty: it is.
         bad: Checkpoints from which training has failed before its first step.
+        best: The stored checkpoint of the best value of its metric; None: there is none.
     """
 
     writer: CheckpointWriter | None
     manifest: Manifest | None = None
     problem: str = ""
     bad: tuple[Tree, ...] = ()
+    best: Manifest | None = None
 
 
 def restored(
@@ -95,7 +97,12 @@ def restored(
                 # Until training has gone on from the checkpoint, the one before it stays as well.
                 writer.kept = frozenset(each.number for each in islice(store.manifests(), 2))
                 bad = [found for number in sorted(store.numbers("aside")) if (found := store.read(number))]
-                return Restoration(writer, store.restore(folder), bad=tuple(map(stored_tree, bad[-_MOST_BAD:])))
+                return Restoration(
+                    writer,
+                    store.restore(folder),
+                    bad=tuple(map(stored_tree, bad[-_MOST_BAD:])),
+                    best=store.best(assignment.direction),
+                )
             return Restoration(writer, restore_parts(machine, assignment.resume, folder))
         except DamagedCheckpointError as error:
             # Which whole checkpoint is resumed from instead is for the controller to say.

@@ -25,6 +25,7 @@ from ebbtide.live.agent.restoring import Restoration, restored
 from ebbtide.live.agent.starting import start_program
 from ebbtide.live.agent.uploads import Uploaded, Uploads
 from ebbtide.live.agent.work import SavingTimes, Work
+from ebbtide.live.checkpoints.store import is_better
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -208,6 +209,10 @@ class Training:
             lambda uploaded: self._put(lambda: self._uploaded(uploaded)),
             self._runtime,
         )
+        work.proved = set(found.writer.kept)
+        if found.best is not None and found.best.metric is not None:
+            work.best, work.seen = (found.best.number, found.best.metric), found.best.metric
+        work.keep_in_storage()
         try:
             work.process = start_program(
                 work,
@@ -247,7 +252,7 @@ class Training:
         work = self._work
         if work.uploads is not None and work.mirror is not None and not work.over:
             self._note_written(work.step, math.nan)
-            work.uploads.add("", work.step, copy)
+            self._upload("", work.step, copy)
             work.written = work.step
 
     def _read_output(self, line: Mapping[str, Any] | str | None) -> None:
@@ -307,6 +312,8 @@ class Training:
             if step > work.began:
                 work.prove()
             metric, told_s = number_of(line.get(self.assignment.metric)), self._runtime.epoch_s()
+            if math.isfinite(metric):
+                work.told(step, metric, self._runtime.monotonic_s(), self.times.save_s)
             self._loop.tell(Stepped(*work.about, work.step, told_s, step, metric, *work.origin), False)
         if is_duration(step_s := number_of(line.get("step_s"))):
             self.times.stepped(step_s)
@@ -321,7 +328,7 @@ class Training:
             self._note_written(saved, save_s)
             if work.uploads is not None:
                 folder = line.get("folder", "")
-                work.uploads.add(folder if isinstance(folder, str) else "", work.written)
+                self._upload(folder if isinstance(folder, str) else "", work.written)
         if "finished" in line:
             work.finished = True
 
@@ -349,8 +356,17 @@ class Training:
             work.mirror.close()
         if work.ending() is not Ending.FAILED and (work.mirror is None or work.mirror.has_new(code or 0)):
             self._note_written(work.step, math.nan)
-            work.uploads.add("", work.step)
+            self._upload("", work.step)
             work.written = work.step
+
+    def _upload(self, only: str, step: int, copy: Path | None = None) -> None:
+        """Store a checkpoint, as `Uploads.add` takes it, with the metric that it was saved with."""
+        work = self._work
+        if work.uploads is not None:
+            metric = work.metric_of(step)
+            best = None if work.best is None else work.best[1]
+            is_best = is_better(metric, best, self.assignment.direction)
+            work.uploads.add(only, step, copy, metric=metric, is_best=is_best)
 
     def _note_written(self, step: int, save_s: float) -> None:
         """A checkpoint is complete on this machine."""
@@ -367,6 +383,9 @@ class Training:
         work.stored = max(work.stored, found.step)
         stored = found.manifest
         work.stored_number = stored.number
+        if is_better(stored.metric, work.best[1] if work.best else None, self.assignment.direction):
+            assert stored.metric is not None
+            work.best = stored.number, stored.metric
         work.prove()
         for path, why in found.left_out:
             self._say_once(f"ebbtide: {path} is not stored with checkpoints: it {why}")
@@ -375,7 +394,10 @@ class Training:
         work.written_at = {step: at for step, at in work.written_at.items() if step > found.step}
         times = written_s, self._runtime.epoch_s(), save_s
         size_bytes = stored.size_bytes
-        self._loop.tell(Saved(*work.about, found.step, stored.number, size_bytes, *work.origin, *times), True)
+        metric = math.nan if stored.metric is None else stored.metric
+        self._loop.tell(
+            Saved(*work.about, found.step, stored.number, size_bytes, *work.origin, *times, metric), True
+        )
 
     def _keep_outputs(self) -> None:
         """Store the files that a finished program wrote beside its code: they may be its results."""

@@ -37,6 +37,15 @@ class Uploaded:
     left_out: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    only: str
+    step: int
+    folder: Path
+    metric: float | None
+    is_best: bool
+
+
 class Uploads:
     """Uploads one trial's checkpoints in a thread of its own.
 
@@ -64,7 +73,8 @@ class Uploads:
         self._runtime = runtime
         self.oldest = 0
         self.kept = writer.kept
-        self._next: tuple[str, int, Path] | None = None
+        # In order; of those that wait, the last one and perhaps a better one before it.
+        self._waiting: list[_Waiting] = []
         self._busy = False
         self._closed = False
         self._lock = Lock()
@@ -75,18 +85,29 @@ class Uploads:
     def is_busy(self) -> bool:
         """Whether an upload is under way or waits."""
         with self._lock:
-            return self._busy or self._next is not None
+            return self._busy or bool(self._waiting)
 
-    def add(self, only: str, step: int, copy: Path | None = None) -> None:
-        """Upload a checkpoint; one that still waits is older, and is dropped.
+    def add(
+        self,
+        only: str,
+        step: int,
+        copy: Path | None = None,
+        *,
+        metric: float | None = None,
+        is_best: bool = False,
+    ) -> None:
+        """Upload a checkpoint; one that still waits is older, and is dropped, unless it alone is the best.
 
         Args:
             only: Name of the checkpoint's folder below the local folder; empty: all of the local folder.
             step: Training step of the checkpoint.
             copy: A copy to be uploaded instead of the local folder; None: there is none.
+            metric: Value of the trial's metric that it was saved with; None: not known.
+            is_best: Whether that is the best so far.
         """
         with self._lock:
-            self._next = (only, step, copy or self._folder)
+            best = [each for each in self._waiting if each.is_best and not is_best]
+            self._waiting = [*best[-1:], _Waiting(only, step, copy or self._folder, metric, is_best)]
         self._changed.set()
 
     def close(self) -> None:
@@ -97,7 +118,7 @@ class Uploads:
     def _run(self) -> None:
         while True:
             with self._lock:
-                given, self._next = self._next, None
+                given = self._waiting.pop(0) if self._waiting else None
                 self._busy = given is not None
             if given is None:
                 if self._closed:
@@ -105,22 +126,24 @@ class Uploads:
                 self._changed.wait()
                 self._changed.clear()
                 continue
-            only, step, folder = given
-            found = self._uploaded(folder, only, step)
+            found = self._uploaded(given)
             if found is not None:
                 self._on_done(found)
             # Only now: who sees that nothing is under way has been told of the end of all that was.
             self._busy = False
 
-    def _uploaded(self, folder: Path, only: str, step: int) -> Uploaded | None:
+    def _uploaded(self, given: _Waiting) -> Uploaded | None:
         """None: the checkpoint was dropped, since it is gone or a newer one waits."""
+        folder, only, step = given.folder, given.only, given.step
         retry_s = _FIRST_RETRY_S
         while True:
             began = self._runtime.monotonic_s()
             try:
                 oldest = None if self._keep else self.oldest
                 self._writer.kept = self.kept
-                manifest = self._writer.save(folder, step, only=only, keep=self._keep, oldest=oldest)
+                manifest = self._writer.save(
+                    folder, step, only=only, keep=self._keep, oldest=oldest, metric=given.metric
+                )
             except SupersededWriterError as error:
                 _LOGGER.warning("%s", error)
                 return Uploaded(step, None, self._runtime.monotonic_s() - began)
@@ -130,7 +153,7 @@ class Uploads:
                 _LOGGER.warning("checkpoint of step %d is not stored yet: %s", step, error)
                 self._changed.wait(retry_s)
                 self._changed.clear()
-                if self._next is not None or self._closed:
+                if (self._waiting and not given.is_best) or self._closed:
                     return None
                 retry_s = min(2.0 * retry_s, _LONGEST_RETRY_S)
                 continue

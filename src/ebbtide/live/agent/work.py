@@ -14,10 +14,13 @@ from ebbtide.live.agent.machine import Mirrors, Program
 from ebbtide.live.agent.progress import LogLines
 from ebbtide.live.agent.protocol import Ending
 from ebbtide.live.agent.uploads import Uploads
+from ebbtide.live.checkpoints.store import is_better
 
 # The slowest of the last few saves counts, and of many steps, since only some steps evaluate the model.
 _REMEMBERED = 3
 _STEPS_REMEMBERED = 300
+# Saves of the best take at most one part in so many of the time, and are so many seconds apart.
+_BEST_TIMES, _BEST_S = 10.0, 0.5
 
 
 @dataclass
@@ -73,6 +76,11 @@ class SavingTimes:
         return self.needed_s + math.fsum(self.factor * other.upload_s for other in others)
 
     @property
+    def save_s(self) -> float:
+        """Seconds that writing a checkpoint takes on the machine; not measured yet: 0."""
+        return max(self._saves_s, default=0.0)
+
+    @property
     def upload_s(self) -> float:
         """Seconds that moving a checkpoint to storage takes; not measured yet: those assumed for saving."""
         return max(self._uploads_s, default=self.first_s)
@@ -125,6 +133,10 @@ class Work:
         output_read: Whether the program has ended and all that it printed was read.
         exited_s: When the program was seen to have ended; None: it was not.
         exit_handled: Whether what it left is being stored.
+        proved: Numbers of checkpoints that stay in storage, since training has gone on from them, or may have to.
+        best: Number of the stored checkpoint with the best metric, and that value; None: there is none.
+        seen: Best value of the metric that was reported or stored; None: there is none.
+        measured: Step and value of the metric as it was last reported; None: it was not.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
     """
@@ -155,6 +167,10 @@ class Work:
     output_read: bool = False
     exited_s: float | None = None
     exit_handled: bool = False
+    proved: set[int] = field(default_factory=set)
+    best: tuple[int, float] | None = None
+    seen: float | None = None
+    measured: tuple[int, float] | None = None
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
 
@@ -195,8 +211,38 @@ class Work:
 
     def prove(self) -> None:
         """Note that training has gone on from the checkpoint that it resumed from, so that it stays in storage."""
-        if self.uploads is not None and self.restored:
-            self.uploads.kept = frozenset({self.restored})
+        self.proved = {self.restored} if self.restored else set()
+        self.keep_in_storage()
+
+    def keep_in_storage(self) -> None:
+        """Have those checkpoints kept that are known to be good, and the best."""
+        if self.uploads is not None:
+            self.uploads.kept = frozenset(self.proved | ({self.best[0]} if self.best is not None else set()))
+
+    def told(self, step: int, value: float, now_s: float, save_s: float) -> None:
+        """The program has reported its metric; where that is the best so far, it is asked to save.
+
+        Args:
+            step: The step at which it was measured.
+            value: Its value.
+            now_s: The present time in monotonic seconds.
+            save_s: Seconds that writing a checkpoint takes.
+        """
+        self.measured = step, value
+        is_best = is_better(value, self.seen, self.assignment.direction)
+        if is_best:
+            self.seen = value
+        if (
+            is_best
+            and self.asked_to_leave_s is None
+            and now_s - self.saved_s >= max(_BEST_S, _BEST_TIMES * save_s)
+        ):
+            self.ask_to_save(now_s)
+
+    def metric_of(self, step: int) -> float | None:
+        """Value of the metric that a checkpoint of a step is saved with; None: not known."""
+        known = self.measured is not None and self.assignment.direction and self.began <= self.measured[0] <= step
+        return self.measured[1] if known and self.measured is not None else None
 
     def ask_to_save(self, now_s: float) -> None:
         """Ask the program to save, if it can."""

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from ebbtide.errors import (
@@ -89,6 +89,21 @@ class CheckpointStore:
             if manifest is not None:
                 yield manifest
 
+    def best(self, direction: str) -> Manifest | None:
+        """The newest of the checkpoints with the best value of the trial's metric.
+
+        Args:
+            direction: Whether a lower or a higher value is better, `minimize` or `maximize`.
+
+        Returns:
+            Its manifest; None: of no checkpoint that value is known.
+        """
+        found: Manifest | None = None
+        for each in self.manifests():
+            if is_better(each.metric, None if found is None else found.metric, direction):
+                found = each
+        return found
+
     def has(self, number: int) -> bool:
         """Whether the checkpoint of a number is complete, and is not set aside."""
         return self.read(number) is not None and number not in self.numbers("aside")
@@ -113,13 +128,20 @@ class CheckpointStore:
             return None
         return found
 
-    def restore(self, folder: Path) -> Manifest | None:
+    def restore(self, folder: Path, *, best: str = "") -> Manifest | None:
         """Put the newest undamaged checkpoint into a folder, in place of what is there.
+
+        Args:
+            folder: The folder.
+            best: Whether a lower or a higher metric is better, `minimize` or `maximize`: the undamaged checkpoint
+                of the best value is taken, and the newest only where no value is known. Empty: the newest is.
 
         Returns:
             Its manifest; None: there is no such checkpoint, and the folder is unchanged.
         """
-        for manifest in self.manifests():
+        first = self.best(best) if best else None
+        others = (each for each in self.manifests() if first is None or each.number != first.number)
+        for manifest in chain([first] if first is not None else [], others):
             try:
                 self.fetch(manifest, folder)
             except DamagedCheckpointError as error:
@@ -503,6 +525,19 @@ def stored_tree(manifest: Manifest) -> Tree:
     ]
     links = [Entry(link.path, "link", 0, link.mtime_ns, 0, (0, 0), link.target) for link in manifest.links]
     return Tree((*files, *links))
+
+
+def is_better(value: float | None, other: float | None, direction: str) -> bool:
+    """Whether a metric is better than another; None: there is none, which is worst.
+
+    Args:
+        value: The metric.
+        other: The other one.
+        direction: Whether a lower or a higher value is better, `minimize` or `maximize`; empty: none is.
+    """
+    if not direction or value is None:
+        return False
+    return other is None or (value > other if direction == "maximize" else value < other)
 
 
 def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
