@@ -159,6 +159,7 @@ class Training:
         if now_s >= self._told_by_s and work.is_running:
             self._say_silence()
         if work.is_running:
+            work.save_best(now_s, self.times.save_s)
             self._save_in_time(now_s, taken_at_s, self.times.needed_beside_s(others))
         elif now_s >= gives_up_s:
             _LOGGER.warning("trial %s: what is not stored by now is given up", self.assignment.trial_id)

@@ -137,6 +137,7 @@ class Work:
         best: Number of the stored checkpoint with the best metric, and that value; None: there is none.
         seen: Best value of the metric that was reported or stored; None: there is none.
         measured: Step and value of the metric as it was last reported; None: it was not.
+        is_best_unsaved: Whether that is the best so far, and the program was not asked to save since.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
     """
@@ -171,6 +172,7 @@ class Work:
     best: tuple[int, float] | None = None
     seen: float | None = None
     measured: tuple[int, float] | None = None
+    is_best_unsaved: bool = False
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
 
@@ -232,11 +234,14 @@ class Work:
         is_best = is_better(value, self.seen, self.assignment.direction)
         if is_best:
             self.seen = value
-        if (
-            is_best
-            and self.asked_to_leave_s is None
-            and now_s - self.saved_s >= max(_BEST_S, _BEST_TIMES * save_s)
-        ):
+        self.is_best_unsaved = is_best
+        self.save_best(now_s, save_s)
+
+    def save_best(self, now_s: float, save_s: float) -> None:
+        """Ask the program to save, if the metric that it reported last is the best, once that is due."""
+        is_due = now_s - self.saved_s >= max(_BEST_S, _BEST_TIMES * save_s)
+        if self.is_best_unsaved and is_due and self.asked_to_leave_s is None:
+            self.is_best_unsaved = False
             self.ask_to_save(now_s)
 
     def metric_of(self, step: int) -> float | None:
