@@ -77,10 +77,8 @@ def test_prices_without_a_suitable_market_are_told_with_what_to_write() -> None:
 
 
 def test_own_types_have_the_processor_that_is_said() -> None:
-    known = KNOWN + [
-        InstanceType("lab", "bee", 4, 16.0, architecture="arm64"),
-        InstanceType("lab", "cow", 4, 16.0),
-    ]
+    own = [InstanceType("lab", "bee", 4, 16.0, architecture="arm64"), InstanceType("lab", "cow", 4, 16.0)]
+    known = KNOWN + own
     rates = [job().steps_per_s(market(kind, cloud="lab"), known) > 0 for kind in ("bee", "cow")]
     assert rates == [False, True]
 

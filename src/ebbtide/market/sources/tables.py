@@ -116,7 +116,8 @@ def cells_of(text: str, path: str | Path) -> pd.DataFrame:
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
         hint = "; a price with a decimal comma is written with a point, as 0.1578" if separator == "," else ""
-        raise InputError(f"is not a CSV file: {str(error).strip()}{hint}", file=path) from None
+        problem = str(error).strip().removeprefix("Error tokenizing data. C error: ")
+        raise InputError(f"is not a CSV file: {problem}{hint}", file=path) from None
 
 
 def read_csv_text(path: str | Path) -> pd.DataFrame:
