@@ -51,7 +51,7 @@ def count_failure(trial: Trial, ended: Ended, now_epoch_s: float) -> Failure:
     if is_from_it:
         trial.from_one = {**trial.from_one, number: trial.from_one.get(number, 0) + 1}
     is_bad = number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE[is_proved]
-    if is_bad:
+    if is_bad and int(number) not in trial.aside:
         trial.aside = (*trial.aside, int(number))
     # A bad checkpoint says nothing against the program.
     if not is_bad or is_proved:

@@ -56,10 +56,15 @@ class Writer:
 
     def __init__(self, runtime: HeldRuntime, *errors: Exception) -> None:
         self._runtime, self.errors = runtime, list(errors)
+        self.kept, self.left_out = frozenset[int](), ()
+        self.metrics: list[float | None] = []
         self.saved: list[tuple[Path, int, str, int, int | None]] = []
 
-    def save(self, folder: Path, step: int, *, only: str, keep: int, oldest: int | None) -> Any:
+    def save(
+        self, folder: Path, step: int, *, only: str, keep: int, oldest: int | None, metric: float | None
+    ) -> Any:
         self._runtime.now_s += 3.0
+        self.metrics.append(metric)
         if self.errors:
             raise self.errors.pop(0)
         self.saved.append((folder, step, only, keep, oldest))
@@ -142,3 +147,25 @@ def test_older_checkpoints_go_from_the_machine_and_no_others(tmp_path: Path) -> 
     uploads.add("step-2", 2)
     run(uploads, runtime)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "a-file", "step-2", "step-3"]
+
+
+def test_the_best_that_waits_is_stored_before_the_newest(tmp_path: Path) -> None:
+    uploads, writer, runtime, _ = stored(tmp_path)
+    uploads.add("", 1, metric=0.5)
+    uploads.add("", 2, metric=0.2, is_best=True)
+    uploads.add("", 3, metric=0.4)
+    uploads.add("", 4, metric=0.3)
+    run(uploads, runtime)
+    assert [(step, metric) for (_, step, *_), metric in zip(writer.saved, writer.metrics, strict=True)] == [
+        (2, 0.2),
+        (4, 0.3),
+    ]
+
+
+def test_the_best_gives_way_to_a_better_one_alone(tmp_path: Path) -> None:
+    uploads, writer, runtime, _ = stored(tmp_path, *[OSError("away")] * 2)
+    uploads.add("", 2, metric=0.2, is_best=True)
+    waits = iter([lambda: uploads.add("", 3, metric=0.4), lambda: uploads.add("", 4, metric=0.1, is_best=True)])
+    runtime.changed.on_wait = lambda: next(waits, uploads.close)()
+    runtime.run()
+    assert [step for _, step, *_ in writer.saved] == [4]

@@ -398,3 +398,45 @@ def test_what_a_listing_does_not_show_yet_is_not_removed(tmp_path: Path) -> None
     for manifest in list(store.manifests())[:2]:
         store.fetch(manifest, tmp_path / "got")
         assert (tmp_path / "got" / "state").read_text() == str(manifest.number)
+
+
+def test_the_best_checkpoint_and_those_that_are_kept_stay_whatever_their_age(
+    objects: ObjectStore, tmp_path: Path
+) -> None:
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("me")
+    for step, loss in enumerate([0.9, 0.2, 0.5, None, 0.4], start=1):
+        # The file of the first two is the same, and stored once.
+        here = written(tmp_path / "here", a=str(max(step, 2)))
+        found = writer.save(here, step, metric=loss)
+        best = store.best("minimize")
+        assert best is not None
+        writer.kept = frozenset({best.number})
+        assert store.has(found.number)
+    assert [(each.number, each.metric) for each in store.manifests()] == [(5, 0.4), (4, None), (2, 0.2)]
+    assert store.restore(tmp_path / "there", best="minimize") == store.read(2)
+    assert content_of(tmp_path / "there") == {"a.txt": "2"}
+    assert store.restore(tmp_path / "there", best="maximize") == store.read(5)
+    # A damaged best is passed over for the newest.
+    objects.delete(store.part_key(store.manifest(2), 0))
+    assert store.restore(tmp_path / "there", best="minimize") == store.read(5)
+
+
+def test_what_cannot_be_removed_now_makes_no_save_fail(tmp_path: Path) -> None:
+    class Refusing(FolderStore):
+        refuses = True
+
+        def delete(self, key: str) -> None:
+            if self.refuses:
+                raise StorageError(f"{key}: the service is not available")
+            super().delete(key)
+
+    objects = Refusing(tmp_path / "objects")
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("me")
+    here = written(tmp_path / "here", a="1")
+    assert [writer.save(here, step).number for step in (1, 2, 3, 4)] == [1, 2, 3, 4]
+    assert len(list(store.manifests())) == 4
+    objects.refuses = False
+    writer.save(here, 5)
+    assert [each.number for each in store.manifests()] == [5, 4]

@@ -97,12 +97,9 @@ def restored(
                 # Until training has gone on from the checkpoint, the one before it stays as well.
                 writer.kept = frozenset(each.number for each in islice(store.manifests(), 2))
                 bad = [found for number in sorted(store.numbers("aside")) if (found := store.read(number))]
-                return Restoration(
-                    writer,
-                    store.restore(folder),
-                    bad=tuple(map(stored_tree, bad[-_MOST_BAD:])),
-                    best=store.best(assignment.direction),
-                )
+                best = store.best(assignment.direction) if assignment.direction else None
+                trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
+                return Restoration(writer, store.restore(folder), bad=trees, best=best)
             return Restoration(writer, restore_parts(machine, assignment.resume, folder))
         except DamagedCheckpointError as error:
             # Which whole checkpoint is resumed from instead is for the controller to say.

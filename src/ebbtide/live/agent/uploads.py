@@ -153,7 +153,8 @@ class Uploads:
                 _LOGGER.warning("checkpoint of step %d is not stored yet: %s", step, error)
                 self._changed.wait(retry_s)
                 self._changed.clear()
-                if (self._waiting and not given.is_best) or self._closed:
+                # One that is the best gives way to a better one alone.
+                if any(each.is_best or not given.is_best for each in self._waiting) or self._closed:
                     return None
                 retry_s = min(2.0 * retry_s, _LONGEST_RETRY_S)
                 continue

@@ -325,7 +325,7 @@ class CheckpointWriter:
 
         Raises:
             SupersededWriterError: Another writer has taken the trial over.
-            OSError: A file cannot be read, or storage cannot be written.
+            OSError: A file cannot be read, or the checkpoint cannot be written.
         """
         while True:
             self._check_current()
@@ -343,10 +343,14 @@ class CheckpointWriter:
             # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
             self._begin_number(max(self._store.numbers("manifests")) + 1)
         self._begin_number(self._next + 1)
-        if oldest is None:
-            self._prune(manifest, keep)
-        else:
-            self._remove_before(oldest)
+        try:
+            if oldest is None:
+                self._prune(manifest, keep)
+            else:
+                self._remove_before(oldest)
+        except OSError as error:
+            # The checkpoint is stored; what is not removed now is after the next.
+            _LOGGER.warning("older checkpoints of trial %s are not removed yet: %s", self._store.trial_id, error)
         return manifest
 
     def _begin_number(self, number: int) -> None:

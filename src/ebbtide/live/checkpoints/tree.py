@@ -99,9 +99,10 @@ def tree_of(folder: Path, only: str = "") -> Tree | None:
 
 
 def _entry_of(folder: Path, name: str) -> os.DirEntry[str]:
-    for entry in os.scandir(folder):
-        if entry.name == name:
-            return entry
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name == name:
+                return entry
     raise FileNotFoundError(folder / name)
 
 

@@ -83,30 +83,26 @@ class Invariants:
             return  # a stranger's
         if trial != manifest.trial_id:
             self.violated("manifest of another trial", key)
-        for data in self._data_of(manifest):
+        for file in manifest.files:
+            data = f"trials/{manifest.trial_id}/data/{file.part}"
             if data in self._storage.rotten:
                 continue
-            state = self._storage.seen(data)
-            if state is None:
+            part = self._storage.seen(data)
+            if part is None:
                 self.violated("incomplete checkpoint", f"{data} is missing")
                 return
             try:
-                step, total = read_state(state)
+                step, total = read_state(part[file.offset : file.offset + file.size_bytes])
             except ValueError:
                 self.violated("incomplete checkpoint", f"{data} is cut short")
                 return
             if total != sum_of(step) or step != manifest.step:
                 self.violated("steps counted twice", f"{key}: step {step} of {manifest.step}, sum {total}")
-        if not any(key in self._storage.rotten for key in self._data_of(manifest)):
+        parts = {f"trials/{manifest.trial_id}/data/{file.part}" for file in manifest.files}
+        if not parts & set(self._storage.rotten):
             self._complete[trial, int(number)] = manifest.step
         if self._newest.get(trial, (0, 0))[0] < int(number):
             self._newest[trial] = int(number), manifest.step
-
-    def _data_of(self, manifest: Manifest) -> list[str]:
-        return [
-            f"trials/{manifest.trial_id}/data/{manifest.number:08d}-{manifest.writer:06d}/{place:06d}"
-            for place in range(len(manifest.files))
-        ]
 
     def listed(self, process: Process, prefix: str, keys: list[str]) -> None:
         """An agent sees which checkpoints of a trial there are: it is to resume from the newest of them."""
