@@ -60,7 +60,7 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     assert "best: trial 0 (lr=0.1), loss" in out
     # Without a name all are listed.
     code, out, _ = command(capsys, "status", *runs)
-    assert (code, bool(re.search(rf"{run.group(1)} +finished +2/2 ", out))) == (0, True)
+    assert (code, bool(re.search(rf"{run.group(1)} +finished +local \(simulated\) +2/2 ", out))) == (0, True)
     code, out, _ = command(capsys, "status", "--json", *runs)
     assert [one["state"] for one in json.loads(out)] == ["finished"]
     assert [one["parameters"] for one in json.loads(out)] == [{"soft_share": 0.4}]

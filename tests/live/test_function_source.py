@@ -14,7 +14,8 @@ import pytest
 from tests.live.notebooks import Notebook
 
 import ebbtide as eb
-from ebbtide.live.function_source import is_plain, program_text
+from ebbtide.live.function_source import program_text
+from ebbtide.live.function_state import is_plain
 
 
 @pytest.fixture

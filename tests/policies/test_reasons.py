@@ -65,8 +65,8 @@ def test_the_costs_of_the_table_agree_with_its_answer(monkeypatch: pytest.Monkey
     seen: list[tuple[int, int]] = []
     answer_of = Deadline._answer
 
-    def checked(self: Deadline, view: View, now, own, memory):  # type: ignore[no-untyped-def]
-        answer = answer_of(self, view, now, own, memory)
+    def checked(self: Deadline, view: View, job, now, own, memory):  # type: ignore[no-untyped-def]
+        answer = answer_of(self, view, job, now, own, memory)
         table = deadline.table_for(self._question(view, own, memory))
         usd = costs_by_table(table.costs, table.problem.task, now)
         asked = {WAIT: 0, GO_ON_DEMAND: 1}.get(answer, 2 + answer)
@@ -87,7 +87,7 @@ def test_the_costs_of_the_table_agree_with_its_answer(monkeypatch: pytest.Monkey
             series = {market: capacity(*points[shift:]) for shift, market in ((0, C3), (1, R3))}
             prices = history({C3: [(0, 0.06), (40_000, 0.2), (60_000, 0.05)], R3: [(0, 0.03)]}, hours=300)
             work = job(30_000, save_s=10, restore_s=20)
-            policy = Deadline(deadline_s=times * 30_000, ask_every_s=HOUR_S)
+            policy = Deadline(deadline_s=times * 30_000, ask_every_s=HOUR_S, may_lose=100.0)
             outcome = replay(policy, [work], prices, "gcp-spot", availability=Availability(series))
             assert outcome.finished
     assert {asked for _, asked in seen} >= {0, 1, 2}

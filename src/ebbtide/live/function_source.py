@@ -10,11 +10,12 @@ import ast
 import builtins
 import inspect
 import linecache
-import math
 import pprint
 import symtable
 import sys
 import textwrap
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +23,17 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ebbtide.errors import InputError
+from ebbtide.live.function_state import AsItIs, bindings_of, is_plain
 
 # A longer constant is data, which belongs into a file.
 _MOST_CHARACTERS = 100_000
 _WIDTH = 110
+# What may do more than make a value.
+_MAY_DO_MORE = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda, ast.comprehension)
+# A value that no name has.
+_NOTHING = object()
+# Frames from a warning to the line of the user's that begins the run, near enough.
+_ABOVE = 6
 # What notebooks add to the builtins.
 _OF_NOTEBOOKS = frozenset({"display", "get_ipython", "exit", "quit"})
 
@@ -89,6 +97,9 @@ class _Writer:
         self._constants: list[str] = []
         self._sources: list[str] = []
         self._bound: dict[str, object] = {}
+        # Plain constants by name, and of each of their lists and dictionaries the name of the constant.
+        self._plain: dict[str, object] = {}
+        self._parts: dict[int, str] = {}
 
     def text(self) -> str:
         """The module's text."""
@@ -105,12 +116,33 @@ class _Writer:
         """A function beside it, and before that what it uses."""
         check_function(function)
         self._check_name(function)
-        source = textwrap.dedent(_block(function.__code__, function.__name__))
-        self._add(self._undecorated(source), function.__name__, name)
+        source = self._undecorated(textwrap.dedent(_block(function.__code__, function.__name__)))
+        state = self._state(source)
+        (node,) = ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            state.add_function(node, function, function.__name__)
+        self._add(state.text(), function.__name__, name)
 
     def _add_class(self, found: type, name: str) -> None:
         self._check_name(found)
-        self._add(self._class_source(found), found.__name__, name)
+        source = textwrap.dedent(self._class_source(found))
+        state = self._state(source)
+        (node,) = ast.parse(source).body
+        assert isinstance(node, ast.ClassDef)
+        state.add_class(node, found, str(self._space.get("__name__")))
+        self._add(state.text(), found.__name__, name)
+
+    def _state(self, source: str) -> AsItIs:
+        return AsItIs(source, self._value_of, self._is_stable)
+
+    def _is_stable(self, expression: ast.expr) -> bool:
+        """Whether plain values that an expression is made of were set once, so that they are as they were then."""
+        names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        return all(self._times_bound[name] <= 1 for name in names if is_plain(self._space.get(name, _NOTHING)))
+
+    @cached_property
+    def _times_bound(self) -> Counter[str]:
+        return Counter(name for _, tree in self._cells for name in bindings_of(tree))
 
     def _check_name(self, found: Any) -> None:
         """Its definition gives it its own name, which may mean something else by now."""
@@ -122,11 +154,26 @@ class _Writer:
     def _add(self, source: str, own: str, name: str) -> None:
         for used in _names_used(source):
             self._bind(used, own)
+        self._bind_evaluated(source, own)
         for chain in _chains(source):
             self._import_submodules(chain)
         self._sources.append(source.strip("\n"))
         if name not in ("", own):
             self._sources.append(f"{name} = {own}")
+
+    def _bind_evaluated(self, source: str, user: str) -> None:
+        """Bind names that stand in text which is evaluated; warn of text that is made while it runs."""
+        for called, text in _evaluated(source):
+            if text is None:
+                warnings.warn(
+                    f"{user} calls {called} on what is made while it runs: functions and values that only this "
+                    "names are not sent to machines, and it fails there; name them in the function as well",
+                    stacklevel=_ABOVE,
+                )
+                continue
+            for name in _names_used(text.strip()):
+                if name in self._space and not hasattr(builtins, name):
+                    self._bind(name, user)
 
     def _bind(self, name: str, user: str) -> None:
         """Make a name mean in the file what it means in the notebook."""
@@ -147,7 +194,7 @@ class _Writer:
         elif isinstance(value, type) and self._is_beside(value):
             self._add_class(value, name)
         elif is_plain(value):
-            self._constants.append(self._constant(name, value, user))
+            self._add_constant(name, value, user)
         elif name in _OF_NOTEBOOKS:
             raise InputError(f"{user} uses `{name}` (or a line with ! or %), which only notebooks have")
         else:
@@ -158,6 +205,26 @@ class _Writer:
 
     def _is_beside(self, value: Any) -> bool:
         return bool(value.__module__ == self._space.get("__name__"))
+
+    def _add_constant(self, name: str, value: object, user: str) -> None:
+        """A constant; a second name of one that can be changed is a second name in the file as well.
+
+        Raises:
+            InputError: It shares a part that can be changed with another, or holds one twice.
+        """
+        same = next((other for other, known in self._plain.items() if known is value), None)
+        self._plain[name] = value
+        if same is not None and isinstance(value, list | dict):
+            self._constants.append(f"{name} = {same}")
+            return
+        for part in _changeable(value):
+            if id(part) in self._parts:
+                raise InputError(
+                    f"{user} uses `{name}`, which shares a {type(part).__name__} with `{self._parts[id(part)]}`: "
+                    "on a machine a change of one would not be one of the other; make it within the function"
+                )
+            self._parts[id(part)] = name
+        self._constants.append(self._constant(name, value, user))
 
     def _constant(self, name: str, value: object, user: str) -> str:
         text = pprint.pformat(value, width=_WIDTH - len(name) - 3, sort_dicts=False, compact=True)
@@ -265,18 +332,52 @@ class _Writer:
             return self._space.get(node.id)
         if isinstance(node, ast.Attribute):
             return getattr(self._value_of(node.value), node.attr, None)
-        return None
+        # What is made of plain constants alone, without a call, may be made again.
+        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        plain = {name: self._space[name] for name in names if is_plain(self._space.get(name, _NOTHING))}
+        if len(plain) < len(names) or any(isinstance(one, _MAY_DO_MORE) for one in ast.walk(node)):
+            return None
+        try:
+            return eval(compile(ast.Expression(node), "<default>", "eval"), {"__builtins__": {}}, plain)
+        except Exception:
+            return None
 
 
-def is_plain(value: object) -> bool:
-    """Whether a value is a plain constant: what JSON can hold, and tuples."""
-    if type(value) is float:
-        return math.isfinite(value)
-    if type(value) in (list, tuple):
-        return all(map(is_plain, value))  # type: ignore[call-overload]
-    if type(value) is dict:
-        return all(type(key) in (str, int) and is_plain(inner) for key, inner in value.items())
-    return value is None or type(value) in (bool, int, str)
+def _changeable(value: object) -> Iterator[object]:
+    """The lists and dictionaries of a plain constant, itself and those within it."""
+    if isinstance(value, list | dict):
+        yield value
+    if isinstance(value, list | tuple | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _changeable(part)
+
+
+def _evaluated(source: str) -> Iterator[tuple[str, str | None]]:
+    """Text that is evaluated, by what evaluates it; None: it is made while the program runs."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
+            given = node.args[0] if node.args else None
+            is_text = isinstance(given, ast.Constant) and isinstance(given.value, str)
+            text = given.value if is_text else None  # type: ignore[union-attr]
+            yield f"`{node.func.id}`", text if text is not None and _can_be_parsed(text) else None
+        elif isinstance(node, ast.Subscript) and _is_globals(node.value):
+            name = node.slice
+            is_name = isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.isidentifier()
+            yield "`globals()`", name.value if is_name else None  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Attribute) and _is_globals(node.value):
+            yield "`globals()`", None
+
+
+def _is_globals(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "globals"
+
+
+def _can_be_parsed(text: str) -> bool:
+    try:
+        ast.parse(text.strip())
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _kind(value: object) -> str:

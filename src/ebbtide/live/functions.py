@@ -30,6 +30,7 @@ from ebbtide.jobs.resources import MachineRange
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.entry_point import IMPORTING, TRIAL
 from ebbtide.live.agent.folders import copy_code
+from ebbtide.live.function_import import check_as_imported
 from ebbtide.live.function_source import check_function, program_text
 from ebbtide.live.handle import Run
 from ebbtide.live.run import PROVIDERS, RunOptions, run
@@ -238,6 +239,7 @@ def _begin(
     if place is not None:
         entry_point, folder = place
         _check_guarded(function)
+        check_as_imported(function)
         work = work.model_copy(update={"entry_point": entry_point})
         return _started(work, policy, provider, options, folder)
     text = program_text(function, train)

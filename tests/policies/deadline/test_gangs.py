@@ -20,6 +20,7 @@ from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline.gangs import Gang, largest_within, note_refusal, refused_s, sizes_of
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
@@ -295,8 +296,10 @@ def test_a_spell_whose_beginning_nobody_saw_is_no_younger_once_a_machine_is_held
     ages_s = []
 
     class Noting(Deadline):
-        def _answer(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]) -> int:
-            answer = super()._answer(view, now, own, memory)
+        def _answer(
+            self, view: View, job: JobView, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]
+        ) -> int:
+            answer = super()._answer(view, job, now, own, memory)
             if now.held == SPOT and own["zone"] == 0:
                 ages_s.append(now.age_s)
             return answer

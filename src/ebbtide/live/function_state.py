@@ -1,0 +1,279 @@
+"""Definitions as they are now: source whose defaults and attributes have the values that they have now.
+
+A definition is evaluated once, where it stands: `def fit(n=N)` keeps the N of that moment, whatever N is later.
+What is set on a function or a class afterwards stands in no source. Run anew from its source, it would differ.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from ebbtide.errors import InputError
+
+# Gives the value that an expression of names and attributes has now, and None where it has none.
+ValueOf = Callable[[ast.expr], object]
+
+
+@dataclass
+class AsItIs:
+    """Collects what a source has to say otherwise.
+
+    Attributes:
+        source: The source of a function or a class, not indented.
+        value_of: Gives the value that a name has now.
+        is_stable: Whether all names of an expression still mean what they meant when it was evaluated.
+        edits: Places in the source, from byte to byte, each with the text that is to be there.
+        after: Lines to be run after it.
+    """
+
+    source: str
+    value_of: ValueOf
+    is_stable: Callable[[ast.expr], bool]
+    edits: list[tuple[int, int, str]] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The source as it is to be, with what is run after it."""
+        content = self.source.encode()
+        for first, end, text in sorted(self.edits, reverse=True):
+            content = content[:first] + text.encode() + content[end:]
+        return "\n".join([content.decode().strip("\n"), *self.after])
+
+    def add_function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType, name: str
+    ) -> None:
+        """The defaults of a function, those that were changed since among them, and what was set on it.
+
+        Raises:
+            InputError: What it has now cannot be written.
+        """
+        written, actual = _written_defaults(node), defaults_of(function)
+        if set(written) != set(actual):
+            changed = ", ".join(sorted(set(written) ^ set(actual)))
+            raise InputError(
+                f"the defaults of {name} ({changed}) were changed after its definition: define it again"
+            )
+        for parameter, expression in written.items():
+            self._value(expression, actual[parameter], f"the default of {parameter} of {name}")
+        for one in node.decorator_list:
+            if not self.is_stable(one):
+                raise InputError(
+                    f"a decorator of {name} uses a value that was set more than once, and may have been another "
+                    "then: write the value itself"
+                )
+        for attribute, value in vars(function).items():
+            if attribute == "__wrapped__":
+                continue
+            if is_plain(value):
+                self.after.append(f"{name}.{attribute} = {value!r}")
+            elif not node.decorator_list:
+                raise InputError(
+                    f"{name}.{attribute} was set to a {type(value).__name__}, which is not sent to machines"
+                )
+
+    def add_class(self, node: ast.ClassDef, found: type, module: str) -> None:
+        """The attributes of a class and the defaults of its methods, those that were set since among them.
+
+        Raises:
+            InputError: What it has now cannot be written.
+        """
+        written: set[str] = set()
+        for part in node.body:
+            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                written.add(part.name)
+                value = vars(found).get(part.name)
+                value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+                if not isinstance(value, FunctionType):
+                    continue
+                if value.__code__.co_qualname == f"{found.__qualname__}.{part.name}" or part.decorator_list:
+                    self._method(part, value, found)
+                else:
+                    raise InputError(
+                        f"{found.__name__}.{part.name} was set after its class was defined: define it there"
+                    )
+            for name, expression in _assigned(part):
+                written.add(name)
+                if expression is not None and name in vars(found):
+                    self._attribute(name, expression, vars(found)[name], found)
+        for name, value in vars(found).items():
+            if name in written or name.startswith("_"):
+                continue
+            if is_plain(value):
+                self.after.append(f"{found.__name__}.{name} = {value!r}")
+            elif isinstance(value, FunctionType) and value.__module__ == module:
+                raise InputError(f"{found.__name__}.{name} was set after its class was defined: define it there")
+
+    def _method(self, node: ast.FunctionDef | ast.AsyncFunctionDef, method: FunctionType, found: type) -> None:
+        if method.__code__.co_qualname != f"{found.__qualname__}.{node.name}":
+            return  # what a decorator made of it
+        written, actual = _written_defaults(node), defaults_of(method)
+        for parameter in written.keys() & actual.keys():
+            self._value(
+                written[parameter],
+                actual[parameter],
+                f"the default of {parameter} of {found.__name__}.{node.name}",
+            )
+
+    def _attribute(self, name: str, expression: ast.expr, value: object, found: type) -> None:
+        literal = _literal(expression)
+        if literal is _NONE_SUCH:
+            if is_plain(value):
+                self._value(expression, value, f"{found.__name__}.{name}")
+            elif not self.is_stable(expression):
+                raise InputError(f"{found.__name__}.{name} {_MADE_OF_OTHERS}")
+        elif is_plain(value) and not _same(literal, value):
+            # A dataclass has the default of the definition all the same.
+            self.after.append(f"{found.__name__}.{name} = {value!r}")
+
+    def _value(self, expression: ast.expr, value: object, what: str) -> None:
+        """Make an expression have a value."""
+        literal = _literal(expression)
+        now = self.value_of(expression) if literal is _NONE_SUCH else literal
+        # What a name means has to be that very list, for whoever changes it.
+        must_be_it = _is_name(expression) and isinstance(value, list | dict)
+        is_same = now is value or (not must_be_it and is_plain(value) and _same(now, value))
+        is_same = is_same or (literal is not _NONE_SUCH and _same(literal, value))
+        # None is also what a name without a known value gives.
+        if is_same and (value is not None or literal is None):
+            return
+        if is_plain(value):
+            self.edits.append((*self._place(expression), repr(value)))
+        elif literal is not _NONE_SUCH or _is_name(expression):
+            raise InputError(f"{what} is a {type(value).__name__} that is not sent to machines: make it within it")
+        elif not self.is_stable(expression):
+            raise InputError(f"{what} {_MADE_OF_OTHERS}")
+
+    def _place(self, node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        starts = [0]
+        for line in self.source.encode().splitlines(keepends=True):
+            starts.append(starts[-1] + len(line))
+        return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+
+
+_MADE_OF_OTHERS = (
+    "was made at its definition, from a value that was set more than once and may have been another then: write "
+    "the value itself, or make it within it"
+)
+
+
+def is_plain(value: object, within: tuple[int, ...] = ()) -> bool:
+    """Whether a value is a plain constant: what JSON can hold, and tuples.
+
+    Args:
+        value: Any value.
+        within: Ids of what it is a part of; what is a part of itself is not plain.
+    """
+    if type(value) is float:
+        return math.isfinite(value)
+    if type(value) in (list, tuple, dict):
+        if id(value) in within:
+            return False
+        parts: Any = value
+        if isinstance(value, dict):
+            if not all(type(key) in (str, int) for key in value):
+                return False
+            parts = value.values()
+        return all(is_plain(part, (*within, id(value))) for part in parts)
+    return value is None or type(value) in (bool, int, str)
+
+
+def defaults_of(function: FunctionType) -> dict[str, object]:
+    """The defaults that a function has now, by parameter."""
+    code, given = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    return {**dict(zip(names[len(names) - len(given) :], given, strict=True)), **(function.__kwdefaults__ or {})}
+
+
+def differs_from_source(node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType) -> str:
+    """A parameter whose default is not the literal that its source has; empty: there is none."""
+    written, actual = _written_defaults(node), defaults_of(function)
+    for name in sorted(written.keys() | actual.keys()):
+        if name not in written or name not in actual:
+            return name
+        literal = _literal(written[name])
+        if literal is not _NONE_SUCH and not _same(literal, actual[name]):
+            return name
+    return ""
+
+
+def literals_of(tree: ast.Module) -> dict[str, object]:
+    """The literals that names have at the top of a module, of those that are assigned once there."""
+    found: dict[str, list[object]] = {}
+    for part in tree.body:
+        for name, expression in _assigned(part):
+            found.setdefault(name, []).append(_NONE_SUCH if expression is None else _literal(expression))
+    return {name: values[0] for name, values in found.items() if len(values) == 1 and values[0] is not _NONE_SUCH}
+
+
+def bindings_of(tree: ast.Module) -> Iterator[str]:
+    """Names that a module's top binds, or functions bind by `global`: each as often as it is bound."""
+    declared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    own: list[ast.AST] = list(tree.body)
+    while own:
+        node = own.pop()
+        inner = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        if isinstance(node, ast.For | ast.While | ast.AsyncFor):
+            # What a loop binds may be bound again.
+            yield from (
+                one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            )
+        if inner:
+            stored = (
+                one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            )
+            yield from (one.id for one in stored if one.id in declared)
+        else:
+            own += ast.iter_child_nodes(node)
+
+
+_NONE_SUCH = object()
+
+
+def _literal(expression: ast.expr) -> object:
+    try:
+        return ast.literal_eval(expression)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return _NONE_SUCH
+
+
+def _same(one: object, other: object) -> bool:
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def _is_name(expression: ast.expr) -> bool:
+    return isinstance(expression, ast.Name) or (
+        isinstance(expression, ast.Attribute) and _is_name(expression.value)
+    )
+
+
+def _written_defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, ast.expr]:
+    args = node.args
+    positional, given = [*args.posonlyargs, *args.args], args.defaults
+    found = {one.arg: value for one, value in zip(positional[len(positional) - len(given) :], given, strict=True)}
+    named = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    return found | {one.arg: value for one, value in named if value is not None}
+
+
+def _assigned(part: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    """Names that a statement assigns, each with its expression; None: a part of one, or none."""
+    if isinstance(part, ast.Assign):
+        for target in part.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, part.value
+            else:
+                yield from ((one.id, None) for one in ast.walk(target) if isinstance(one, ast.Name))
+    elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+        yield part.target.id, part.value
+    elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
+        yield part.target.id, None
