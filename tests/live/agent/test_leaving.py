@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -98,7 +97,7 @@ def test_the_program_is_told_once(
     leaving = Leaving(process.pid, tmp_path / "checkpoints", said.append)
     assert not leaving.is_running()
     leaving.begin()
-    eventually(lambda: not leaving.go_on(time.monotonic()) and process.poll() is not None)
+    eventually(lambda: not leaving.go_on() and process.poll() is not None)
     assert (tmp_path / "saved").exists()
     assert (tmp_path / "told").read_text() == "told\n"
     assert not (tmp_path / "worker told").exists()

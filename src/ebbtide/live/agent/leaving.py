@@ -61,15 +61,13 @@ class Leaving:
         """Whether a process of the program runs, its first one aside; false if it was not asked to end."""
         return bool(self._asked) and any(each.pid != self._pid for each in self._members(process_table()))
 
-    def go_on(self, now_s: float) -> bool:
+    def go_on(self) -> bool:
         """Ask those processes that nobody passed the signal on to.
-
-        Args:
-            now_s: The present time in monotonic seconds.
 
         Returns:
             Whether any process of the program still runs.
         """
+        now_s = time.monotonic()
         table = process_table()
         members = self._members(table)
         alive = {each.pid for each in members}

@@ -244,7 +244,7 @@ class Mirror:
                     break
             self._runtime.sleep(_AGAIN_S)
         self._leaving.begin()
-        while not self._closed.is_set() and self._leaving.go_on(self._runtime.monotonic_s()):
+        while not self._closed.is_set() and self._leaving.go_on():
             self._runtime.sleep(_LOOK_S)
 
 
