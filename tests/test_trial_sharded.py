@@ -80,7 +80,7 @@ def test_divided_training_resumes_as_if_nothing_had_been(tmp_path: Path) -> None
 def test_shards_that_lack_their_list_are_no_checkpoint(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     trained(kept, 2, leaves_after=3)
-    for path in newest(kept).rglob("metadata"):
+    for path in newest(kept).rglob(".metadata"):
         path.unlink()
     with pytest.raises(AssertionError, match="it ended before it said"):
         trained(kept, 2)

@@ -34,8 +34,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from ebbtide.trial_torch import RandomStates, TorchState
 
 _SHARDS = "shards"
-# As `torch.distributed.checkpoint` names it, and as it is kept: files whose names begin with a dot are hidden.
-_METADATA, _KEPT_METADATA = ".metadata", "metadata"
+# The list of all shards, as `torch.distributed.checkpoint` names it.
+_METADATA = ".metadata"
 _OPTIONS = StateDictOptions(full_state_dict=False, cpu_offload=True)
 
 
@@ -79,10 +79,7 @@ class ShardedState(TorchState):
             "epoch_randoms": self._epoch_randoms.encode(),
         }
         torch.save(content, folder / "state.pt")
-        shards = folder / _SHARDS
-        save(self._sharded(), storage_writer=FileSystemWriter(shards, thread_count=1))
-        if (shards / _METADATA).exists():
-            (shards / _METADATA).rename(shards / _KEPT_METADATA)
+        save(self._sharded(), storage_writer=FileSystemWriter(folder / _SHARDS, thread_count=1))
 
     def restore(self, folder: Path) -> None:
         """Read what this process needs from the shards of all, and `state.pt`; only plain values are unpickled.
@@ -100,15 +97,14 @@ class ShardedState(TorchState):
         # The processes of one machine have a folder each; those of other machines are beside these.
         above = folder.parent if folder.name.startswith("process-") else folder
         found = sorted([*above.glob(f"{_SHARDS}/*"), *above.glob(f"process-*/{_SHARDS}/*")])
-        if not any(file.name == _KEPT_METADATA for file in found):
+        if not any(file.name == _METADATA for file in found):
             raise ValueError(
                 f"{above}: the checkpoint lacks the list of its shards, which the first process writes"
             )
         state = self._sharded()
         with tempfile.TemporaryDirectory() as together:
             for file in found:
-                name = _METADATA if file.name == _KEPT_METADATA else file.name
-                (Path(together) / name).symlink_to(file.resolve())
+                (Path(together) / file.name).symlink_to(file.resolve())
             load(state, storage_reader=FileSystemReader(together))
         set_model_state_dict(self._model, state["model"], options=_OPTIONS)
         for name, optimizer in self._optimizers.items():

@@ -20,6 +20,8 @@ from ebbtide.live.buckets import S3Store
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 GIB = 1 << 30
 ROUNDS = 2
 
@@ -77,7 +79,7 @@ def told(what: str, ours: float, bare: float) -> None:
 
 
 def test_saving_to_a_folder(checkpoint: Path, tmp_path: Path) -> None:
-    writer = CheckpointStore(FolderStore(tmp_path / "objects"), "t").begin_writing("bench")
+    store = CheckpointStore(FolderStore(tmp_path / "objects"), "t")
 
     def copied(turn: int, name: str, *, synced: bool) -> None:
         # As with checkpoints, the old one goes when the new one is there.
@@ -91,7 +93,8 @@ def test_saving_to_a_folder(checkpoint: Path, tmp_path: Path) -> None:
                 old.unlink()
 
     ours, synced, left = in_turn(
-        lambda turn: writer.save(checkpoint, turn, keep=1),
+        # A new writer knows of nothing that is stored already.
+        lambda turn: store.begin_writing("bench").save(checkpoint, turn, keep=1),
         lambda turn: copied(turn, "synced", synced=True),
         lambda turn: copied(turn, "cached", synced=False),
     )
@@ -101,10 +104,70 @@ def test_saving_to_a_folder(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_saving_to_s3(checkpoint: Path, s3: S3Store) -> None:
-    writer = CheckpointStore(s3, "t").begin_writing("bench")
+    store = CheckpointStore(s3, "t")
     client = s3._client
     ours, bare = in_turn(
-        lambda turn: writer.save(checkpoint, turn, keep=1),
+        lambda turn: store.begin_writing("bench").save(checkpoint, turn, keep=1),
         lambda _: client.upload_file(str(checkpoint / "model.pt"), "bench", "bare"),
     )
     told("S3 (moto), beside upload_file", ours, bare)
+
+
+class Counted(FolderStore):
+    """Storage that counts what is uploaded."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.uploaded_bytes = 0
+
+    def put_file(self, key: str, path: Path) -> None:
+        self.uploaded_bytes += path.stat().st_size
+        super().put_file(key, path)
+
+
+@pytest.mark.parametrize(("files", "size_bytes"), [(1, GIB), (100, GIB // 100), (5_000, 1_000)])
+def test_saving_many_files_and_again_with_one_changed(tmp_path: Path, files: int, size_bytes: int) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for number in range(files):
+        (folder / f"{number:05d}").write_bytes(os.urandom(size_bytes))
+    objects = Counted(tmp_path / "objects")
+    writer = CheckpointStore(objects, "t").begin_writing("bench")
+    rows = []
+    for what in ("first", "unchanged", "one file changed"):
+        if what == "one file changed":
+            (folder / "00000").write_bytes(os.urandom(size_bytes))
+        os.sync()
+        objects.uploaded_bytes, began = 0, time.perf_counter()
+        writer.save(folder, len(rows))
+        rows.append((what, time.perf_counter() - began, objects.uploaded_bytes))
+    began = time.perf_counter()
+    subprocess.run(["cp", "-a", str(folder), str(tmp_path / "copy")], check=True)
+    subprocess.run(["sync", "-f", str(tmp_path / "copy")], check=True)
+    bare_s = time.perf_counter() - began
+    for what, taken_s, uploaded in rows:
+        print(
+            f"\n{files:,} files, {what}: {taken_s:.2f} s, {uploaded / 1e6:,.1f} MB uploaded; cp and sync {bare_s:.2f} s"
+        )
+
+
+def test_a_third_checkpoint_of_five_gigabytes(tmp_path: Path) -> None:
+    """As `save_total_limit: 3` leaves them: at each save one is new, and the oldest has gone."""
+    folder, size_bytes = tmp_path / "here", 5 * 10**9
+    objects = Counted(tmp_path / "objects")
+    writer = CheckpointStore(objects, "t").begin_writing("bench")
+    for number in range(1, 5):
+        new = folder / f"checkpoint-{number}"
+        new.mkdir(parents=True)
+        subprocess.run(
+            ["head", "-c", str(size_bytes), "/dev/urandom"], stdout=(new / "model").open("wb"), check=True
+        )
+        shutil.rmtree(folder / f"checkpoint-{number - 3}", ignore_errors=True)
+        os.sync()
+        objects.uploaded_bytes, began = 0, time.perf_counter()
+        writer.save(folder, number, keep=1)
+        held = sum(path.stat().st_size for path in folder.rglob("model")) / 1e9
+        print(
+            f"\n{held:.0f} GB in the folder: {time.perf_counter() - began:.1f} s, "
+            f"{objects.uploaded_bytes / 1e9:.1f} GB uploaded"
+        )
