@@ -83,7 +83,8 @@ def _paid_usd(view: View, lease: LeaseView) -> float:
     else:
         # From before its start, whose time is not exact as a difference, and that of its first round.
         prices = PriceSeries(*view.past_prices(lease.market, view.now_s - lease.started_s + _BEFORE_S))
-    ends_s = view.now_s if math.isnan(lease.ended_s) else lease.ended_s
+    # A cloud's clock may be a moment ahead.
+    ends_s = max(view.now_s, lease.started_s) if math.isnan(lease.ended_s) else lease.ended_s
     ending = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
     return rule.bill(prices, lease.started_s, ends_s, ending).usd
 
