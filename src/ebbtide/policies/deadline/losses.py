@@ -26,6 +26,9 @@ from ebbtide.policies.deadline.gangs import coming_leases, gangs_of
 # What may be lost besides a share of the cost on demand: so many on-demand starts, and a charge period.
 _STARTS = 2.0
 
+# Prices are looked up from so long before a machine's start, seconds: longer than any auction's round.
+_BEFORE_S = 600.0
+
 
 def least_charged_s(view: View, market: Market) -> float:
     """The least time for which a machine of a market is charged, seconds."""
@@ -78,9 +81,10 @@ def _paid_usd(view: View, lease: LeaseView) -> float:
         listed_usd = view.on_demand_price(lease.market) or math.nan
         prices = PriceSeries(np.array([lease.started_s]), np.array([listed_usd]))
     else:
-        # Rounds are charged from their start.
-        prices = PriceSeries(*view.past_prices(lease.market, view.now_s - lease.started_s + rule.round_s))
-    ends_s = view.now_s if math.isnan(lease.ended_s) else lease.ended_s
+        # From before its start, whose time is not exact as a difference, and that of its first round.
+        prices = PriceSeries(*view.past_prices(lease.market, view.now_s - lease.started_s + _BEFORE_S))
+    # A cloud's clock may be a moment ahead.
+    ends_s = max(view.now_s, lease.started_s) if math.isnan(lease.ended_s) else lease.ended_s
     ending = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
     return rule.bill(prices, lease.started_s, ends_s, ending).usd
 
