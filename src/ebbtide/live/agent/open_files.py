@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from ebbtide.live.checkpoints.tree import Entry, Tree
+
+try:
+    import sqlite3
+except ImportError:  # some machines have a Python without it
+    _sqlite: Any = None
+else:
+    _sqlite = sqlite3
 
 _PROC = Path("/proc")
 # Device and number of an inode.
@@ -115,7 +122,7 @@ def copy_databases(tree: Tree, folder: Path, copy: Path) -> None:
         copy: The folder's copy.
     """
     names = {entry.path for entry in tree.of("file")}
-    for entry in tree.of("file"):
+    for entry in tree.of("file") if _sqlite is not None else ():
         source, target = folder / entry.path, copy / entry.path
         if not is_log(entry.path) or not _is_database(source):
             continue
@@ -123,11 +130,11 @@ def copy_databases(tree: Tree, folder: Path, copy: Path) -> None:
         try:
             address = f"file:{quote(os.fsencode(source))}?mode=ro"
             with (
-                contextlib.closing(sqlite3.connect(address, uri=True, timeout=_SQLITE_WAIT_S)) as read,
-                contextlib.closing(sqlite3.connect(new)) as written,
+                contextlib.closing(_sqlite.connect(address, uri=True, timeout=_SQLITE_WAIT_S)) as read,
+                contextlib.closing(_sqlite.connect(new)) as written,
             ):
                 read.backup(written)
-        except sqlite3.Error:
+        except _sqlite.Error:
             new.unlink(missing_ok=True)  # the plain copy has to do
             continue
         os.utime(new, ns=(entry.mtime_ns, entry.mtime_ns))

@@ -24,6 +24,7 @@ from ebbtide.live.agent.protocol import Ended, Ending, Log, Named, Report, Resto
 from ebbtide.live.agent.restoring import Restoration, restored
 from ebbtide.live.agent.starting import start_program
 from ebbtide.live.agent.uploads import Uploaded, Uploads
+from ebbtide.live.agent.watching import changed_s
 from ebbtide.live.agent.work import SavingTimes, Work
 from ebbtide.live.checkpoints.store import is_better
 
@@ -252,9 +253,7 @@ class Training:
         """A program that does not use `ebbtide.trial` has written a checkpoint."""
         work = self._work
         if work.uploads is not None and work.mirror is not None and not work.over:
-            self._note_written(work.step, math.nan)
-            self._upload("", work.step, copy)
-            work.written = work.step
+            self._store_copy(work.step_at(changed_s(copy)), copy)
 
     def _read_output(self, line: Mapping[str, Any] | str | None) -> None:
         work = self._work
@@ -310,6 +309,7 @@ class Training:
         step = step_of(line.get("step", line.get("started")))
         if step is not None:
             work.step = max(work.step, step)
+            work.steps_told.append((self._runtime.epoch_s(), work.step))
             if step > work.began:
                 work.prove()
             metric, told_s = number_of(line.get(self.assignment.metric)), self._runtime.epoch_s()
@@ -356,9 +356,14 @@ class Training:
         if work.mirror is not None:
             work.mirror.close()
         if work.ending() is not Ending.FAILED and (work.mirror is None or work.mirror.has_new(code or 0)):
-            self._note_written(work.step, math.nan)
-            self._upload("", work.step)
-            work.written = work.step
+            is_done = work.ending() is Ending.FINISHED
+            self._store_copy(work.step if is_done else work.step_at(changed_s(work.folder)), None)
+
+    def _store_copy(self, step: int, copy: Path | None) -> None:
+        """Store the folder of a program that does not say what it has saved."""
+        self._note_written(step, math.nan)
+        self._upload("", step, copy)
+        self._work.written = step
 
     def _upload(self, only: str, step: int, copy: Path | None = None) -> None:
         """Store a checkpoint, as `Uploads.add` takes it, with the metric that it was saved with."""

@@ -287,6 +287,12 @@ def _changed(tree: Tree, before: Tree, kept_open: Collection[str] = ()) -> list[
     return sorted(entry.path for entry in new if entry.kind != "folder")
 
 
+def changed_s(folder: Path) -> float:
+    """When the newest file of a checkpoint folder was written, seconds since 1970; logs do not count."""
+    tree = tree_of(folder) or Tree()
+    return max((entry.mtime_ns / 1e9 for entry in tree.of("file") if not is_log(entry.path)), default=0.0)
+
+
 def _paths(tree: Tree) -> list[str]:
     return [entry.path for entry in tree.entries]
 

@@ -21,6 +21,7 @@ _REMEMBERED = 3
 _STEPS_REMEMBERED = 300
 # Saves of the best take at most one part in so many of the time, and are so many seconds apart.
 _BEST_TIMES, _BEST_S = 10.0, 0.5
+_STEPS_TOLD, _TOLD_LATER = 1_000, 0.5
 
 
 @dataclass
@@ -137,6 +138,7 @@ class Work:
         best: Number of the stored checkpoint with the best metric, and that value; None: there is none.
         seen: Best value of the metric that was reported or stored; None: there is none.
         measured: Step and value of the metric as it was last reported; None: it was not.
+        steps_told: Times at which the last steps were told, seconds since 1970, and those steps.
         is_best_unsaved: Whether that is the best so far, and the program was not asked to save since.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
@@ -173,6 +175,7 @@ class Work:
     seen: float | None = None
     measured: tuple[int, float] | None = None
     is_best_unsaved: bool = False
+    steps_told: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_STEPS_TOLD))
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
 
@@ -243,6 +246,20 @@ class Work:
         if self.is_best_unsaved and is_due and self.asked_to_leave_s is None:
             self.is_best_unsaved = False
             self.ask_to_save(now_s)
+
+    def step_at(self, time_s: float) -> int:
+        """The step that was done when a program wrote its files.
+
+        Some programs tell a step before they save it, and some after: what is told within half a step was done.
+
+        Args:
+            time_s: When the last of the files was written, seconds since 1970.
+        """
+        told = list(self.steps_told)
+        steps = told[-1][1] - told[0][1] if told else 0
+        step_s = (told[-1][0] - told[0][0]) / steps if steps > 0 else 0.0
+        done = [step for told_s, step in told if told_s <= time_s + _TOLD_LATER * step_s]
+        return max([self.began, *done])
 
     def metric_of(self, step: int) -> float | None:
         """Value of the metric that a checkpoint of a step is saved with; None: not known."""
