@@ -31,6 +31,7 @@ from ebbtide.live.journal import Journal
 from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
 from ebbtide.live.money import money_of
 from ebbtide.live.phase import LOCK, StopRequest, controller_pid, controlling, request_stop
+from ebbtide.live.progress_news import ProgressNews
 from ebbtide.live.settings import NewRun, RunFolder, find_run
 from ebbtide.live.storage import object_store
 from ebbtide.market.catalogue import default_catalogue
@@ -267,7 +268,7 @@ def test_a_cloud_that_a_killed_controller_had_begun_to_start_is_the_only_one(tmp
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.log_of("run-000").mkdir(parents=True)
-    controller: Any = SimpleNamespace(_folder=folder)
+    controller: Any = SimpleNamespace(_folder=folder, _progress_news=ProgressNews())
     Controller._log(controller, "run-000", "a line")
     assert "what trial run-000 prints cannot be kept" in caplog.text
 
