@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -266,3 +268,59 @@ def test_the_program_s_own_folder_is_the_one_that_is_stored(tmp_path: Path, chec
     # What the user has there stays as it is, and is not seen.
     assert sorted(path.name for path in (source / "out").rglob("*")) == ["ckpt", "data", "old"]
     assert [path.name for path in (runs_in / checkpoints).iterdir()] == ["model"]
+
+
+# The first save has files that no later one has, and saves come faster than these are waited for.
+FIRST_HAS_MORE = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "best").write_text("0"); (folder / "config").write_text("0")
+for number in range(1000):
+    (folder / "last").write_text(str(number))
+    time.sleep(1.0)
+"""
+
+
+def test_what_the_first_save_alone_had_holds_up_later_ones_for_a_while_only(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.agent.saves._LEAST_PATIENCE_S", 2.0)
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, started(FIRST_HAS_MORE), copies, quiet_s=0.3)
+    eventually(lambda: len(copies) >= 4)
+    watching.close()
+    assert {name for copy in copies for name in copy} == {"best", "config", "last"}
+
+
+# A log and a database that stay open, and a file that a killed save left under a temporary name.
+WITH_LOGS = """
+import pathlib, sqlite3, sys, time
+folder = pathlib.Path(sys.argv[1])
+log = (folder / "events.out.tfevents.1").open("ab", buffering=0)
+study = sqlite3.connect(folder / "study.db"); study.execute("CREATE TABLE t (x)")
+(folder / "model.pt.tmp").write_text("left")
+for number in range(1000):
+    log.write(b"x"); study.execute("INSERT INTO t VALUES (1)"); study.commit()
+    if number % 20 == 0:
+        part = folder / "model.pt.part"
+        part.write_text(str(number)); part.rename(folder / "model.pt")
+    time.sleep(0.05)
+"""
+
+
+def test_logs_that_stay_open_and_what_a_killed_save_left_hold_up_nothing(started: Started, tmp_path: Path) -> None:
+    copies: list[set[str]] = []
+
+    def found(copy: Path) -> None:
+        with contextlib.closing(sqlite3.connect(copy / "study.db")) as study:
+            assert study.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        copies.append({path.name for path in copy.iterdir()})
+
+    process = started(WITH_LOGS)
+    watching = Mirror(
+        tmp_path / "checkpoints", tmp_path / "copies", process.pid, found, lambda: False, quiet_s=0.2
+    )
+    eventually(lambda: len(copies) >= 2)
+    watching.close()
+    assert {"events.out.tfevents.1", "study.db", "model.pt"} <= copies[-1]
+    assert "model.pt.part" not in copies[-1]

@@ -113,3 +113,12 @@ def test_names_that_will_change_are_known(path: str) -> None:
 )
 def test_names_that_stay_are_no_temporary_ones(path: str) -> None:
     assert not is_temporary(path)
+
+
+def test_a_known_set_needs_no_pause() -> None:
+    saves = FormerSaves(Tree())
+    saves.learn(["checkpoint-4/model"], 0.0, 0.0)
+    saves.learn(["checkpoint-4/optimizer"], 4.0, 4.0)
+    assert saves.pause_s == 6.0
+    assert saves.knows(["checkpoint-8/optimizer", "checkpoint-8/model"])
+    assert not saves.knows(["checkpoint-8/optimizer", "checkpoint-8/model", "README"])

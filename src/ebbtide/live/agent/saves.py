@@ -90,7 +90,7 @@ class FormerSaves:
 
     @property
     def patience_s(self) -> float:
-        """Seconds after the last change for which a save that lacks files is waited for."""
+        """Seconds for which the rest of a save that lacks files is waited for."""
         return min(max(_LEAST_PATIENCE_S, _PATIENCE * self._longest_s), _MOST_PATIENCE_S)
 
     @property
@@ -122,6 +122,11 @@ class FormerSaves:
         if names in self._bad and not any(save.names == names for save in self._saves):
             lacking.append("more files than those that training has failed from")
         return sorted(lacking) + _missing_shards(new.paths, set(present))
+
+    def knows(self, changed: Iterable[str]) -> bool:
+        """Whether a former save consisted of just these files, their numbers aside."""
+        names = _save(changed, 0.0, 0.0).names
+        return any(save.names == names for save in self._saves)
 
     def learn(self, changed: Iterable[str], began_s: float, ended_s: float) -> bool:
         """Remember which files have changed together.

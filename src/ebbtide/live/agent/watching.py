@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 
 # A folder without a change for so long is at rest: between the files of one checkpoint programs pause less.
 QUIET_S = 1.0
-_LOOK_S = 0.2
+_LOOK_S, _LOOK_SHARE = 0.2, 10.0
 # A folder that is never at rest is copied between two looks after this time, or nothing of it would be stored.
 _RESTLESS_S = 6.0
 # Logs alone are stored no more often than this.
@@ -86,6 +86,8 @@ class Mirror:
         self._saves = FormerSaves(self._stored, bad)
         self._kept_open = KeptOpen()
         self._since_s = self._began_s = self._stored_s = runtime.monotonic_s()
+        # Since when a save lacks files that former ones had; None: none does.
+        self._lacks_since_s: float | None = None
         self._at_rest: frozenset[Entry] | None = None
         self._copied: Path | None = None
         self._number = 0
@@ -132,11 +134,15 @@ class Mirror:
             return not any(map(is_temporary, changed)) and not self._saves.missing(changed, _paths(tree))
 
     def _watch(self) -> None:
-        while not self._closed.wait(_LOOK_S):
+        took_s = 0.0
+        # Of the time a look at many files takes, a small part of the processor's is used.
+        while not self._closed.wait(max(_LOOK_S, _LOOK_SHARE * took_s)):
+            began_s = self._runtime.monotonic_s()
             try:
-                self._look(self._runtime.monotonic_s())
+                self._look(began_s)
             except OSError as error:
-                _LOGGER.warning("checkpoints in %s are not copied yet: %s", self._folder, error)
+                self._tell(f"checkpoints are not stored: {error}")
+            took_s = self._runtime.monotonic_s() - began_s
 
     def _look(self, now_s: float) -> None:
         tree = tree_of(self._folder)
@@ -144,6 +150,8 @@ class Mirror:
             self._since_s = now_s
             return
         logs = self._kept_open.paths
+        if tree == self._last and tree == self._stored:
+            return
         now, before, stored = (_state(each, logs, of_logs=False) for each in (tree, self._last, self._stored))
         if now != before:
             if before == stored:
@@ -176,13 +184,19 @@ class Mirror:
             return f"{saving[0]} is open for writing in process {opened[inode]}"
         rest_s = now_s - self._since_s
         changed = _changed(tree, self._complete, self._kept_open.paths)
-        temporary = [path for path in changed if is_temporary(path)]
-        if temporary and rest_s < _TEMPORARY_S:
+        young = _written_since(tree, self._runtime.epoch_s() - _TEMPORARY_S)
+        temporary = [path for path in changed if path in young and is_temporary(path)]
+        if temporary:
             return f"{temporary[0]} has a temporary name"
-        if changed and rest_s < self._saves.pause_s:
-            return f"former saves paused for {self._saves.pause_s:.1f} s"
         missing = self._saves.missing(changed, _paths(tree))
-        if missing and rest_s < self._saves.patience_s:
+        if not missing:
+            self._lacks_since_s = None
+            if rest_s < self._saves.pause_s and not self._saves.knows(changed):
+                return f"the files of former saves came up to {self._saves.pause_s:.1f} s apart"
+            return ""
+        if self._lacks_since_s is None:
+            self._lacks_since_s = now_s
+        if now_s - self._lacks_since_s < self._saves.patience_s:
             return f"former saves had {missing[0]}, too"
         return ""
 
@@ -214,11 +228,15 @@ class Mirror:
             )
         except FileNotFoundError:
             is_whole = False
+        except OSError:
+            remove_tree(copy)
+            raise
         if not is_whole:
             remove_tree(copy)
             return
         if self._copied is not None:
             remove_tree(self._copied)
+        self._lacks_since_s = None
         if self._saves.learn(_changed(tree, self._complete, logs), self._began_s, self._since_s):
             self._complete = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy
@@ -279,6 +297,11 @@ def _state(tree: Tree, kept_open: Collection[str] = (), *, of_logs: bool = True)
         for entry in tree.entries
         if entry.kind != "file" or (entry.path not in kept_open and (of_logs or not is_log(entry.path)))
     )
+
+
+def _written_since(tree: Tree, time_s: float) -> set[str]:
+    """Paths of entries that have changed since a time, seconds since 1970."""
+    return {entry.path for entry in tree.entries if entry.mtime_ns / 1e9 >= time_s}
 
 
 def _changed(tree: Tree, before: Tree, kept_open: Collection[str] = ()) -> list[str]:
