@@ -41,13 +41,25 @@ def test_of_a_copy_what_is_new_or_changed_is_left(code: Path, tmp_path: Path) ->
     assert (code / "train.py").read_text() == "print(1)\n"
 
 
+def test_links_to_what_is_left_stay_links(code: Path, tmp_path: Path) -> None:
+    private = PrivateFolder(tmp_path / "private", linked=code)
+    (private.path / "epoch-3.pt").write_text("weights")
+    (private.path / "best.pt").symlink_to("epoch-3.pt")
+    (private.path / "absolute.pt").symlink_to(private.path / "epoch-3.pt")
+    (private.path / "program").symlink_to("train.py")
+    (private.path / "elsewhere").symlink_to(tmp_path)
+    assert left(private) == ["absolute.pt", "best.pt", "epoch-3.pt"]
+    assert (private.path / "best.pt").is_symlink()
+    assert (code / "train.py").exists()
+
+
 def test_links_are_read_through_and_what_is_written_beside_them_is_private(code: Path, tmp_path: Path) -> None:
     private = PrivateFolder(tmp_path / "private", linked=code)
     assert (private.path / "data" / "big.bin").stat().st_size == 1000
     assert not (private.path / ".ebbtide").exists()
     (private.path / "model.pt").write_text("weights")
     os.symlink("model.pt", private.path / "latest.pt")
-    assert left(private) == ["model.pt"]
+    assert left(private) == ["latest.pt", "model.pt"]
     assert (code / "data" / "big.bin").exists()
     assert not (code / "model.pt").exists()
 

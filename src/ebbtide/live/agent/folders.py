@@ -176,12 +176,17 @@ class PrivateFolder:
         else:
             path.mkdir(parents=True)
         self._before = {file: _stamp(file) for file in _files(path)}
+        self._links = {link for link in path.rglob("*") if link.is_symlink()}
 
     def leave_outputs(self) -> int:
-        """Remove everything except files written since the folder was made; returns their size in bytes."""
+        """Remove everything except files written since the folder was made, and links to these; returns their size
+        in bytes."""
         size = 0
-        for file in [path for path in self.path.rglob("*") if path.is_symlink()]:
-            file.unlink()
+        root = self.path.resolve()
+        for link in [path for path in self.path.rglob("*") if path.is_symlink()]:
+            # Those that lead elsewhere are to the user's folder, or to the checkpoints.
+            if link in self._links or not link.resolve().is_relative_to(root):
+                link.unlink()
         for cache in list(self.path.rglob("__pycache__")):
             shutil.rmtree(cache, ignore_errors=True)
         for file in _files(self.path):
@@ -190,6 +195,8 @@ class PrivateFolder:
                 file.unlink()
             else:
                 size += stamp[0]
+        for link in [path for path in self.path.rglob("*") if path.is_symlink() and not path.exists()]:
+            link.unlink()
         return size
 
 
