@@ -54,6 +54,7 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch, answer: bool | None) -> None:
 def test_a_user_at_a_terminal_sees_prices_cost_and_budget_and_may_refuse(
     asked: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     at_terminal(monkeypatch, answer=False)
     code, out, errors = command(capsys, *asked)
     assert (code, errors) == (130, "interrupted\n")

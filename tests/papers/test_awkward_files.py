@@ -68,7 +68,6 @@ FILES: dict[str, Callable[[], eb.PriceHistory]] = {
     "no list price": _elsewhere,
     "flat": lambda: hourly(HERE, lambda _hour, place: 0.3 * _list_usd(place)),
     "always above on demand": lambda: hourly(HERE, lambda hour, place: (2.0 + hour % 5) * _list_usd(place)),
-    "free": lambda: hourly(HERE, lambda _hour, _place: 0.0),
     "above on demand later": lambda: hourly(
         HERE, lambda hour, place: (0.3 if hour < 160 else 3) * _list_usd(place)
     ),
@@ -76,7 +75,7 @@ FILES: dict[str, Callable[[], eb.PriceHistory]] = {
 
 
 # Files whose prices Dynamic Pricing's study can follow.
-_PRICED = ("one moment", "flat", "always above on demand", "free", "above on demand later")
+_PRICED = ("one moment", "flat", "always above on demand", "above on demand later")
 
 
 @pytest.fixture(scope="module")
