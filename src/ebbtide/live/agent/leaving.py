@@ -23,7 +23,11 @@ _PROC = Path("/proc")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"})
 _SHELL_S, _WRAPPER_S = 0.5, 5.0
 # Launchers that pass signals on to all that they started.
-_FORWARDERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun")
+_FORWARDERS = (
+    *("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun"),
+    *("docker", "podman", "nerdctl", "singularity", "apptainer", "tini", "dumb-init"),
+    *("uv run", "uvx", "pixi run", "hatch run", "honcho", "supervisord"),
+)
 # What a program starts for itself.
 _HELPERS = ("multiprocessing", "compile_worker", "wandb", "loky", "joblib", "resource_tracker")
 # A wrapper does nothing itself: its share of the time of a process that it started is at most this.
