@@ -104,8 +104,12 @@ def test_the_best_is_by_the_best_value_and_not_by_the_last() -> None:
     assert lines[0] == "best: trial 1 (lr=0.1), loss 0.2 at step 10 (last 0.9)"
     assert "/store/trials/run-001" in lines[1]
     assert "ebbtide fetch run" in lines[1]
-    # What is kept is the newest, which is not the best.
+    # The newest alone is kept, which is not the best.
     assert lines[1].startswith("its newest checkpoint (step 100; that of step 10 is not kept): ")
+    kept = trial(metrics[1]) | {"best_stored": 0.25, "best_stored_step": 12}
+    (_, line, *_) = answer_lines(stands([job(), job()], [trial(metrics[0]), kept]))
+    assert line.startswith("its best checkpoint (step 12, loss 0.25): ")
+    assert line.endswith("`ebbtide fetch run` downloads it, and with --newest that of step 100")
     most = stands([job() for _ in metrics], [trial(one) for one in metrics], direction="maximize")
     assert [one.number for one in most.trials] == [1, 0, 2]
     assert most.best is not None

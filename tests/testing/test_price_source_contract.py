@@ -48,9 +48,9 @@ def of_one_zone(records: Sequence[PriceRecord]) -> pd.DataFrame:
 
 
 def filled(records: Sequence[PriceRecord]) -> pd.DataFrame:
-    """Takes what is no price for zero."""
+    """Takes what is no price for a small one."""
     good_ones = [one for one in records if one.usd_per_hour.replace(".", "").isdigit()]
-    others = [PriceRecord(one.time, one.market, "0") for one in records if one not in good_ones]
+    others = [PriceRecord(one.time, one.market, "0.0001") for one in records if one not in good_ones]
     return good([*good_ones, *others])
 
 

@@ -117,6 +117,8 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
             yield f"trial {best.number}{setting}"
         if best.checkpoint and standing.tasks is None:
             at = f" (step {best.steps_saved:g})" if best.steps_saved else ""
+            if best.steps_saved and best.kept is None and best.best_step not in (None, best.steps_saved):
+                at = f" (step {best.steps_saved:g}; that of step {best.best_step} is not kept)"
             fetch = f"`ebbtide fetch {standing.run}` downloads it"
             if best.kept is not None and best.kept_step != best.steps_saved:
                 yield (

@@ -78,7 +78,7 @@ class TaskResults:
         if self.has(result.number):
             return None
         values = asdict(result)
-        if any(folder.iterdir()):
+        if folder.is_dir() and any(folder.iterdir()):
             key = f"{self._files}/{result.number}/{result.machine}-{result.attempt}.tar.gz"
             with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as place:
                 archive = Path(place) / "files.tar.gz"
