@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,8 +107,8 @@ def test_the_best_is_by_the_best_value_and_not_by_the_last() -> None:
     assert "ebbtide fetch run" in lines[1]
     # The newest alone is kept, which is not the best.
     assert lines[1].startswith("its newest checkpoint (step 100; that of step 10 is not kept): ")
-    kept = trial(metrics[1]) | {"best_stored": 0.25, "best_stored_step": 12}
-    (_, line, *_) = answer_lines(stands([job(), job()], [trial(metrics[0]), kept]))
+    kept = replace(found, trials=(replace(found.best, kept=0.25, kept_step=12), *found.trials[1:]))
+    (_, line, *_) = answer_lines(kept)
     assert line.startswith("its best checkpoint (step 12, loss 0.25): ")
     assert line.endswith("`ebbtide fetch run` downloads it, and with --newest that of step 100")
     most = stands([job() for _ in metrics], [trial(one) for one in metrics], direction="maximize")
