@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Case:
     command: tuple[str, ...] = ()
     checkpoints: str = "ckpt"
     every: int = 6
-    after: tuple[int, ...] = (8, 7, 10, 6, 7)
+    after: tuple[int, ...] = (8, 6, 7, 6, 5)
     repeats: int | None = None
     step_s: float = 0.25
     needs: str = ""
@@ -90,7 +91,7 @@ class Row:
 
     Attributes:
         case: Name of the case.
-        revocations: Number of machines that were taken from it.
+        revocations: Number of machines that were taken from it, each with a notice.
         steps: Steps of the training.
         steps_lost: Steps that were lost by the run's own account.
         steps_repeated: Steps that the program did more than once.
@@ -122,7 +123,7 @@ class _Taker:
     attempt: int = 0
     is_late: bool = False
 
-    def looked(self, engine: Engine, provider: AgentProvider) -> None:
+    def looked(self, _engine: Engine, provider: AgentProvider) -> None:
         (trial,) = provider.trials
         if time.monotonic() - self.began_s > _LIMIT_S and not self.is_late:
             self.is_late = True
@@ -186,7 +187,7 @@ def taken(case: Case, folder: Path, runs: Path, weights: str) -> Row:
     is_whole = outcome.finished and not trained.stopped
     return Row(
         case.name,
-        outcome.revocations,
+        taker.taken,
         len(set(steps)),
         outcome.steps_lost,
         sum(repeated),
@@ -199,7 +200,7 @@ def taken(case: Case, folder: Path, runs: Path, weights: str) -> Row:
 
 def repeats(steps: Sequence[int]) -> list[int]:
     """How many steps were done again each time that a program went back."""
-    return [before + 1 - after for before, after in zip(steps, steps[1:], strict=False) if after <= before]
+    return [before + 1 - after for before, after in pairwise(steps) if after <= before]
 
 
 def ebbtide(folder: Path, *words: str, step_s: float = 0.25) -> subprocess.CompletedProcess[str]:

@@ -31,6 +31,12 @@ CASES = (
     Case("orbax"),
     Case("in_background", every=12),
     Case("open_logs"),
+    # Frameworks themselves.
+    Case("nanogpt", "real_nanogpt", checkpoints="out"),
+    Case("transformers", "real_trainer", checkpoints="out", needs="transformers"),
+    Case("lightning", "real_lightning", needs="lightning.pytorch"),
+    Case("keras", "real_keras", every=1, after=(5, 3, 3, 3, 3), repeats=4, needs="keras"),
+    Case("torchrun", command=("torchrun", "--standalone", "--nproc-per-node", "2", "real_dcp.py")),
 )
 
 

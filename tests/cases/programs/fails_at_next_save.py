@@ -17,7 +17,7 @@ def save(state):
         (out / "arrays").mkdir(parents=True)
         made = True
     folder = out / f"step-{state['step']:04d}"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "state.json").write_text(json.dumps(state))
 
 

@@ -38,7 +38,9 @@ def load():
 
 def line(state):
     bar = f"{state['step'] * 100 // STEPS:3}%|###   | {state['step']}/{STEPS} [00:01<00:10, 4.0it/s]"
-    return f"\r{bar}\n{{'loss': '{1 / state['step']:.4f}', 'grad_norm': '0.5', 'epoch': '{state['step'] / 12:.2f}'}}"
+    return (
+        f"\r{bar}\n{{'loss': '{1 / state['step']:.4f}', 'grad_norm': '0.5', 'epoch': '{state['step'] / 12:.2f}'}}"
+    )
 
 
 train(load(), save, line=line)

@@ -9,7 +9,7 @@ import math
 import os
 import time
 
-STEPS, EVERY = 48, 6
+STEPS, EVERY = 60, 6
 # Seconds that a step takes.
 STEP_S = float(os.environ.get("CASE_STEP_S", "0.25"))
 
@@ -23,7 +23,9 @@ def trained(state):
     """The state after one more step, which depends on all steps before."""
     step = state["step"] + 1
     note(step)
-    weights = [math.fmod(1.01 * weight + math.sin(step * (n + 1)), 7.0) for n, weight in enumerate(state["weights"])]
+    weights = [
+        math.fmod(1.01 * weight + math.sin(step * (n + 1)), 7.0) for n, weight in enumerate(state["weights"])
+    ]
     return {"step": step, "weights": weights}
 
 

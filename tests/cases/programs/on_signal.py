@@ -1,12 +1,10 @@
 """Saves when it gets SIGTERM, and ends with 0; otherwise only at the end."""
 
-import os
+import json
 import signal
 import sys
 import time
 from pathlib import Path
-
-import json
 
 import loop
 

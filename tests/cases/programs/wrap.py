@@ -1,4 +1,4 @@
-"""Starts a program and waits for it, as many launchers do; SIGTERM is not passed on."""
+"""A launcher: starts a program and waits for it, as many launchers do; SIGTERM is not passed on."""
 
 import subprocess
 import sys

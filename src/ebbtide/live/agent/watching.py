@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ebbtide.live.agent.leaving import Leaving
 from ebbtide.live.agent.open_files import KeptOpen, copy_databases, is_log, open_for_writing
-from ebbtide.live.agent.saves import FormerSaves, is_temporary
+from ebbtide.live.agent.saves import FormerSaves, is_of_one_save, is_temporary
 from ebbtide.live.checkpoints.tree import Entry, Tree, copy_tree, remove_tree, tree_of
 from ebbtide.live.runtime import RUNTIME, Runtime
 
@@ -40,12 +40,17 @@ _LOGS_EVERY_S = 10.0
 _TEMPORARY_S = 5.0
 # A program that is writing has so much time to finish before it is asked to end.
 MOST_WAIT_S = 10.0
+# A program that makes a step so long after it began to save has ended that, unless it saves beside the training.
+_GOES_ON_S = 0.2
 # What is not stored for so long is told in the program's log.
 _TOLD_AFTER_S = 30.0
 _HOLD_S = 0.1
 _AGAIN_S = 0.05
 # A copy is made only if the free space on the disk is this multiple of its size.
 _ROOM = 1.2
+
+# When the first and the last change of a save were seen, in monotonic seconds.
+Span = tuple[float, float]
 
 
 class Mirror:
@@ -55,12 +60,15 @@ class Mirror:
         folder: Folder in which the program writes checkpoints; its present content is stored already.
         copies: Folder for copies, on the same disk.
         pid: Process id of the program, which leads a process group.
-        found: Called, from the thread, with the folder of a complete copy.
+        found: Called, from the thread, with the folder of a complete copy, and when its save was written.
         is_busy: Whether an upload is under way, during which no copy is made.
         say: Called, from the thread, with a line for the program's log.
         bad: Folders from which training has failed before its first step.
         quiet_s: Seconds without a change after which the folder is at rest.
         runtime: Gives the time and the threads.
+
+    Attributes:
+        written: When the last save was written, once `has_new` has found it; None: as the program ended.
     """
 
     def __init__(
@@ -68,7 +76,7 @@ class Mirror:
         folder: Path,
         copies: Path,
         pid: int,
-        found: Callable[[Path], None],
+        found: Callable[[Path, Span], None],
         is_busy: Callable[[], bool],
         *,
         say: Callable[[str], None] = lambda _line: None,
@@ -85,7 +93,10 @@ class Mirror:
         self._stored = self._complete = self._last = tree_of(folder) or Tree()
         self._saves = FormerSaves(self._stored, bad)
         self._kept_open = KeptOpen()
-        self._since_s = self._began_s = self._stored_s = runtime.monotonic_s()
+        self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
+        self._stepped_s: float | None = None
+        self._saves_beside = False
+        self.written: Span | None = None
         self._at_rest: frozenset[Entry] | None = None
         self._copied: Path | None = None
         self._number = 0
@@ -96,8 +107,12 @@ class Mirror:
         runtime.begin(self._watch)
 
     def close(self) -> None:
-        """Stop watching; `found` is not called for a copy under way."""
+        """Stop watching; a copy under way is discarded."""
         self._closed.set()
+
+    def stepped(self) -> None:
+        """Note that the program has made a step: it is not saving, unless it does so beside the training."""
+        self._stepped_s = self._runtime.monotonic_s()
 
     def ask_to_leave(self) -> None:
         """Ask the program to end, at a moment when it saves nothing, if there is one soon. Returns at once."""
@@ -121,6 +136,8 @@ class Mirror:
             tree = tree_of(self._folder)
             if tree is None or not tree.entries or _state(tree) == _state(self._stored):
                 return False
+            if self._at_rest is not None and _state(tree, of_logs=False) == self._at_rest:
+                self.written = self._began_s, self._since_s
             if exit_code == 0 or _state(tree, of_logs=False) == self._at_rest:
                 return True
             # The signal came when nothing was being saved: what was written since then was saved at the signal. It
@@ -148,13 +165,14 @@ class Mirror:
         if now != before:
             if before == stored:
                 self._began_s = now_s
+            elif self._writes_beside(tree):
+                self._saves_beside = True
             self._since_s = now_s
         self._last = tree
         waits_s = now_s - self._since_s
-        is_restless = now_s - self._began_s >= _RESTLESS_S
         if waits_s >= self._quiet_s:
-            self._began_s = min(now_s, max(self._began_s, self._since_s))
-        elif not is_restless:
+            self._rested_s = now_s
+        elif now_s - self._rested_s < _RESTLESS_S:
             return
         if _state(tree) == _state(self._stored) or not tree.entries or self._is_busy():
             return
@@ -179,12 +197,31 @@ class Mirror:
         temporary = [path for path in changed if is_temporary(path)]
         if temporary and rest_s < _TEMPORARY_S:
             return f"{temporary[0]} has a temporary name"
-        if changed and rest_s < self._saves.pause_s:
+        if not changed or self._is_over:
+            return ""
+        if rest_s < self._saves.pause_s:
             return f"former saves paused for {self._saves.pause_s:.1f} s"
+        if self._stepped_s is not None and rest_s < self._saves.patience_s and not self._saves.knows(changed):
+            # Nothing tells how many files there will be, but a program that waits for its save makes no step.
+            return f"the program has made no step since it wrote {changed[0]}"
         missing = self._saves.missing(changed, _paths(tree))
         if missing and rest_s < self._saves.patience_s:
             return f"former saves had {missing[0]}, too"
         return ""
+
+    def _writes_beside(self, tree: Tree) -> bool:
+        """Whether a save goes on that began before the last step: there is a new file with the number of others."""
+        stepped_s = self._stepped_s
+        if stepped_s is None or not self._began_s + _GOES_ON_S <= stepped_s:
+            return False
+        begun = _changed(self._last, self._complete)
+        return is_of_one_save(begun, set(_changed(tree, self._complete)) - set(begun))
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the program has made a step since it began to save, and does not save beside the training."""
+        stepped_s = self._stepped_s
+        return stepped_s is not None and not self._saves_beside and stepped_s >= self._began_s + _GOES_ON_S
 
     def _copy(self, tree: Tree, now_s: float) -> None:
         if self._copied is None:
@@ -214,7 +251,8 @@ class Mirror:
             )
         except FileNotFoundError:
             is_whole = False
-        if not is_whole:
+        if not is_whole or self._closed.is_set():
+            # What is there at the end is for `has_new` to judge.
             remove_tree(copy)
             return
         if self._copied is not None:
@@ -222,8 +260,7 @@ class Mirror:
         if self._saves.learn(_changed(tree, self._complete, logs), self._began_s, self._since_s):
             self._complete = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy
-        if not self._closed.is_set():
-            self._found(copy)
+        self._found(copy, (self._began_s, self._since_s))
 
     def _tell(self, line: str) -> None:
         if line not in self._told:
