@@ -6,7 +6,7 @@ BIN := .venv/bin
 DEMO := .venv/demo-installed
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook chaos simulate simulate-mutants parity live-matrix benchmark test long docs docs-links lint house bench clean
+.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases chaos simulate simulate-mutants parity live-matrix benchmark test long docs docs-links lint house bench clean
 
 install: $(INSTALLED)
 
@@ -102,6 +102,11 @@ array: $(INSTALLED)
 # reports/cookbook-live.json.
 cookbook: $(INSTALLED)
 	$(BIN)/python -m ebbtide.testing.cookbook_study
+
+# Programs that know nothing of Ebbtide, saved as frameworks save, each taken from its machines five times, and
+# rehearsed; reports/cases.json.
+cases: $(INSTALLED)
+	$(BIN)/python -m tests.cases.run reports/cases.json
 
 # Live runs with faults at random moments, SEED the first of SEEDS; reports/chaos.json.
 SEED ?= 0

@@ -24,6 +24,8 @@ MAY_WAIT = {
     "waiting.py": "it is where tests wait",
     "benchmarks": "what they report are times",
     "ci.py": "it reports how long each stage of the checks takes",
+    "cases/harness.py": "it ends runs that never would, and reports how long they took",
+    "cases/programs": "programs that tests start take as long as they are told to",
     "first_steps.py": "it reports how long each block of the documentation takes",
     "testing/deterministic/test_virtual_time.py": "its clock is virtual, and its sleeps take no time",
 }

@@ -174,3 +174,10 @@ def test_what_cannot_be_rehearsed_is_told(changed: dict[str, object], field: str
 def test_a_billing_without_a_notice_needs_a_length() -> None:
     with pytest.raises(InputError, match="--notice-s 120"):
         notice_of(validated(Sweep, {"name": "one", "command": "python train.py", "billing": "per-second"}))
+
+
+def test_a_checkpoint_that_holds_somewhat_less_than_was_thought_was_found_all_the_same() -> None:
+    second = (*RECORDS.second[:2], Stepped("t", 2, 10, 130.0, 9))
+    found = rehearsed(replace(RECORDS, second=second))
+    assert found.began_again_at is None
+    assert found.steps_lost == 2

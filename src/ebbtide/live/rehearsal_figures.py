@@ -216,8 +216,11 @@ def rehearsed(records: Records) -> Rehearsal:
     early = max((save.step for save in saves if save.stored_s <= noticed_s), default=began)
     last = next((save for save in reversed(saves) if save.stored_s > noticed_s), None)
     resumed = _restored(second)
-    again = None if resumed is None else _began_again_at(second, resumed.step)
-    went_on_from = None if resumed is None else resumed.step if again is None else max(again - 1, 0)
+    before_it = max((save.step for save in saves if resumed and save.step < resumed.step), default=began)
+    at = None if resumed is None else _first_at(second, resumed.step)
+    # What a checkpoint holds may be known to some steps only; one that goes on from an older one did not find it.
+    again = at if at is not None and at <= before_it + 1 else None
+    went_on_from = None if resumed is None else resumed.step if at is None else max(at - 1, 0)
     lost = None if went_on_from is None or not notices else max(reached - went_on_from, 0)
     without = max(done - early, 0) if notices else None
     return Rehearsal(
@@ -240,7 +243,7 @@ def rehearsed(records: Records) -> Rehearsal:
     )
 
 
-def _began_again_at(reports: Sequence[Report], resumed: int) -> int | None:
+def _first_at(reports: Sequence[Report], resumed: int) -> int | None:
     """The first step that a program reported after it had resumed, if it had done that step before.
 
     Args:

@@ -19,7 +19,7 @@ from tests.waiting import LIMIT_S, eventually, holds
 
 from ebbtide.live.agent.folders import link_checkpoints, linked_view
 from ebbtide.live.agent.open_files import open_for_writing
-from ebbtide.live.agent.watching import Mirror, held
+from ebbtide.live.agent.watching import Mirror, Span, held
 from ebbtide.live.checkpoints.tree import tree_of
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -92,7 +92,7 @@ def looked(looks: list[float]) -> None:
 
 
 def mirror(folder: Path, process: subprocess.Popen[str], copies: list[dict[str, str]], **options: float) -> Mirror:
-    def found(copy: Path) -> None:
+    def found(copy: Path, _written: Span) -> None:
         copies.append({path.name: path.read_text() for path in copy.iterdir()})
 
     return Mirror(folder / "checkpoints", folder / "copies", process.pid, found, lambda: False, **options)
@@ -148,7 +148,12 @@ def test_no_copy_is_made_while_one_is_uploaded(started: Started, tmp_path: Path)
         return asked[-1]
 
     watching = Mirror(
-        tmp_path / "checkpoints", tmp_path / "copies", process.pid, copies.append, is_busy, quiet_s=0.1
+        tmp_path / "checkpoints",
+        tmp_path / "copies",
+        process.pid,
+        lambda copy, _written: copies.append(copy),
+        is_busy,
+        quiet_s=0.1,
     )
     (tmp_path / "checkpoints" / "model").write_text("1")
     # It would have been copied, each time.
@@ -324,3 +329,69 @@ def test_logs_that_stay_open_and_what_a_killed_save_left_hold_up_nothing(started
     watching.close()
     assert {"events.out.tfevents.1", "study.db", "model.pt"} <= copies[-1]
     assert "model.pt.part" not in copies[-1]
+
+
+def test_a_copy_that_is_under_way_at_the_end_is_not_taken_for_stored(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[dict[str, str]] = []
+    reached = threading.Event()
+
+    def closes(*_: object) -> None:
+        watching.close()
+        reached.set()
+
+    monkeypatch.setattr("ebbtide.live.agent.watching.copy_databases", closes)
+    watching = mirror(tmp_path, started("import time; time.sleep(600)"), copies, quiet_s=0.1)
+    (tmp_path / "checkpoints" / "model").write_text("1")
+    assert reached.wait(LIMIT_S)
+    assert watching.has_new(0)
+    assert copies == []
+
+
+def test_a_save_of_unknown_files_is_complete_once_the_program_makes_a_step(
+    started: Started, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.agent.saves._LEAST_PATIENCE_S", LIMIT_S)
+    monkeypatch.setattr("ebbtide.live.agent.saves._MOST_PATIENCE_S", LIMIT_S)
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, started("import time; time.sleep(600)"), copies, quiet_s=0.1)
+    watching.stepped()
+    for name in ("config", "model"):
+        (tmp_path / "checkpoints" / name).write_text("1")
+        looked(looks)
+        assert copies == []
+    eventually(lambda: watching.stepped() or copies)
+    # What is written once is not waited for.
+    (tmp_path / "checkpoints" / "model").write_text("2")
+    eventually(lambda: watching.stepped() or len(copies) == 2)
+    watching.close()
+    assert copies == [{"config": "1", "model": "1"}, {"config": "1", "model": "2"}]
+
+
+def test_steps_say_nothing_of_a_program_that_saves_beside_them(
+    started: Started, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.agent.saves._LEAST_PATIENCE_S", LIMIT_S)
+    monkeypatch.setattr("ebbtide.live.agent.saves._MOST_PATIENCE_S", LIMIT_S)
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, started("import time; time.sleep(600)"), copies, quiet_s=1.0)
+
+    def save(step: int, *parts: str) -> None:
+        for part in parts:
+            (tmp_path / "checkpoints" / f"{part}-{step}").write_text(str(step))
+            looked(looks)
+            watching.stepped()
+
+    monkeypatch.setattr(watching, "_quiet_s", LIMIT_S)
+    save(4, "model", "optimizer")
+    monkeypatch.setattr(watching, "_quiet_s", 0.1)
+    monkeypatch.setattr("ebbtide.live.agent.saves._LEAST_PATIENCE_S", 0.0)
+    eventually(lambda: copies)
+    monkeypatch.setattr("ebbtide.live.agent.saves._LEAST_PATIENCE_S", LIMIT_S)
+    save(8, "model")
+    looked(looks)
+    assert len(copies) == 1
+    save(8, "optimizer")
+    eventually(lambda: len(copies) == 2)
+    watching.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.live.agent.saves import FormerSaves, is_temporary
+from ebbtide.live.agent.saves import FormerSaves, is_of_one_save, is_temporary
 from ebbtide.live.checkpoints.tree import Tree, tree_of
 
 
@@ -115,10 +115,36 @@ def test_names_that_stay_are_no_temporary_ones(path: str) -> None:
     assert not is_temporary(path)
 
 
-def test_a_known_set_needs_no_pause() -> None:
+def test_logs_of_a_restored_folder_are_in_no_save(tmp_path: Path) -> None:
+    names = ("model-4", "log.csv", "study.db", "study.db-wal", "events.out.tfevents.0.host")
+    saves = FormerSaves(folder_with(tmp_path, *names))
+    assert not saves.missing(["model-8"], [])
+
+
+def test_names_that_no_save_had_are_not_known() -> None:
     saves = FormerSaves(Tree())
-    saves.learn(["checkpoint-4/model"], 0.0, 0.0)
-    saves.learn(["checkpoint-4/optimizer"], 4.0, 4.0)
-    assert saves.pause_s == 6.0
-    assert saves.knows(["checkpoint-8/optimizer", "checkpoint-8/model"])
-    assert not saves.knows(["checkpoint-8/optimizer", "checkpoint-8/model", "README"])
+    assert not saves.knows(["step-4/model"])
+    saves.learn(["step-4/model", "step-4/optimizer"], 0.0, 0.0)
+    assert saves.knows(["step-8/model"])
+    assert not saves.knows(["step-8/model", "best"])
+
+
+@pytest.mark.parametrize(
+    ("begun", "new", "is_one"),
+    [
+        ("step-8/a", "step-8/b", True),
+        ("step-8/shard-1-of-2", "step-8/shard-2-of-2", True),
+        ("rl_model_8_steps.zip", "rl_model_replay_buffer_8_steps.pkl", True),
+        ("step-8/a", "step-12/a", False),
+        ("epoch=0-step=8.ckpt", "epoch=0-step=12.ckpt", False),
+        ("last.pt", "best.pt", False),
+    ],
+)
+def test_files_of_one_save_have_the_same_numbers(begun: str, new: str, is_one: bool) -> None:
+    assert is_of_one_save([begun], [new]) == is_one
+
+
+def test_what_has_a_temporary_name_is_of_no_save() -> None:
+    saves = FormerSaves(Tree())
+    saves.learn(["model", "model.tmp"], 0.0, 0.0)
+    assert not saves.missing(["model"], [])

@@ -143,6 +143,9 @@ class HeldProgram:
     def close(self) -> None:
         """Nothing is watched."""
 
+    def stepped(self) -> None:
+        """Nothing is watched."""
+
 
 class StillRuntime(Runtime):
     """A clock that stands still; what is to go on beside the caller waits until it is called."""

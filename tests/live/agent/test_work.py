@@ -29,29 +29,6 @@ def work_of(direction: str = "minimize", began: int = 0) -> tuple[Work, Asked]:
     return work, program
 
 
-@pytest.mark.parametrize(
-    ("time_s", "step"),
-    [
-        (95.0, 5),  # before the first was told: that of the checkpoint it resumed from
-        (100.0, 6),  # told, and then saved
-        (101.9, 7),  # saved just before it was told
-        (102.0, 7),
-        (103.1, 8),  # half of the next step is done
-        (103.5, 8),
-        (1e9, 9),
-    ],
-)
-def test_the_step_of_files_is_what_was_told_by_then(time_s: float, step: int) -> None:
-    work, _ = work_of(began=5)
-    work.steps_told.extend([(100.0, 6), (102.0, 7), (104.0, 8), (106.0, 9)])
-    assert work.step_at(time_s) == step
-
-
-def test_without_a_step_told_files_are_of_the_step_it_resumed_from() -> None:
-    work, _ = work_of(began=5)
-    assert work.step_at(100.0) == 5
-
-
 def test_a_program_is_asked_to_save_its_best_and_not_too_often() -> None:
     work, program = work_of()
     for now_s, value, times in [(1.0, 0.9, 1), (2.0, 0.95, 1), (3.0, 0.8, 2), (3.1, 0.7, 2)]:
@@ -80,15 +57,6 @@ def test_nothing_is_the_best_without_a_direction() -> None:
     assert work.metric_of(1) is None
 
 
-def test_the_metric_of_a_checkpoint_is_the_last_one_up_to_its_step() -> None:
-    work, _ = work_of(direction="maximize", began=5)
-    assert work.metric_of(7) is None
-    work.told(7, 0.5, 10.0, save_s=0.0)
-    assert work.metric_of(7) == work.metric_of(9) == 0.5
-    # It was measured after what is in that checkpoint.
-    assert work.metric_of(6) is None
-
-
 def test_checkpoints_that_are_known_to_be_good_and_the_best_stay() -> None:
     class Kept:
         kept: frozenset[int] = frozenset()
@@ -101,3 +69,33 @@ def test_checkpoints_that_are_known_to_be_good_and_the_best_stay() -> None:
     assert uploads.kept == {3, 6, 7}
     work.prove()
     assert uploads.kept == {3, 7}
+
+
+def work_with(*steps: tuple[float, int], direction: str = "") -> Work:
+    found = Work(Assignment("t", ("train",), 100, "loss", direction=direction), Path("checkpoints"), 0.0, began=4)
+    found.steps.extend(steps)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("written", "step"),
+    [
+        ((10.0, 10.0), 5),  # told just before
+        ((11.95, 11.95), 6),  # told just after
+        ((10.1, 11.9), 6),  # takes long, and is told at its end
+        ((10.1, 14.0), 5),  # beside the training
+        ((9.0, 9.0), 4),  # before the first step
+    ],
+)
+def test_a_checkpoint_holds_the_step_that_was_told_as_it_was_written(
+    written: tuple[float, float], step: int
+) -> None:
+    # Much later it is copied.
+    assert work_with((9.9, 5), (12.0, 6), (13.0, 7), (14.0, 8), (15.0, 9)).step_of(written) == step
+
+
+def test_the_metric_of_a_checkpoint_is_that_of_its_step() -> None:
+    found = work_with(direction="minimize")
+    for step, loss in ((5, 0.5), (6, 0.4), (7, 0.9)):
+        found.told(step, loss, 0.0, 0.0)
+    assert [found.metric_of(step) for step in (4, 5, 6, 7, 9)] == [None, 0.5, 0.4, 0.9, 0.9]

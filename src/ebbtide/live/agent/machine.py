@@ -12,7 +12,7 @@ from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.left_processes import LeftProcesses
 from ebbtide.live.agent.metadata import Notice, notice_reader
 from ebbtide.live.agent.processes import TrainingProcess, program_path
-from ebbtide.live.agent.watching import Mirror
+from ebbtide.live.agent.watching import Mirror, Span
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.checkpoints.tree import Tree
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -50,7 +50,17 @@ class Program(Protocol):
 
 
 class Mirrors(Protocol):
-    """Watches the checkpoint folder of a program."""
+    """Watches the checkpoint folder of a program.
+
+    Attributes:
+        written: When the last save was written, once `has_new` has found it; None: as the program ended.
+    """
+
+    written: Span | None
+
+    def stepped(self) -> None:
+        """Note that the program has made a step."""
+        ...
 
     def close(self) -> None:
         """Watch no more."""
@@ -133,7 +143,7 @@ class Machine(Protocol):
         self,
         program: Program,
         folder: Path,
-        found: Callable[[Path], None],
+        found: Callable[[Path, Span], None],
         is_busy: Callable[[], bool],
         say: Callable[[str], None],
         bad: Sequence[Tree],
@@ -143,7 +153,7 @@ class Machine(Protocol):
         Args:
             program: The program.
             folder: The folder.
-            found: Called, from another thread, with the folder of a complete copy.
+            found: Called, from another thread, with the folder of a complete copy, and when its save was written.
             is_busy: Whether an upload is under way, during which no copy is made.
             say: Called, from another thread, with a line for the program's log.
             bad: Checkpoints from which training has failed before its first step.
@@ -217,7 +227,7 @@ class ThisMachine:
         self,
         program: Program,
         folder: Path,
-        found: Callable[[Path], None],
+        found: Callable[[Path, Span], None],
         is_busy: Callable[[], bool],
         say: Callable[[str], None],
         bad: Sequence[Tree],

@@ -105,6 +105,8 @@ class KeptOpen:
 
     def _stays(self, entry: Entry, now_s: float) -> bool:
         since_s, size_bytes = self._opened[entry.path]
+        if entry.path.endswith(_SIDECARS):
+            return True  # it comes and goes with each change of its database
         if is_log(entry.path):
             return now_s - since_s >= _OPEN_LOG_S
         if entry.size_bytes - size_bytes > _GROWS_BYTES:
@@ -124,7 +126,7 @@ def copy_databases(tree: Tree, folder: Path, copy: Path) -> None:
     names = {entry.path for entry in tree.of("file")}
     for entry in tree.of("file") if _sqlite is not None else ():
         source, target = folder / entry.path, copy / entry.path
-        if not is_log(entry.path) or not _is_database(source):
+        if not is_log(entry.path) or not _is_database(source) or not target.exists():
             continue
         new = target.with_name(f"{target.name}.copy")
         try:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ebbtide.live.agent.open_files import is_log
 from ebbtide.live.checkpoints.tree import Entry, Tree
 
 # So many former saves are remembered.
@@ -88,6 +89,10 @@ class FormerSaves:
         self._longest_s = 0.0
         self._pause_s = 0.0
 
+    def knows(self, changed: Iterable[str]) -> bool:
+        """Whether former saves had files of all these names, numbers aside."""
+        return set(map(_name, changed)) <= {name for save in self._saves for name in save.names}
+
     @property
     def patience_s(self) -> float:
         """Seconds for which the rest of a save that lacks files is waited for."""
@@ -122,11 +127,6 @@ class FormerSaves:
         if names in self._bad and not any(save.names == names for save in self._saves):
             lacking.append("more files than those that training has failed from")
         return sorted(lacking) + _missing_shards(new.paths, set(present))
-
-    def knows(self, changed: Iterable[str]) -> bool:
-        """Whether a former save consisted of just these files, their numbers aside."""
-        names = _save(changed, 0.0, 0.0).names
-        return any(save.names == names for save in self._saves)
 
     def learn(self, changed: Iterable[str], began_s: float, ended_s: float) -> bool:
         """Remember which files have changed together.
@@ -165,8 +165,19 @@ class FormerSaves:
         self._longest_s = max(self._longest_s, save.ended_s - save.began_s)
 
 
+def is_of_one_save(begun: Iterable[str], new: Iterable[str]) -> bool:
+    """Whether some files have the numbers of others, as files of one save have: `step-8/a` and `step-8/b`."""
+    return not set(filter(None, map(_numbers, begun))).isdisjoint(map(_numbers, new))
+
+
+def _numbers(path: str) -> tuple[str, ...]:
+    """The numbers in the first part of a path that has any."""
+    return next((found for part in path.split("/") if (found := tuple(_NUMBER.findall(part)))), ())
+
+
 def _save(changed: Iterable[str], began_s: float, ended_s: float) -> _Save:
-    paths = tuple(changed)
+    # What a killed save left under a temporary name is of no save.
+    paths = tuple(path for path in changed if not is_temporary(path))
     numbers = frozenset(found[0] for path in paths if (found := _NUMBER.search(path)))
     return _Save(paths, Counter(map(_name, paths)), numbers, began_s, ended_s)
 
@@ -177,7 +188,8 @@ def _name(path: str) -> str:
 
 def _newest(tree: Tree) -> list[str]:
     """Paths of what a restored folder's newest save seems to consist of."""
-    entries = sorted((each for each in tree.entries if each.kind != "folder"), key=lambda each: -each.mtime_ns)
+    files = (each for each in tree.entries if each.kind != "folder" and not is_log(each.path))
+    entries = sorted(files, key=lambda each: -each.mtime_ns)
     found: list[Entry] = []
     number = next((match[0] for each in entries if (match := _NUMBER.search(each.path))), "")
     for each in entries:

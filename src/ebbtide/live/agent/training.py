@@ -24,7 +24,7 @@ from ebbtide.live.agent.protocol import Ended, Ending, Log, Named, Report, Resto
 from ebbtide.live.agent.restoring import Restoration, restored
 from ebbtide.live.agent.starting import start_program
 from ebbtide.live.agent.uploads import Uploaded, Uploads
-from ebbtide.live.agent.watching import changed_s
+from ebbtide.live.agent.watching import Span
 from ebbtide.live.agent.work import SavingTimes, Work
 from ebbtide.live.checkpoints.store import is_better
 
@@ -235,7 +235,7 @@ class Training:
         work.mirror = self._machine.mirror(
             work.process,
             work.folder,
-            lambda copy: self._put(lambda: self._copied(copy)),
+            lambda copy, written: self._put(lambda: self._copied(copy, written)),
             self._is_uploading,
             lambda line: self._put(lambda: self._say_once(line)),
             found.bad,
@@ -249,11 +249,16 @@ class Training:
 
     # What its program prints and writes.
 
-    def _copied(self, copy: Path) -> None:
+    def _copied(self, copy: Path, written: Span) -> None:
         """A program that does not use `ebbtide.trial` has written a checkpoint."""
         work = self._work
         if work.uploads is not None and work.mirror is not None and not work.over:
-            self._store_copy(work.step_at(changed_s(copy)), copy)
+            self._keep_copy(work.step_of(written), copy)
+
+    def _keep_copy(self, step: int, copy: Path | None) -> None:
+        self._note_written(step, math.nan)
+        self._upload("", step, copy)
+        self._work.written = step
 
     def _read_output(self, line: Mapping[str, Any] | str | None) -> None:
         work = self._work
@@ -309,7 +314,9 @@ class Training:
         step = step_of(line.get("step", line.get("started")))
         if step is not None:
             work.step = max(work.step, step)
-            work.steps_told.append((self._runtime.epoch_s(), work.step))
+            work.steps.append((self._runtime.monotonic_s(), work.step))
+            if work.mirror is not None:
+                work.mirror.stepped()
             if step > work.began:
                 work.prove()
             metric, told_s = number_of(line.get(self.assignment.metric)), self._runtime.epoch_s()
@@ -356,14 +363,8 @@ class Training:
         if work.mirror is not None:
             work.mirror.close()
         if work.ending() is not Ending.FAILED and (work.mirror is None or work.mirror.has_new(code or 0)):
-            is_done = work.ending() is Ending.FINISHED
-            self._store_copy(work.step if is_done else work.step_at(changed_s(work.folder)), None)
-
-    def _store_copy(self, step: int, copy: Path | None) -> None:
-        """Store the folder of a program that does not say what it has saved."""
-        self._note_written(step, math.nan)
-        self._upload("", step, copy)
-        self._work.written = step
+            written = None if work.mirror is None or work.ending() is Ending.FINISHED else work.mirror.written
+            self._keep_copy(work.step if written is None else work.step_of(written), None)
 
     def _upload(self, only: str, step: int, copy: Path | None = None) -> None:
         """Store a checkpoint, as `Uploads.add` takes it, with the metric that it was saved with."""

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ebbtide.live.agent.leaving import Leaving
 from ebbtide.live.agent.open_files import KeptOpen, copy_databases, is_log, open_for_writing
-from ebbtide.live.agent.saves import FormerSaves, is_temporary
+from ebbtide.live.agent.saves import FormerSaves, is_of_one_save, is_temporary
 from ebbtide.live.checkpoints.tree import Entry, Tree, copy_tree, remove_tree, tree_of
 from ebbtide.live.runtime import RUNTIME, Runtime
 
@@ -40,12 +40,17 @@ _LOGS_EVERY_S = 10.0
 _TEMPORARY_S = 5.0
 # A program that is writing has so much time to finish before it is asked to end.
 MOST_WAIT_S = 10.0
+# A program that makes a step so long after it began to save has ended that, unless it saves beside the training.
+_GOES_ON_S = 0.2
 # What is not stored for so long is told in the program's log.
 _TOLD_AFTER_S = 30.0
 _HOLD_S = 0.1
 _AGAIN_S = 0.05
 # A copy is made only if the free space on the disk is this multiple of its size.
 _ROOM = 1.2
+
+# When the first and the last change of a save were seen, in monotonic seconds.
+Span = tuple[float, float]
 
 
 class Mirror:
@@ -55,12 +60,15 @@ class Mirror:
         folder: Folder in which the program writes checkpoints; its present content is stored already.
         copies: Folder for copies, on the same disk.
         pid: Process id of the program, which leads a process group.
-        found: Called, from the thread, with the folder of a complete copy.
+        found: Called, from the thread, with the folder of a complete copy, and when its save was written.
         is_busy: Whether an upload is under way, during which no copy is made.
         say: Called, from the thread, with a line for the program's log.
         bad: Folders from which training has failed before its first step.
         quiet_s: Seconds without a change after which the folder is at rest.
         runtime: Gives the time and the threads.
+
+    Attributes:
+        written: When the last save was written, once `has_new` has found it; None: as the program ended.
     """
 
     def __init__(
@@ -68,7 +76,7 @@ class Mirror:
         folder: Path,
         copies: Path,
         pid: int,
-        found: Callable[[Path], None],
+        found: Callable[[Path, Span], None],
         is_busy: Callable[[], bool],
         *,
         say: Callable[[str], None] = lambda _line: None,
@@ -85,8 +93,11 @@ class Mirror:
         self._stored = self._complete = self._last = tree_of(folder) or Tree()
         self._saves = FormerSaves(self._stored, bad)
         self._kept_open = KeptOpen()
-        self._since_s = self._began_s = self._stored_s = runtime.monotonic_s()
-        # Since when a save lacks files that former ones had; None: none does.
+        self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
+        self._stepped_s: float | None = None
+        self._saves_beside = False
+        self.written: Span | None = None
+        # Since when a save lacks what former ones had, or a step after it; None: none does.
         self._lacks_since_s: float | None = None
         self._at_rest: frozenset[Entry] | None = None
         self._copied: Path | None = None
@@ -98,8 +109,12 @@ class Mirror:
         runtime.begin(self._watch)
 
     def close(self) -> None:
-        """Stop watching; `found` is not called for a copy under way."""
+        """Stop watching; a copy under way is discarded."""
         self._closed.set()
+
+    def stepped(self) -> None:
+        """Note that the program has made a step: it is not saving, unless it does so beside the training."""
+        self._stepped_s = self._runtime.monotonic_s()
 
     def ask_to_leave(self) -> None:
         """Ask the program to end, at a moment when it saves nothing, if there is one soon. Returns at once."""
@@ -123,6 +138,8 @@ class Mirror:
             tree = tree_of(self._folder)
             if tree is None or not tree.entries or _state(tree) == _state(self._stored):
                 return False
+            if self._at_rest is not None and _state(tree, of_logs=False) == self._at_rest:
+                self.written = self._began_s, self._since_s
             if exit_code == 0 or _state(tree, of_logs=False) == self._at_rest:
                 return True
             # The signal came when nothing was being saved: what was written since then was saved at the signal. It
@@ -134,15 +151,15 @@ class Mirror:
             return not any(map(is_temporary, changed)) and not self._saves.missing(changed, _paths(tree))
 
     def _watch(self) -> None:
-        took_s = 0.0
-        # Of the time a look at many files takes, a small part of the processor's is used.
-        while not self._closed.wait(max(_LOOK_S, _LOOK_SHARE * took_s)):
-            began_s = self._runtime.monotonic_s()
+        cpu_s = 0.0
+        # A folder of many files is looked at less often: looks take a tenth of a processor at most.
+        while not self._closed.wait(max(_LOOK_S, _LOOK_SHARE * cpu_s)):
+            began_s = time.thread_time()
             try:
-                self._look(began_s)
+                self._look(self._runtime.monotonic_s())
             except OSError as error:
                 self._tell(f"checkpoints are not stored: {error}")
-            took_s = self._runtime.monotonic_s() - began_s
+            cpu_s = time.thread_time() - began_s
 
     def _look(self, now_s: float) -> None:
         tree = tree_of(self._folder)
@@ -156,13 +173,14 @@ class Mirror:
         if now != before:
             if before == stored:
                 self._began_s = now_s
+            elif self._writes_beside(tree):
+                self._saves_beside = True
             self._since_s = now_s
         self._last = tree
         waits_s = now_s - self._since_s
-        is_restless = now_s - self._began_s >= _RESTLESS_S
         if waits_s >= self._quiet_s:
-            self._began_s = min(now_s, max(self._began_s, self._since_s))
-        elif not is_restless:
+            self._rested_s = now_s
+        elif now_s - self._rested_s < _RESTLESS_S:
             return
         if _state(tree) == _state(self._stored) or not tree.entries or self._is_busy():
             return
@@ -188,17 +206,40 @@ class Mirror:
         temporary = [path for path in changed if path in young and is_temporary(path)]
         if temporary:
             return f"{temporary[0]} has a temporary name"
-        missing = self._saves.missing(changed, _paths(tree))
-        if not missing:
+        if not changed or self._is_over:
             self._lacks_since_s = None
-            if rest_s < self._saves.pause_s and not self._saves.knows(changed):
-                return f"the files of former saves came up to {self._saves.pause_s:.1f} s apart"
+            return ""
+        missing = self._saves.missing(changed, _paths(tree))
+        why = ""
+        if missing:
+            why = f"former saves had {missing[0]}, too"
+        elif self._saves.knows(changed):
+            pass
+        elif self._stepped_s is not None:
+            # Nothing tells how many files there will be, but a program that waits for its save makes no step.
+            why = f"the program has made no step since it wrote {changed[0]}"
+        elif rest_s < self._saves.pause_s:
+            why = f"the files of former saves came up to {self._saves.pause_s:.1f} s apart"
+        if not why:
+            self._lacks_since_s = None
             return ""
         if self._lacks_since_s is None:
             self._lacks_since_s = now_s
-        if now_s - self._lacks_since_s < self._saves.patience_s:
-            return f"former saves had {missing[0]}, too"
-        return ""
+        return why if now_s - self._lacks_since_s < self._saves.patience_s else ""
+
+    def _writes_beside(self, tree: Tree) -> bool:
+        """Whether a save goes on that began before the last step: a new file has the number of others."""
+        stepped_s = self._stepped_s
+        if stepped_s is None or not self._began_s + _GOES_ON_S <= stepped_s:
+            return False
+        begun = _changed(self._last, self._complete)
+        return is_of_one_save(begun, set(_changed(tree, self._complete)) - set(begun))
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the program has made a step since it began to save, and does not save beside the training."""
+        stepped_s = self._stepped_s
+        return stepped_s is not None and not self._saves_beside and stepped_s >= self._began_s + _GOES_ON_S
 
     def _copy(self, tree: Tree, now_s: float) -> None:
         if self._copied is None:
@@ -214,7 +255,8 @@ class Mirror:
         copy = self._copies / f"{self._number:06d}"
         logs = self._kept_open.paths
         try:
-            copy_tree(tree, self._folder, copy, self._stored, self._copied)
+            # A database's journal comes and goes.
+            copy_tree(tree, self._folder, copy, self._stored, self._copied, may_be_gone=is_log)
             copy_databases(tree, self._folder, copy)
             # The folder of a program that has died is judged by `has_new`: its last file may be incomplete.
             after = tree_of(self._folder)
@@ -231,7 +273,8 @@ class Mirror:
         except OSError:
             remove_tree(copy)
             raise
-        if not is_whole:
+        if not is_whole or self._closed.is_set():
+            # What is there at the end is for `has_new` to judge.
             remove_tree(copy)
             return
         if self._copied is not None:
@@ -240,8 +283,7 @@ class Mirror:
         if self._saves.learn(_changed(tree, self._complete, logs), self._began_s, self._since_s):
             self._complete = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy
-        if not self._closed.is_set():
-            self._found(copy)
+        self._found(copy, (self._began_s, self._since_s))
 
     def _tell(self, line: str) -> None:
         if line not in self._told:
@@ -308,12 +350,6 @@ def _changed(tree: Tree, before: Tree, kept_open: Collection[str] = ()) -> list[
     """Paths of files and links that are new or have changed, without logs."""
     new = _state(tree, kept_open, of_logs=False) - _state(before, of_logs=False)
     return sorted(entry.path for entry in new if entry.kind != "folder")
-
-
-def changed_s(folder: Path) -> float:
-    """When the newest file of a checkpoint folder was written, seconds since 1970; logs do not count."""
-    tree = tree_of(folder) or Tree()
-    return max((entry.mtime_ns / 1e9 for entry in tree.of("file") if not is_log(entry.path)), default=0.0)
 
 
 def _paths(tree: Tree) -> list[str]:

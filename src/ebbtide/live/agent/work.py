@@ -14,14 +14,17 @@ from ebbtide.live.agent.machine import Mirrors, Program
 from ebbtide.live.agent.progress import LogLines
 from ebbtide.live.agent.protocol import Ending
 from ebbtide.live.agent.uploads import Uploads
+from ebbtide.live.agent.watching import Span
 from ebbtide.live.checkpoints.store import is_better
 
 # The slowest of the last few saves counts, and of many steps, since only some steps evaluate the model.
 _REMEMBERED = 3
 _STEPS_REMEMBERED = 300
+_REPORTS_REMEMBERED = 2_000
+# A program tells of a step within so many seconds of its save, and the folder is looked at as often.
+_TOLD_S = 0.25
 # Saves of the best take at most one part in so many of the time, and are so many seconds apart.
 _BEST_TIMES, _BEST_S = 10.0, 0.5
-_STEPS_TOLD, _TOLD_LATER = 1_000, 0.5
 
 
 @dataclass
@@ -115,6 +118,7 @@ class Work:
         restored: Number of the checkpoint that it resumed from; 0: it started from the beginning.
         began: The resume step; 0: from the beginning.
         step: Steps done, as the program reported.
+        steps: The last reports of it, each with its time in monotonic seconds.
         written: Step of the newest checkpoint on this machine.
         written_at: When each checkpoint that is not stored yet was complete here, seconds since 1970, and the
             seconds for which the program wrote it (NaN: it does not say), by step.
@@ -137,8 +141,7 @@ class Work:
         proved: Numbers of checkpoints that stay in storage, since training has gone on from them, or may have to.
         best: Number of the stored checkpoint with the best metric, and that value; None: there is none.
         seen: Best value of the metric that was reported or stored; None: there is none.
-        measured: Step and value of the metric as it was last reported; None: it was not.
-        steps_told: Times at which the last steps were told, seconds since 1970, and those steps.
+        measured: Steps and values of the metric as they were last reported.
         is_best_unsaved: Whether that is the best so far, and the program was not asked to save since.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
@@ -152,6 +155,7 @@ class Work:
     restored: int = 0
     began: int = 0
     step: int = 0
+    steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REPORTS_REMEMBERED))
     written: int = 0
     written_at: dict[int, tuple[float, float]] = field(default_factory=dict)
     stored: int = 0
@@ -173,9 +177,8 @@ class Work:
     proved: set[int] = field(default_factory=set)
     best: tuple[int, float] | None = None
     seen: float | None = None
-    measured: tuple[int, float] | None = None
+    measured: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_REPORTS_REMEMBERED))
     is_best_unsaved: bool = False
-    steps_told: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_STEPS_TOLD))
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
 
@@ -233,7 +236,7 @@ class Work:
             now_s: The present time in monotonic seconds.
             save_s: Seconds that writing a checkpoint takes.
         """
-        self.measured = step, value
+        self.measured.append((step, value))
         is_best = is_better(value, self.seen, self.assignment.direction)
         if is_best:
             self.seen = value
@@ -247,24 +250,30 @@ class Work:
             self.is_best_unsaved = False
             self.ask_to_save(now_s)
 
-    def step_at(self, time_s: float) -> int:
-        """The step that was done when a program wrote its files.
+    def step_of(self, written: Span) -> int:
+        """The step that a checkpoint holds, of a program that does not tell.
 
-        Some programs tell a step before they save it, and some after: what is told within half a step was done.
+        While it saves, a program does nothing else, and tells its step just before or just after that. If it tells
+        steps meanwhile, it saves beside its training, and the checkpoint is of the step at which that began.
 
         Args:
-            time_s: When the last of the files was written, seconds since 1970.
+            written: When the first and the last change of the save were seen, in monotonic seconds.
         """
-        told = list(self.steps_told)
-        steps = told[-1][1] - told[0][1] if told else 0
-        step_s = (told[-1][0] - told[0][0]) / steps if steps > 0 else 0.0
-        done = [step for told_s, step in told if told_s <= time_s + _TOLD_LATER * step_s]
-        return max([self.began, *done])
+        began_s, ended_s = written
+        at_first = self._step_at(began_s + _TOLD_S)
+        return self._step_at(ended_s + _TOLD_S) if self._step_at(ended_s - _TOLD_S) <= at_first else at_first
+
+    def _step_at(self, time_s: float) -> int:
+        """Steps done at a time, as far as the reports that are remembered tell."""
+        told = [step for told_s, step in self.steps if told_s <= time_s]
+        return told[-1] if told else self.began
 
     def metric_of(self, step: int) -> float | None:
         """Value of the metric that a checkpoint of a step is saved with; None: not known."""
-        known = self.measured is not None and self.assignment.direction and self.began <= self.measured[0] <= step
-        return self.measured[1] if known and self.measured is not None else None
+        if not self.assignment.direction:
+            return None
+        known = (value for at, value in reversed(self.measured) if self.began <= at <= step)
+        return next(known, None)
 
     def ask_to_save(self, now_s: float) -> None:
         """Ask the program to save, if it can."""

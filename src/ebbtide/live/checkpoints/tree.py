@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -222,7 +222,13 @@ def write_extents(source: Path, target: Path, extents: Sequence[Extent], size_by
 
 
 def copy_tree(
-    tree: Tree, folder: Path, into: Path, before: Tree | None = None, copied: Path | None = None
+    tree: Tree,
+    folder: Path,
+    into: Path,
+    before: Tree | None = None,
+    copied: Path | None = None,
+    *,
+    may_be_gone: Callable[[str], bool] = lambda _path: False,
 ) -> None:
     """Copy the entries of a folder into a new one.
 
@@ -234,9 +240,10 @@ def copy_tree(
         into: Folder to be made.
         before: The tree of which an earlier copy was made; None: there is none.
         copied: The folder of that copy.
+        may_be_gone: Whether the file of a path is left out if it has gone meanwhile.
 
     Raises:
-        OSError: An entry has gone meanwhile, or there is no room.
+        OSError: Another entry has gone meanwhile, or there is no room.
     """
     same = {} if before is None or copied is None else {entry.path: entry for entry in before.of("file")}
     first: dict[tuple[int, int], Path] = {}
@@ -255,10 +262,16 @@ def copy_tree(
             if copied is not None and earlier == entry and (copied / entry.path).is_file():
                 os.link(copied / entry.path, target)
                 continue
-            if entry.is_sparse:
-                _copy_sparse(source, target, entry.size_bytes)
-            else:
-                copy_file(source, target)
+            try:
+                if entry.is_sparse:
+                    _copy_sparse(source, target, entry.size_bytes)
+                else:
+                    copy_file(source, target)
+            except FileNotFoundError:
+                if not may_be_gone(entry.path):
+                    raise
+                del first[entry.inode]
+                continue
             set_attributes(target, entry.mode, entry.mtime_ns)
     finish_folders(into, [(entry.path, entry.mode, entry.mtime_ns) for entry in tree.of("folder")])
 

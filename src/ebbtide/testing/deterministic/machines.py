@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide.live.agent.machine import Mirrors, OnLine, Program
 from ebbtide.live.agent.metadata import Notice
+from ebbtide.live.agent.watching import Span
 from ebbtide.live.checkpoints.tree import Tree
 from ebbtide.live.runtime import Runtime
 from ebbtide.live.storage import ObjectStore
@@ -195,7 +196,7 @@ class SimulatedMachine:
         self,
         program: Program,
         folder: Path,  # noqa: ARG002
-        found: Callable[[Path], None],  # noqa: ARG002
+        found: Callable[[Path, Span], None],  # noqa: ARG002
         is_busy: Callable[[], bool],  # noqa: ARG002
         say: Callable[[str], None],  # noqa: ARG002
         bad: Sequence[Tree],  # noqa: ARG002
@@ -215,11 +216,16 @@ class SimulatedMachine:
 class _NoMirror:
     """Nothing is copied: these programs say when they have saved."""
 
+    written = None
+
     def __init__(self, program: Program) -> None:
         self._program = program
 
     def close(self) -> None:
         """There is nothing to end."""
+
+    def stepped(self) -> None:
+        """It does not matter here."""
 
     def ask_to_leave(self) -> None:
         self._program.ask_to_leave()
