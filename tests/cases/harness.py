@@ -77,7 +77,7 @@ class Case:
     @property
     def most_repeated(self) -> int:
         """Steps that may be done again after one revocation."""
-        return 2 * self.every - 1 if self.repeats is None else self.repeats
+        return 2 * self.every if self.repeats is None else self.repeats
 
     def prepared(self, folder: Path) -> Path:
         """Copy the programs into a folder, as a project that has them."""

@@ -47,7 +47,7 @@ def test_every_form_of_one_history_is_the_same_prices(name: str, tmp_path: Path)
     (tmp_path / name).write_bytes(FORMS[name])
     assert ingested(tmp_path, name)[0] == 0
     (series,) = PriceHistory.read(tmp_path / "out.parquet").values()
-    assert list(series.usd) == [0.0413, 0.0439]
+    assert list(series.prices) == [0.0413, 0.0439]
 
 
 def test_decimal_commas_are_refused_with_what_to_write(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_decimal_commas_are_refused_with_what_to_write(tmp_path: Path) -> None:
     code, said = ingested(tmp_path, "comma.csv")
     assert code == 2
     assert "comma.csv" in said
-    assert "row 2" in said
+    assert "row 1" in said
     assert "0.0413" in said
     assert not (tmp_path / "out.parquet").exists()
 
@@ -90,7 +90,7 @@ def test_a_sweep_of_words_with_windows_line_ends_has_a_best_that_is_a_number(tmp
     (tmp_path / "sweep.yaml").write_bytes(b"\xef\xbb\xbf" + text.encode())
     done = ebbtide(tmp_path, "run", "sweep.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
-    best = next(line for line in done.stdout.splitlines() if "best" in line)
+    best = next(line for line in done.stdout.splitlines() if line.startswith("best: "))
     assert "lr=0.6" in best, done.stdout
 
 
@@ -104,11 +104,14 @@ def test_a_metric_whose_name_mlflow_refuses_is_tracked_by_another(tmp_path: Path
     assert "metrics/recall_B_" in done.stdout + done.stderr
 
 
-def test_spotlake_s_scores_of_ten_are_tenths(tmp_path: Path) -> None:
-    header = "InstanceType,Region,AZ,SPS,IF,SpotPrice,Savings,time"
+def test_spotlake_s_file_is_read_whatever_its_scores_are(tmp_path: Path) -> None:
+    header = "Time,InstanceType,Region,AZ,SPS,T3,T2,IF,OndemandPrice,SpotPrice,Savings"
     rows = [
-        f"p5.48xlarge,us-east-1,use1-az1,{score},3.0,20.{n},60,2026-09-0{n} 00:00:00"
-        for n, score in enumerate((4, 9, "", -1), 1)
+        f"2026-09-0{day} 00:00:00,p5.48xlarge,us-east-1,use1-az1,{score},0,0,3.0,55.0,2{day}.0,60"
+        for day, score in enumerate((4, 9, "", -1), 1)
     ]
     (tmp_path / "archive.csv").write_text("\n".join((header, *rows, "")))
-    assert ingested(tmp_path, "archive.csv")[0] == 0
+    code, said = ingested(tmp_path, "archive.csv")
+    assert code == 0, said
+    (series,) = PriceHistory.read(tmp_path / "out.parquet").values()
+    assert list(series.prices) == [21.0, 22.0, 23.0, 24.0]
