@@ -39,7 +39,7 @@ ROWS_VARIABLE = "EBBTIDE_CASE_ROWS"
 _START_S, _DAY_S, _USD = 1_433_160_000.0, 86_400.0, 0.03
 _NOTICE_S, _BOOTS_S = 5.0, (0.1, 0.1)
 # A run whose program is at fault may never end.
-_LIMIT_S = 240.0
+_LIMIT_S = 600.0
 _WEIGHTS = re.compile(r"^weights ([0-9a-f]{64})", re.MULTILINE)
 
 
@@ -77,7 +77,7 @@ class Case:
     @property
     def most_repeated(self) -> int:
         """Steps that may be done again after one revocation."""
-        return 2 * self.every - 1 if self.repeats is None else self.repeats
+        return 2 * self.every if self.repeats is None else self.repeats
 
     def prepared(self, folder: Path) -> Path:
         """Copy the programs into a folder, as a project that has them."""

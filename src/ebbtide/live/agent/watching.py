@@ -95,6 +95,7 @@ class Mirror:
         self._kept_open = KeptOpen()
         self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
         self._stepped_s: float | None = None
+        self._stepped_ns = 0
         self._saves_beside = False
         self.written: Span | None = None
         # Since when a save lacks what former ones had, or a step after it; None: none does.
@@ -114,7 +115,7 @@ class Mirror:
 
     def stepped(self) -> None:
         """Note that the program has made a step: it is not saving, unless it does so beside the training."""
-        self._stepped_s = self._runtime.monotonic_s()
+        self._stepped_s, self._stepped_ns = self._runtime.monotonic_s(), round(self._runtime.epoch_s() * 1e9)
 
     def ask_to_leave(self) -> None:
         """Ask the program to end, at a moment when it saves nothing, if there is one soon. Returns at once."""
@@ -215,7 +216,7 @@ class Mirror:
             why = f"former saves had {missing[0]}, too"
         elif self._saves.knows(changed):
             pass
-        elif self._stepped_s is not None:
+        elif self._stepped_s is not None and not self._saves_beside:
             # Nothing tells how many files there will be, but a program that waits for its save makes no step.
             why = f"the program has made no step since it wrote {changed[0]}"
         elif rest_s < self._saves.pause_s:
@@ -228,12 +229,16 @@ class Mirror:
         return why if now_s - self._lacks_since_s < self._saves.patience_s else ""
 
     def _writes_beside(self, tree: Tree) -> bool:
-        """Whether a save goes on that began before the last step: a new file has the number of others."""
-        stepped_s = self._stepped_s
-        if stepped_s is None or not self._began_s + _GOES_ON_S <= stepped_s:
+        """Whether a save goes on that began before the last step: a file was added with the number of others."""
+        if not self._is_over:
             return False
-        begun = _changed(self._last, self._complete)
-        return is_of_one_save(begun, set(_changed(tree, self._complete)) - set(begun))
+        begun = set(_changed(self._last, self._complete))
+        new = {
+            entry.path
+            for entry in tree.of("file")
+            if entry.mtime_ns > self._stepped_ns and entry.path not in begun
+        }
+        return is_of_one_save(begun, new.intersection(_changed(tree, self._complete)))
 
     @property
     def _is_over(self) -> bool:
