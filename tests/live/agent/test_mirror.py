@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -316,7 +317,7 @@ for number in range(1000):
 def test_logs_that_stay_open_and_what_a_killed_save_left_hold_up_nothing(started: Started, tmp_path: Path) -> None:
     copies: list[set[str]] = []
 
-    def found(copy: Path) -> None:
+    def found(copy: Path, _written: Span) -> None:
         with contextlib.closing(sqlite3.connect(copy / "study.db")) as study:
             assert study.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         copies.append({path.name for path in copy.iterdir()})
@@ -379,7 +380,10 @@ def test_steps_say_nothing_of_a_program_that_saves_beside_them(
 
     def save(step: int, *parts: str) -> None:
         for part in parts:
-            (tmp_path / "checkpoints" / f"{part}-{step}").write_text(str(step))
+            path = tmp_path / "checkpoints" / f"{part}-{step}"
+            path.write_text(str(step))
+            # The kernel's clock for files is a little behind.
+            os.utime(path, (time.time() + 0.05,) * 2)
             looked(looks)
             watching.stepped()
 
