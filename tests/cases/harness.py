@@ -39,7 +39,7 @@ ROWS_VARIABLE = "EBBTIDE_CASE_ROWS"
 _START_S, _DAY_S, _USD = 1_433_160_000.0, 86_400.0, 0.03
 _NOTICE_S, _BOOTS_S = 5.0, (0.1, 0.1)
 # A run whose program is at fault may never end.
-_LIMIT_S = 600.0
+_LIMIT_S, _MOST_STEPS = 600.0, 1_000
 _WEIGHTS = re.compile(r"^weights ([0-9a-f]{64})", re.MULTILINE)
 
 
@@ -118,9 +118,11 @@ class _Taker:
 
     run: RunFolder
     after: Sequence[int]
+    noted: Path
     began_s: float = field(default_factory=time.monotonic)
     taken: int = 0
     attempt: int = 0
+    done: int = 0
     is_late: bool = False
 
     def looked(self, _engine: Engine, provider: AgentProvider) -> None:
@@ -128,14 +130,18 @@ class _Taker:
         if time.monotonic() - self.began_s > _LIMIT_S and not self.is_late:
             self.is_late = True
             request_stop(self.run.path, StopRequest.DOWN)
-        if self.taken == len(self.after) or trial.attempt == self.attempt or trial.resumed != trial.attempt:
+        if self.taken == len(self.after) or trial.resumed != trial.attempt or trial.ended:
             return
-        if trial.progress.steps_done - trial.began_step >= self.after[self.taken]:
+        done = len(self.noted.read_text().split()) if self.noted.exists() else 0
+        if trial.attempt != self.attempt:
+            self.attempt, self.done = trial.attempt, done
+        if self.done <= done - self.after[self.taken]:
             cloud = LocalCloud(cloud_place(self.run), prices_of(self.run))
             # A machine that is going already says no.
             with suppress(CloudError):
                 if max(map(cloud.interrupt, cloud.processes()), default=False):
-                    self.taken, self.attempt = self.taken + 1, trial.attempt
+                    # What it does until it leaves is not to count for the next one.
+                    self.taken, self.done = self.taken + 1, done + 10 * _MOST_STEPS
 
 
 def calm() -> eb.PriceHistory:
@@ -170,9 +176,9 @@ def taken(case: Case, folder: Path, runs: Path, weights: str) -> Row:
     market = LocalMarket(calm(), _START_S, 1.0, notice_s=_NOTICE_S, boots_s=_BOOTS_S)
     began_s = time.monotonic()
     run = begin_local(job, folder, NewRun(runs), market, policy="reactive")
-    taker = _Taker(run, case.after)
     # Which steps are done is noted beside the log: what programs print is as different as they are.
     noted, before = folder.parent / f"{case.name}-steps", dict(os.environ)
+    taker = _Taker(run, case.after, noted)
     os.environ.update({**_environment(case.step_s), "CASE_STEPS": str(noted)})
     try:
         outcome = run_local(run, Reactive(), taker.looked).outcome

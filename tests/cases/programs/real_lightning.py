@@ -45,7 +45,7 @@ trainer = Trainer(
 trainer.fit(
     model,
     DataLoader(data, batch_size=8, shuffle=False),
-    ckpt_path="ckpt/last.ckpt" if os.path.exists("ckpt/last.ckpt") else None,
+    ckpt_path="last" if os.path.exists("ckpt/last.ckpt") else None,
 )
 weights = torch.cat([value.flatten() for value in model.state_dict().values()])
 print("\nweights", hashlib.sha256(weights.numpy().tobytes()).hexdigest())

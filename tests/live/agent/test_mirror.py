@@ -399,3 +399,28 @@ def test_steps_say_nothing_of_a_program_that_saves_beside_them(
     save(8, "optimizer")
     eventually(lambda: len(copies) == 2)
     watching.close()
+
+
+def test_a_copy_is_of_the_newest_save_though_there_was_no_time_for_those_before(
+    started: Started, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans: list[tuple[float, float]] = []
+    process = started("import time; time.sleep(600)")
+    watching = Mirror(
+        tmp_path / "checkpoints",
+        tmp_path / "copies",
+        process.pid,
+        lambda _copy, written: spans.append(written),
+        lambda: False,
+        quiet_s=LIMIT_S,
+    )
+    monkeypatch.setattr("ebbtide.live.agent.watching._RESTLESS_S", LIMIT_S)
+    for number in range(3):
+        (tmp_path / "checkpoints" / "model").write_text(str(number))
+        looked(looks)
+        watching.stepped()
+    monkeypatch.setattr(watching, "_quiet_s", 0.1)
+    eventually(lambda: spans)
+    watching.close()
+    (began_s, ended_s) = spans[0]
+    assert began_s == ended_s

@@ -148,3 +148,13 @@ def test_what_has_a_temporary_name_is_of_no_save() -> None:
     saves = FormerSaves(Tree())
     saves.learn(["model", "model.tmp"], 0.0, 0.0)
     assert not saves.missing(["model"], [])
+
+
+def test_links_of_a_restored_folder_are_not_taken_for_its_newest_save(tmp_path: Path) -> None:
+    """They have the time of the restoration, long after that of the files."""
+    folder_with(tmp_path, "epoch=1-step=12.ckpt", "config")
+    for name in ("last.ckpt", "last-v0.ckpt"):
+        (tmp_path / name).symlink_to("epoch=1-step=12.ckpt")
+    saves = FormerSaves(folder_with(tmp_path))
+    assert saves.missing(["epoch=2-step=18.ckpt"], []) == ["config", "last.ckpt"]
+    assert not saves.missing(["epoch=2-step=18.ckpt", "last.ckpt", "config"], [])

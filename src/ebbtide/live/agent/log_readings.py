@@ -14,7 +14,9 @@ _MOST_CHARACTERS = 2_000
 _WORDS = tuple(
     (
         unit,
-        re.compile(rf"(?<![\w.])(?<!--)(?:train(?:ing|er)?[_/])?(?:{words})\b[\"']?\s*[:=#\[(]*\s*[\"']?({COUNT})", re.I),
+        re.compile(
+            rf"(?<![\w.])(?<!--)(?:train(?:ing|er)?[_/])?(?:{words})\b[\"']?\s*[:=#\[(]*\s*[\"']?({COUNT})", re.I
+        ),
     )
     for unit, words in (
         ("global step", r"global[_ -]?steps?"),

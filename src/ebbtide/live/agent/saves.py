@@ -188,17 +188,22 @@ def _name(path: str) -> str:
 
 def _newest(tree: Tree) -> list[str]:
     """Paths of what a restored folder's newest save seems to consist of."""
-    files = (each for each in tree.entries if each.kind != "folder" and not is_log(each.path))
-    entries = sorted(files, key=lambda each: -each.mtime_ns)
+    files = sorted((each for each in tree.of("file") if not is_log(each.path)), key=lambda each: -each.mtime_ns)
     found: list[Entry] = []
-    number = next((match[0] for each in entries if (match := _NUMBER.search(each.path))), "")
-    for each in entries:
+    number = next((match[0] for each in files if (match := _NUMBER.search(each.path))), "")
+    for each in files:
         if found and found[-1].mtime_ns - each.mtime_ns > _TOGETHER_NS:
             break
-        match = _NUMBER.search(each.path)
-        if match is None or match[0] == number:
+        if _may_be_of(each, number):
             found.append(each)
-    return [each.path for each in found]
+    # Links come back with the time at which they were restored.
+    return [each.path for each in found] + [each.path for each in tree.of("link") if _may_be_of(each, number)]
+
+
+def _may_be_of(entry: Entry, number: str) -> bool:
+    """Whether an entry has no number, or that of the newest save."""
+    match = _NUMBER.search(entry.path)
+    return match is None or match[0] == number
 
 
 def _missing_shards(changed: Iterable[str], present: set[str]) -> list[str]:

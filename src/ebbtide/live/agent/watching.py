@@ -96,6 +96,7 @@ class Mirror:
         self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
         self._stepped_s: float | None = None
         self._stepped_ns = 0
+        self._newest_s = self._began_s
         self._saves_beside = False
         self.written: Span | None = None
         # Since when a save lacks what former ones had, or a step after it; None: none does.
@@ -140,7 +141,7 @@ class Mirror:
             if tree is None or not tree.entries or _state(tree) == _state(self._stored):
                 return False
             if self._at_rest is not None and _state(tree, of_logs=False) == self._at_rest:
-                self.written = self._began_s, self._since_s
+                self.written = self._newest_s, self._since_s
             if exit_code == 0 or _state(tree, of_logs=False) == self._at_rest:
                 return True
             # The signal came when nothing was being saved: what was written since then was saved at the signal. It
@@ -173,9 +174,12 @@ class Mirror:
         now, before, stored = (_state(each, logs, of_logs=False) for each in (tree, self._last, self._stored))
         if now != before:
             if before == stored:
-                self._began_s = now_s
+                self._began_s = self._newest_s = now_s
             elif self._writes_beside(tree):
                 self._saves_beside = True
+            elif self._is_over:
+                # There was no time to store the save before.
+                self._newest_s = now_s
             self._since_s = now_s
         self._last = tree
         waits_s = now_s - self._since_s
@@ -288,7 +292,7 @@ class Mirror:
         if self._saves.learn(_changed(tree, self._complete, logs), self._began_s, self._since_s):
             self._complete = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy
-        self._found(copy, (self._began_s, self._since_s))
+        self._found(copy, (self._newest_s, self._since_s))
 
     def _tell(self, line: str) -> None:
         if line not in self._told:

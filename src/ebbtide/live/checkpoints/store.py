@@ -9,7 +9,9 @@ the content has not changed, and for small files one part together.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -597,5 +599,8 @@ def _finish(manifest: Manifest, folder: Path) -> None:
         if file.mtime_ns:
             set_attributes(path, file.mode, file.mtime_ns)
     for link in manifest.links:
-        (folder / relative_path(link.path)).symlink_to(link.target)
+        path = folder / relative_path(link.path)
+        path.symlink_to(link.target)
+        with contextlib.suppress(NotImplementedError, OSError):  # some systems keep no time of a link
+            os.utime(path, ns=(link.mtime_ns, link.mtime_ns), follow_symlinks=False)
     finish_folders(folder, [(each.path, each.mode, each.mtime_ns) for each in manifest.folders])

@@ -216,7 +216,7 @@ class SimulatedMachine:
 class _NoMirror:
     """Nothing is copied: these programs say when they have saved."""
 
-    written = None
+    written: Span | None = None
 
     def __init__(self, program: Program) -> None:
         self._program = program
