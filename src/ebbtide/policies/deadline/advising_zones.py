@@ -21,6 +21,9 @@ _SAME_S = 1e-3
 # Costs that differ by less are the same, USD.
 _LEAST_USD = 1e-6
 
+# Costs that differ by less differ by rounding only, USD.
+_ROUNDING_USD = 1e-9
+
 # What is held where a zone is only to be looked at.
 LOOK = 3
 
@@ -100,7 +103,7 @@ def chosen_zone(costs: ZonesCosts, task: ZonesTask, now: ZonesMoment) -> tuple[i
                 usd += _later(costs, task, kind, zone, now.age[zone], then_s, now)
             unknown = kind == SPOT and now.up[zone] < 0
             # Of two that cost the same, what is held is kept, and no zone is looked at.
-            if usd < best + (_LEAST_USD if keeps else -_LEAST_USD if unknown else 0.0):
+            if usd < best + (_LEAST_USD if keeps else -_LEAST_USD if unknown else -_ROUNDING_USD):
                 best, choice, at = usd, (LOOK if unknown else kind), zone
     return choice, at, best
 
