@@ -88,6 +88,10 @@ def chosen_zone(costs: ZonesCosts, task: ZonesTask, now: ZonesMoment) -> tuple[i
         for zone in range(len(task.spot_usd)):
             if kind == SPOT and now.up[zone] == 0:
                 continue
+            here = task.place_of[zone] == task.place_of[now.zone]
+            if kind == ON_DEMAND and zone != now.zone and here:
+                # It is there in each zone: judged by the spell of the zone that waiting is judged by.
+                continue
             keeps = kind == now.held and zone == now.zone
             start_s = now.starting_s if keeps else task.start_s[task.place_of[now.zone], task.place_of[zone]]
             then_s, needed_s = spare_s - start_s, now.work_s + start_s
