@@ -13,7 +13,7 @@ from ebbtide.errors import InputError
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replacing(path: str | Path, mode: int | None = None) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success flush it to disk and rename it over `path`.
 
     If the body raises, the temporary file is removed and `path` is left as it was.
@@ -36,7 +36,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         # mkstemp makes private files; an ordinary new file obeys the umask.
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~_umask() if mode is None else mode)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -75,10 +75,15 @@ def only_one(lock: Path, what: str) -> Iterator[None]:
         yield
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8, atomically."""
-    with replacing(path) as temporary:
+def write_text(path: str | Path, text: str, mode: int | None = None) -> None:
+    """Write `text` to `path` as UTF-8, atomically; `mode`: who may read it, by default as the umask says."""
+    with replacing(path, mode) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def private(path: str, flags: int) -> int:
+    """An opener, for `open`, of files that only their owner may read."""
+    return os.open(path, flags, 0o600)
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -42,6 +42,13 @@ class TrainingOptions:
     architecture: Annotated[
         str | None, typer.Option(metavar="NAME", help="Processor of its program: x86_64 (default) or arm64.")
     ] = None
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Give the program this variable of your environment, sealed on its way; may be given again.",
+        ),
+    ] = None
     instance_type: Annotated[
         list[str] | None, typer.Option(metavar="TYPE", help="Only this instance type; may be given again.")
     ] = None
@@ -78,6 +85,7 @@ class TrainingOptions:
             "cpus": self.cpus,
             "memory_gib": self.memory_gib,
             "architecture": self.architecture,
+            "secrets": self.secret,
             "metric": self.metric,
             "progress": self.progress,
             "direction": self.direction,

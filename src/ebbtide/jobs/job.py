@@ -51,6 +51,7 @@ TRAINING_FIELDS = (
     "accelerators",
     "cpus",
     "memory_gib",
+    "secrets",
     "checkpoints",
     "progress",
     "metric",
@@ -236,6 +237,7 @@ class Job(Resources):
         memory_gib: Main memory that its machine has at least, in GiB.
         architecture: Processor for which its program is built, `x86_64` or `arm64`; None: x86_64, and the types
             that `steps_per_hour` names.
+        secrets: Names of environment variables that the program gets as they are where the run is begun.
         checkpoints: The folder, relative to the working directory, into which the program writes checkpoints and
             from which it resumes; None: it uses `{checkpoint_dir}` in its command.
         progress: A regular expression that finds progress in a line that the program prints, by a group `step` and
@@ -293,7 +295,7 @@ class Job(Resources):
             return self
         if not self.is_measured:
             raise ValueError(NO_SPEED)
-        given = next((name for name in TRAINING_FIELDS if getattr(self, name) is not None), None)
+        given = next((name for name in TRAINING_FIELDS if getattr(self, name) not in (None, [])), None)
         if given is not None:
             raise ValueError(f"{given} is for a job that is run: write `command: python train.py`")
         return self

@@ -19,6 +19,8 @@ from ebbtide.market.markets import Market, is_linux
 # More machines than one job has anywhere.
 MOST_MACHINES = 10_000
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
 _ACCELERATORS = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9 ._-]*?)(:(?P<count>[1-9]\d{0,3}))?")
 
 # Parallel share of a step before any speed is measured.
@@ -69,6 +71,8 @@ class Resources(Frozen):
         memory_gib: Least main memory of the machine, GiB.
         architecture: Architecture of the processor for which the program is built; None: x86_64, and what
             `steps_per_hour` names, since it has run there.
+        secrets: Names of environment variables, such as `WANDB_API_KEY`, that the program gets with the values
+            that they have where the run is begun. Neither journal nor storage has the values.
     """
 
     accelerators: str | None = Field(default=None, examples=["T4:1"])
@@ -76,6 +80,21 @@ class Resources(Frozen):
     memory_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(default=None, examples=[16])
 
     architecture: Literal["x86_64", "arm64"] | None = Field(default=None, examples=["arm64"])
+    secrets: list[str] = Field(default_factory=list, examples=[["WANDB_API_KEY"]])
+
+    @field_validator("secrets")
+    @classmethod
+    def _names_of_variables(cls, names: list[str]) -> list[str]:
+        for name in names:
+            # What is longer than a name is perhaps the value itself, which is not to be shown.
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(
+                    "secrets are names of environment variables, such as `secrets: [WANDB_API_KEY]`, and never "
+                    "values"
+                )
+            if name.startswith("EBBTIDE_"):
+                raise ValueError(f"{name} is set by Ebbtide itself; give the secret another name")
+        return list(dict.fromkeys(names))
 
     @field_validator("accelerators")
     @classmethod

@@ -93,6 +93,7 @@ class Callbacks:
         metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
         kinds: The jobs that are no plain trainings.
         programs: The number of each job's program, by job id; those that are not named have the same.
+        secrets: Values of the secrets that assignments name, by name.
     """
 
     assignment: Callable[[JobProgress], Assignment]
@@ -101,6 +102,7 @@ class Callbacks:
     metric: Callable[[int], str | None] = lambda _job_id: None
     kinds: Sequence[JobKind] = ()
     programs: Mapping[int, int] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class AgentProvider:
@@ -133,7 +135,7 @@ class AgentProvider:
         self._pace = pace
         self._machines = machines = MachineList(cloud, agent.run, runtime)
         self._objects = objects
-        self._mailboxes = Mailboxes(objects, key, machines.token, runtime=runtime)
+        self._mailboxes = Mailboxes(objects, key, machines.token, runtime=runtime, values=callbacks.secrets)
         self._requests = MachineRequests(cloud, machines, objects, agent, key, self.beat, runtime)
         self._leases = self._requests.leases
         self._ends = MachineEnds(cloud, machines, pace.poll_s, self._order_end, self.beat, runtime)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 
+from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.inputs import Input
@@ -35,6 +37,23 @@ def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
             ranks = range(1 if is_array or part.framework is not None else most)
             found.append(Input(folder, tuple(trial_id_of(run, other, rank) for rank in ranks), is_array))
     return tuple(found)
+
+
+def secrets_of(work: Runnable) -> dict[str, str]:
+    """Values of the secrets that the programs of a run are given, by name, from this process's environment.
+
+    Raises:
+        InputError: One is not set.
+    """
+    names = sorted({name for part in work.parts for name in part.secrets})
+    missing = [name for name in names if not os.environ.get(name)]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set in the environment, from which "
+            "programs are given their secrets; set it where you begin or resume the run",
+            field="secrets",
+        )
+    return {name: os.environ[name] for name in names}
 
 
 def kinds_of(work: Runnable, catalogue: Catalogue) -> list[JobKind]:

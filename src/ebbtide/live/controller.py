@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ebbtide._files import private
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore
@@ -20,7 +21,7 @@ from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.account_lines import WallClock, lines_of
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
-from ebbtide.live.assignments import command_of, inputs_of, kinds_of, programs_of
+from ebbtide.live.assignments import command_of, inputs_of, kinds_of, programs_of, secrets_of
 from ebbtide.live.attendant import Attendant
 from ebbtide.live.changes import NOTHING, ChangeLog
 from ebbtide.live.claims import Claim, SupersededError
@@ -136,6 +137,7 @@ class Controller:
                 lambda job_id: self._work.part_of(job_id)[0].metric,
                 kinds_of(self._work, catalogue),
                 programs_of(self._work),
+                secrets_of(self._work),
             ),
             key=folder.key,
             pace=pace,
@@ -467,13 +469,14 @@ class Controller:
             direction=str(sweep.direction) if sweep.metric and sweep.machines == 1 else "",
             progress=sweep.progress or "",
             inputs=inputs_of(self._work, progress.job_id, self._settings.run),
+            secrets=tuple(sweep.secrets),
         )
 
     def _log(self, trial_id: str, line: str) -> None:
         """Append a line that a program printed to its log; a failure to do so must not stop the run."""
         self._progress_news.hear(trial_id, line)
         try:
-            with self._folder.log_of(trial_id).open("a", encoding="utf-8") as log:
+            with open(self._folder.log_of(trial_id), "a", encoding="utf-8", opener=private) as log:
                 log.write(line + "\n")
         except OSError as error:
             _LOGGER.warning("what trial %s prints cannot be kept: %s", trial_id, error)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ebbtide._files import private
 from ebbtide.errors import JournalError, UnusableJournalError
 from ebbtide.live.journal_database import TABLES, Table
 
@@ -79,6 +81,9 @@ class SqliteDatabase:
         if self._read_only:
             address = f"{self._path.resolve().as_uri()}?mode=ro"
             return sqlite3.connect(address, uri=True, timeout=wait_s, isolation_level=None)
+        # What programs say of themselves is for their owner alone; SQLite gives its other files the same mode.
+        with suppress(OSError):
+            os.close(private(str(self._path), os.O_CREAT | os.O_RDWR))
         connection = sqlite3.connect(self._path, timeout=wait_s, isolation_level=None)
         # A commit is on disk before it returns.
         connection.execute("pragma synchronous = full")

@@ -14,10 +14,11 @@ from ebbtide._utc import to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, JournalError
 from ebbtide.forecasts.bundle import ModelBundle
-from ebbtide.jobs.job_list import Runnable
+from ebbtide.jobs.job_list import Runnable, runnable
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
+from ebbtide.live.assignments import secrets_of
 from ebbtide.live.clouds.local.client import (
     LocalCloud,
     LocalCloudSettings,
@@ -266,6 +267,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
     settings = folder.settings
     # Nothing is begun that its journal could not tell of.
     outside = Outside.of(folder)
+    secrets_of(runnable(settings.sweep))
     cloud = local_cloud(folder)
     speed = settings.options["speed"]
     agent = AgentConfig(

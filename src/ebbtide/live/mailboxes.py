@@ -6,8 +6,8 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from ebbtide.engine.snapshot import Items
@@ -20,10 +20,12 @@ from ebbtide.live.agent.protocol import (
     Order,
     Repeat,
     Report,
+    Train,
     decoded,
     key_of,
     plain,
 )
+from ebbtide.live.agent.secret_values import with_secrets
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore
 
@@ -106,6 +108,7 @@ class Mailboxes:
         machine: Gives the id of a machine by the id of its lease.
         epoch: Which controller of the run this is, counted from 1: machines obey the newest.
         runtime: Gives what does several things at a time.
+        values: Values of the programs' secrets by name; what is queued, kept and sent of them is sealed.
     """
 
     def __init__(
@@ -115,8 +118,10 @@ class Mailboxes:
         machine: Callable[[int], str],
         epoch: int = 1,
         runtime: Runtime = RUNTIME,
+        values: Mapping[str, str] | None = None,
     ) -> None:
         self._runtime = runtime
+        self._values = values or {}
         self._objects, self._run_key, self._machine = objects, run_key, machine
         self._boxes: dict[int, _Mailbox] = {}
         self._boot = secrets.token_hex(8)
@@ -135,6 +140,9 @@ class Mailboxes:
 
     def order(self, lease_id: int, order: Order) -> None:
         """Queue an order; `write` sends it."""
+        if isinstance(order, Train):
+            key = key_of(self._run_key, self._machine(lease_id))
+            order = replace(order, assignment=with_secrets(order.assignment, self._values, key))
         self._box(lease_id).pending.append(order)
 
     def write(self, lease_ids: Iterable[int]) -> None:

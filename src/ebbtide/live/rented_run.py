@@ -16,6 +16,7 @@ from ebbtide.live.agent.bundle import bundle, bundle_key
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.folders import code_key, packed
 from ebbtide.live.agent_provider import Pace
+from ebbtide.live.assignments import secrets_of
 from ebbtide.live.clouds.bucket import with_bucket
 from ebbtide.live.clouds.machines import MachineSettings
 from ebbtide.live.clouds.provider import Prices, RentingCloud
@@ -117,6 +118,8 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
     """
     live, machines = folder.settings, _machines(folder)
     settings = _shared(machines)
+    # Before anything is stored or rented: a run that is resumed elsewhere may lack one.
+    secrets_of(runnable(live.sweep))
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
     work = runnable(live.sweep)

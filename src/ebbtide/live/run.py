@@ -21,6 +21,7 @@ from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.reading import read_runnable, read_work
 from ebbtide.jobs.single import sweep_of
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.assignments import secrets_of
 from ebbtide.live.clouds.machines import MachineSettings
 from ebbtide.live.clouds.providers import EACH_CLOUDS, Machines, machines_of, with_billing
 from ebbtide.live.handle import Run, keep_policy
@@ -203,6 +204,8 @@ def begin(
             raise InputError("parameters are for a policy that is named; set the fields of the one that is given")
         name, parameters = checked_policy(policy).name, {}
         decides = within_budget(sweep, policy)
+    # Nothing is written down or rented that would lack a secret.
+    secrets_of(sweep)
     # Here, and not when its engine is made: a run that cannot begin leaves nothing behind.
     check_fits(decides, sweep.live_jobs(catalogue))
     accounting = accounting_of(options.get("owner"), options.get("tags"), options.get("team"))

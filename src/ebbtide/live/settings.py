@@ -113,11 +113,12 @@ class RunFolder:
             catalogue: Instance types and list prices; None: those that ship with Ebbtide.
         """
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o700)
         # The one that ships is not copied: a run that is resumed by a later version finds its new types, too.
         if catalogue is not None and catalogue is not default_catalogue():
             catalogue.write(self.catalogue_file)
         content = {"schema_version": SCHEMA_VERSION} | asdict(settings)
-        write_text(self.path / "run.json", json.dumps(content, indent=2) + "\n")
+        write_text(self.path / "run.json", json.dumps(content, indent=2) + "\n", mode=0o600)
 
     @property
     def is_begun(self) -> bool:
@@ -277,6 +278,8 @@ class NewRun:
         if folder.is_begun:
             raise InputError(f"run {run_id} exists; `ebbtide resume {run_id}` continues it", field="name")
         folder.path.mkdir(parents=True, exist_ok=True)
+        # Commands and what programs print may hold secrets; other users of this machine have no business in it.
+        folder.path.chmod(0o700)
         return folder
 
 

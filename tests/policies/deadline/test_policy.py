@@ -399,3 +399,24 @@ def test_on_real_zones_every_policy_is_in_time() -> None:
         mean_usd[rule] = np.mean([outcome.cost_usd for outcome in found])
     assert mean_usd[DeadlineRule.TABLE] < mean_usd[DeadlineRule.FAILOVER]
     assert mean_usd[DeadlineRule.TABLE] < 0.4 * 40 * 3.06
+
+
+def test_a_refused_request_does_not_move_where_the_last_machine_was() -> None:
+    """The checkpoint lies where a machine worked last, so what a move costs is counted from there."""
+    zones: list[tuple[int, bool]] = []
+
+    class Told(Deadline):
+        def decide(self, view: Any) -> Any:
+            yield from super().decide(view)
+            own = view.memory["deadline"]["jobs"].get("0", {})
+            held = any(lease.is_booted and not lease.on_demand for lease in view.leases_of(0))
+            if "zone" in own:
+                zones.append((own["zone"], held))
+
+    # The east has a machine for four hours and again after four; the west never has one.
+    up = np.zeros((2, HOURS * 6), dtype=bool)
+    up[0, :24] = up[0, 48:] = True
+    outcome = scenario(up).run(Told(DeadlineRule.FAILOVER, 30 * HOUR_S, models=MODELS, start_s=720.0), BEGINS_S)
+    assert {lease.market for lease in outcome.leases if lease.state is LeaseState.FAILED} == {EAST, WEST}
+    worked = next(place for place, (_, held) in enumerate(zones) if held)
+    assert {zone for zone, _ in zones[worked:]} == {zones[worked][0]}

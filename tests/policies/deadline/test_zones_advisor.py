@@ -129,6 +129,55 @@ def test_who_looks_for_a_while_is_not_asked_to_look_again() -> None:
     assert sorted(looked) == sorted(set(looked))
 
 
+def after_a_loss() -> tuple[eb.ZonesAdvisor, float, float]:
+    """Zone b is down for nine hours, zone a was lost after eight: the advisor, hours that passed, and hours done."""
+    asked = advisor(("a", "b"), work_h=10.0, deadline_h=20.0, restart_h=0.2, on_demand_usd_per_hour=3.0)
+    asked.choose(0.0, 0.0, None, {"a": True, "b": False})
+    for tick in range(1, 49):
+        asked.choose(tick / 6, tick / 6, ("spot", "a"), {"b": False})
+    return asked, 8.0, 8.0
+
+
+def test_a_look_does_not_change_the_answer() -> None:
+    asked, passed_h, done_h = after_a_loss()
+    first = asked.choose(passed_h, done_h, None, {"a": False, "b": False})
+    other, *_ = after_a_loss()
+    # Something is known of a only: b is looked at in vain, and then nothing has changed.
+    for tick in range(1, 12):
+        at_h = passed_h + tick / 6
+        advice = other.choose(at_h, done_h, None, {"a": False})
+        if advice != "wait" and advice[0] == "look":
+            advice = other.choose(at_h, done_h, None, {"a": False, "b": False})
+        assert advice == asked.choose(at_h, done_h, None, {"a": False, "b": False}) == first
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 10_000), share=st.sampled_from([0.1, 0.5, 0.9]))
+def test_the_same_question_has_the_same_answer(seed: int, share: float) -> None:
+    up = np.random.default_rng(seed).random((3, 40)) < share
+    asked, held = advisor(), None
+    for tick in range(30):
+        seen = {zone: bool(up[place, tick]) for place, zone in enumerate(ZONES)}
+        if held is not None and held[0] == "spot" and not seen[held[1]]:
+            held = None
+        answers = {asked.choose(tick / 6, 0.1, held, seen) for _ in range(3)}
+        assert len(answers) == 1
+        advice = answers.pop()
+        held = None if advice == "wait" else advice
+
+
+def test_no_machine_is_paid_that_does_no_work() -> None:
+    asked, passed_h, done_h = after_a_loss()
+    for tick in range(12):
+        seen = {"a": False}
+        advice = asked.choose(passed_h + tick / 6, done_h, None, seen)
+        while advice != "wait" and advice[0] == "look":
+            seen[advice[1]] = False
+            advice = asked.choose(passed_h + tick / 6, done_h, None, seen)
+        # There are four hours to spare: a machine on demand would be given back before it has started.
+        assert advice == "wait"
+
+
 def test_what_is_not_known_may_be_said_to_be_so() -> None:
     assert advisor().choose(0.0, 0.0, None, {"a": None, "b": True, "c": False})[0] in ("spot", "look")  # type: ignore[dict-item]
 

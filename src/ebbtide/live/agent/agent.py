@@ -6,6 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from ebbtide.live.agent.protocol import (
     Train,
     Up,
 )
+from ebbtide.live.agent.secret_values import opened
 from ebbtide.live.agent.trainings import Trainings, is_about
 
 _LOGGER = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class Agent:
         self._machine = machine or ThisMachine(config)
         self._runtime, self._objects = self._machine.runtime, self._machine.objects
         self._folder = Path(config.folder).resolve()
-        key = bytes.fromhex(config.key)
+        key = self._key = bytes.fromhex(config.key)
         self._orders = MessageLog(self._objects, Channel(config.machine, ORDERS, key))
         self._heartbeats = Heartbeats(self._objects, config.run, config.controller_limit_s)
         reports = MessageLog(self._objects, Channel(config.machine, REPORTS, key))
@@ -144,7 +146,7 @@ class Agent:
     def _ordered(self, order: Order) -> None:
         match order:
             case Train() if self._code is None:
-                self._trainings.train(order)
+                self._trainings.train(replace(order, assignment=opened(order.assignment, self._key)))
             case Hand():
                 self._trainings.hand(order)
             case Save():

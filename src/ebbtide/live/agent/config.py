@@ -111,6 +111,8 @@ class Assignment:
             which each is a call of the program; 0: it is no array.
         inputs: What the jobs that its job needs have stored, fetched before it begins.
         share: The share of the machine that it fills, at most 1; others may be trained beside it.
+        secrets: Names of the environment variables whose values are sealed.
+        sealed: Their values, encrypted with this machine's key; empty: there are none, or they are opened.
         direction: Whether a lower or a higher metric is better, `minimize` or `maximize`; the checkpoint of the
             best value stays in storage. Empty: none is the best.
     """
@@ -140,6 +142,8 @@ class Assignment:
     inputs: tuple[Input, ...] = ()
     share: float = 1.0
     direction: str = ""
+    secrets: tuple[str, ...] = ()
+    sealed: str = field(default="", repr=False)
 
     @property
     def machines(self) -> int:
@@ -153,6 +157,7 @@ class Assignment:
             "arguments": list(self.arguments),
             "environment": dict(self.environment),
             "aside": list(self.aside),
+            "secrets": list(self.secrets),
             "addresses": list(self.addresses),
             "resume": None if self.resume is None else [list(part) for part in self.resume],
             "inputs": [vars(each) | {"trial_ids": list(each.trial_ids)} for each in self.inputs],
@@ -163,7 +168,9 @@ class Assignment:
         """Decode what `encode` gave. Unknown fields are ignored: a controller that resumes a run may be newer than
         the agents of machines that it finds."""
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        known |= {name: tuple(known[name]) for name in ("arguments", "aside", "addresses") if name in known}
+        known |= {
+            name: tuple(known[name]) for name in ("arguments", "aside", "addresses", "secrets") if name in known
+        }
         if known.get("resume") is not None:
             known["resume"] = tuple((str(trial), int(number)) for trial, number in known["resume"])
         known["inputs"] = tuple(

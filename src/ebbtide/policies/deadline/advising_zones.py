@@ -21,6 +21,9 @@ _SAME_S = 1e-3
 # Costs that differ by less are the same, USD.
 _LEAST_USD = 1e-6
 
+# Costs that differ by less differ by rounding only, USD.
+_ROUNDING_USD = 1e-9
+
 # What is held where a zone is only to be looked at.
 LOOK = 3
 
@@ -85,6 +88,10 @@ def chosen_zone(costs: ZonesCosts, task: ZonesTask, now: ZonesMoment) -> tuple[i
         for zone in range(len(task.spot_usd)):
             if kind == SPOT and now.up[zone] == 0:
                 continue
+            here = task.place_of[zone] == task.place_of[now.zone]
+            if kind == ON_DEMAND and zone != now.zone and here:
+                # It is there in each zone: judged by the spell of the zone that waiting is judged by.
+                continue
             keeps = kind == now.held and zone == now.zone
             start_s = now.starting_s if keeps else task.start_s[task.place_of[now.zone], task.place_of[zone]]
             then_s, needed_s = spare_s - start_s, now.work_s + start_s
@@ -100,7 +107,7 @@ def chosen_zone(costs: ZonesCosts, task: ZonesTask, now: ZonesMoment) -> tuple[i
                 usd += _later(costs, task, kind, zone, now.age[zone], then_s, now)
             unknown = kind == SPOT and now.up[zone] < 0
             # Of two that cost the same, what is held is kept, and no zone is looked at.
-            if usd < best + (_LEAST_USD if keeps else -_LEAST_USD if unknown else 0.0):
+            if usd < best + (_LEAST_USD if keeps else -_LEAST_USD if unknown else -_ROUNDING_USD):
                 best, choice, at = usd, (LOOK if unknown else kind), zone
     return choice, at, best
 

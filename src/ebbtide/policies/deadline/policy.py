@@ -287,7 +287,6 @@ class Deadline:
             yield from (Release(lease.lease_id, because=because) for lease in newest)
             return
         own["asked_s"], own["asked"], own["asked_market"] = view.now_s, gang.machines, str(gang.market)
-        own["zone"] = own["zone"] if now.held == SPOT else zone
         if self._is_only_watched(view, zone, now, own, memory):
             own["looks"] = zone
             yield WakeAt(view.now_s + _GIVEN_S)

@@ -114,7 +114,8 @@ class ZonesAdvisor:
     def begin(self) -> None:
         """Begin another run of the same job: nothing is known of the zones yet."""
         self._beliefs: Floats | None = None
-        self._asked_s, self._last = 0.0, 0
+        # Where the last machine was, and the one that was advised to be started at the last question.
+        self._asked_s, self._last, self._advised = 0.0, 0, 0
         # Whether each zone was there, and when that was seen, seconds.
         self._seen: dict[str, tuple[bool, float]] = {}
 
@@ -157,18 +158,21 @@ class ZonesAdvisor:
         states = np.array([self._seen.get(name, (-1, 0.0))[0] for name in self.zones], dtype=np.int64)
         beliefs = np.tile(self._prior, (len(self.zones), 1, 1, 1)) if self._beliefs is None else self._beliefs
         passed_s = 0.0 if self._beliefs is None else at_s - self._asked_s
+        # A machine runs once time has passed: asked again at the same moment, the answer is the same.
+        if passed_s > _SAME_S:
+            self._last = self._advised
+        if holding is not None:
+            self._last = zone
+        self._advised = self._last
         self._beliefs = seen_zones(beliefs, states, self._hazards, AGE_BINS_S, passed_s)
         self._asked_s = at_s
         if left_s <= 0.0:
             return "wait"
-        if holding is None:
-            zone = self._last
-        self._last = zone
         now = ZonesMoment(
             self._usable_s - at_s,
             left_s,
             held,
-            zone,
+            self._last,
             0.0 if held == NOTHING else starting_s,
             self._tick_s,
             self._tick_s if self.tick_h is None else 0.0,
@@ -179,7 +183,8 @@ class ZonesAdvisor:
         choice, there, _ = chosen_zone(self._costs, self._task, now)
         if choice == NOTHING:
             return "wait"
-        self._last = int(there)
+        if choice != LOOK:
+            self._advised = int(there)
         return _WORDS[int(choice)], self.zones[int(there)]
 
     def chance_up(self, zone: str) -> float:
