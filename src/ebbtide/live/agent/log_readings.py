@@ -17,8 +17,6 @@ _WORDS = tuple(
         re.compile(
             rf"(?<![\w.])(?<!--)(?:train(?:ing|er)?[_/])?(?:{words})\b[\"']?\s*[:=#\[(]*\s*[\"']?({COUNT})", re.I
         ),
-            rf"(?<![\w.])(?<!--)(?:train(?:ing|er)?[_/])?(?:{words})\b[\"']?\s*[:=#\[(]*\s*[\"']?({COUNT})", re.I
-        ),
     )
     for unit, words in (
         ("global step", r"global[_ -]?steps?"),
