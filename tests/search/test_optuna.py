@@ -15,7 +15,7 @@ optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
 from optuna.trial import TrialState  # noqa: E402
 
 from ebbtide.live.handle import Run  # noqa: E402
-from ebbtide.search.optuna import COST_USD, REVOCATIONS, RUN, SpotTrials  # noqa: E402
+from ebbtide.search.optuna import COST_USD, GAVE_UP, REVOCATIONS, RUN, SpotTrials  # noqa: E402
 from ebbtide.testing.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 
 PROGRAM = """
@@ -189,3 +189,46 @@ def test_what_is_wrong_is_said_before_anything_is_rented(
     with pytest.raises(InputError, match="several objectives"):
         right.optimize(optuna.create_study(directions=["minimize", "minimize"]), 1)
     assert not (tmp_path / "code" / "runs").exists()
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_trial_that_reaches_its_budget_is_told_what_it_reached(tmp_path: Path) -> None:
+    plain = trials(tmp_path / "code", {0: 4.0}, pause_s=2.0)
+    trained = SpotTrials({**plain.work, "budget_usd": 0.0012}, plain.space, options=plain.options)
+    study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    trained.optimize(study, 1)
+    (done,) = study.trials
+    assert done.user_attrs[GAVE_UP]
+    assert 0.0 < done.user_attrs[COST_USD] <= 0.0012
+    if done.intermediate_values:
+        assert (done.state, done.value) == (TrialState.COMPLETE, min(done.intermediate_values.values()))
+    # Nothing is left that would hold up the study.
+    trained.optimize(study, 1)
+    assert len(study.trials) == 1
+
+
+def test_a_study_that_cannot_be_written_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, study = trials(tmp_path / "code", {0: 4.0}), study_in(tmp_path)
+
+    def locked(*_: Any) -> None:
+        raise Broken
+
+    monkeypatch.setattr(optuna.trial.Trial, "set_user_attr", locked)
+    with pytest.raises(Broken):
+        trained.optimize(study, 1)
+    assert not (tmp_path / "code" / "runs").exists()
+
+
+@pytest.mark.usefixtures("processes")
+def test_what_killed_processes_left_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One was killed after it had asked for a trial, and one when the study had the name of its run."""
+    monkeypatch.setattr("ebbtide.search.optuna._BEGINS_WITHIN_S", -1.0)
+    trained, study = trials(tmp_path / "code", {1: 4.0}), study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    study.ask()
+    named = study.ask()
+    named.set_user_attr(RUN, "trial-1-named")
+    trained.optimize(study, 1)
+    states = [one.state for one in study.trials]
+    assert states == [TrialState.FAIL, TrialState.COMPLETE]
+    assert study.trials[1].user_attrs[RUN] == "trial-1-named"
+    assert study.trials[1].value == 1.0
