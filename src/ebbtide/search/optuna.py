@@ -234,13 +234,13 @@ class _Running:
         metrics, state = self._metrics(), self.run.status().state
         if state is State.FINISHED and metrics:
             self._tell(study, TrialState.COMPLETE, metrics[max(metrics)])
-        elif state is State.GAVE_UP and metrics:
+        elif state is State.GAVE_UP:
             # Its policy ended it, for example when its budget was spent: what it reached counts.
             best = min if study.direction is StudyDirection.MINIMIZE else max
             known = [value for value in metrics.values() if math.isfinite(value)]
             self.trial.set_user_attr(GAVE_UP, True)
             self._tell(study, *((TrialState.COMPLETE, best(known)) if known else (TrialState.FAIL,)))
-        elif state in (*OVER, State.GAVE_UP):
+        elif state in OVER:
             self._tell(study, TrialState.FAIL)
         else:
             # Somebody stopped it.
