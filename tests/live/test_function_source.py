@@ -14,6 +14,7 @@ import pytest
 from tests.live.notebooks import Notebook
 
 import ebbtide as eb
+from ebbtide.live.agent.code_files import is_like_secret
 from ebbtide.live.function_source import program_text
 from ebbtide.live.function_state import is_plain
 
@@ -221,3 +222,30 @@ def test_a_function_without_source_is_refused() -> None:
 def test_plain_constants_are_exactly_those() -> None:
     assert all(map(is_plain, (None, True, 1, 0.5, "a", [1, [2]], {"a": (1,)}, {1: 2})))
     assert not any(map(is_plain, (math.inf, b"a", {1}, np.float64(1), {(1,): 2}, [object()], np.int64(1))))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKEN", "0123456789"),
+        ("X", "hf_abcdefghijkl"),
+        ("CONF", {"db": {"password": "hunter22"}}),
+        ("awsAccessKey", "AKIA0123456789ABCDEF"),
+        ("KEYS", ["-----BEGIN RSA PRIVATE KEY-----"]),
+    ],
+)
+def test_what_looks_like_a_secret(name: str, value: object) -> None:
+    assert is_like_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENS", 3),
+        ("eos_token", "<|endoftext|>"),
+        ("tokenizer", "bert-base-uncased"),
+        ("SECRETARY", "Ann Smith"),
+    ],
+)
+def test_what_is_none(name: str, value: object) -> None:
+    assert not is_like_secret(name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
 from optuna.trial import TrialState  # noqa: E402
 
 from ebbtide.live.handle import Run  # noqa: E402
-from ebbtide.search.optuna import COST_USD, REVOCATIONS, RUN, SpotTrials  # noqa: E402
+from ebbtide.live.phase import State  # noqa: E402
+from ebbtide.search.optuna import COST_USD, GAVE_UP, REVOCATIONS, RUN, SpotTrials, _Running  # noqa: E402
 from ebbtide.testing.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 
 PROGRAM = """
@@ -189,3 +191,64 @@ def test_what_is_wrong_is_said_before_anything_is_rented(
     with pytest.raises(InputError, match="several objectives"):
         right.optimize(optuna.create_study(directions=["minimize", "minimize"]), 1)
     assert not (tmp_path / "code" / "runs").exists()
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_trial_whose_budget_is_too_small_holds_up_no_study(tmp_path: Path) -> None:
+    plain = trials(tmp_path / "code", {0: 4.0})
+    trained = SpotTrials({**plain.work, "budget_usd": 1e-6}, plain.space, options=plain.options)
+    study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    trained.optimize(study, 2)
+    assert [one.state for one in study.trials] == [TrialState.FAIL] * 2
+    assert all(one.user_attrs[GAVE_UP] and one.user_attrs[COST_USD] <= 1e-6 for one in study.trials)
+
+
+class Ended:
+    """A run that its policy has ended."""
+
+    id, error = "trial-0", None
+
+    def wait(self, _seconds: float) -> bool:
+        return True
+
+    def status(self) -> Any:
+        return SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=1.5), revoked=2)
+
+
+@pytest.mark.parametrize(("direction", "best"), [("minimize", 3.0), ("maximize", 5.0)])
+def test_a_trial_that_reaches_its_budget_is_told_with_its_best(
+    direction: str, best: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Running, "_metrics", lambda _self: {1: 5.0, 2: 3.0, 3: 4.0})
+    study = optuna.create_study(direction=direction)
+    assert _Running(study.ask(), Ended()).is_over(study)  # type: ignore[arg-type]
+    (done,) = study.trials
+    assert (done.state, done.value) == (TrialState.COMPLETE, best)
+    assert (done.user_attrs[COST_USD], done.user_attrs[GAVE_UP]) == (1.5, True)
+
+
+def test_a_study_that_cannot_be_written_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, study = trials(tmp_path / "code", {0: 4.0}), study_in(tmp_path)
+
+    def locked(*_: Any) -> None:
+        raise Broken
+
+    monkeypatch.setattr(optuna.trial.Trial, "set_user_attr", locked)
+    with pytest.raises(Broken):
+        trained.optimize(study, 1)
+    assert not (tmp_path / "code" / "runs").exists()
+
+
+@pytest.mark.usefixtures("processes")
+def test_what_killed_processes_left_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One was killed after it had asked for a trial, and one when the study had the name of its run."""
+    monkeypatch.setattr("ebbtide.search.optuna._BEGINS_WITHIN_S", -1.0)
+    trained, study = trials(tmp_path / "code", {1: 4.0}), study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    study.ask()
+    named = study.ask()
+    named.set_user_attr(RUN, "trial-1-named")
+    trained.optimize(study, 1)
+    states = [one.state for one in study.trials]
+    assert states == [TrialState.FAIL, TrialState.COMPLETE]
+    assert study.trials[1].user_attrs[RUN] == "trial-1-named"
+    assert study.trials[1].value == 1.0

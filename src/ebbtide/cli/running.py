@@ -40,6 +40,7 @@ from ebbtide.live.handle import Run
 from ebbtide.live.journal import journal_of
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 from ebbtide.live.measured_speed import speed_text
+from ebbtide.live.progress_news import show
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
 from ebbtide.live.settings import RENTED, RUNS, RunFolder, find_run
@@ -220,6 +221,7 @@ def run_command(
     if provider == "replay":
         terminal().print(f"{run_once(sweep, chosen, 'replay', **options)}; a replay: nothing was rented or paid")
         return
+    show()
     try:
         started = begin(sweep, wanted.folder, chosen, provider, options)
     except InputError as error:

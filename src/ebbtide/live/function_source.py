@@ -10,6 +10,7 @@ import ast
 import builtins
 import inspect
 import linecache
+import logging
 import pprint
 import symtable
 import sys
@@ -23,7 +24,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ebbtide.errors import InputError
+from ebbtide.live.agent.code_files import is_like_secret
 from ebbtide.live.function_state import AsItIs, bindings_of, is_plain
+
+_LOGGER = logging.getLogger(__name__)
 
 # A longer constant is data, which belongs into a file.
 _MOST_CHARACTERS = 100_000
@@ -224,6 +228,12 @@ class _Writer:
                     "on a machine a change of one would not be one of the other; make it within the function"
                 )
             self._parts[id(part)] = name
+        if is_like_secret(name, value):
+            _LOGGER.warning(
+                "%s uses `%s`, which may be a secret, and is sent in plain text with its code: name an "
+                "environment variable in `secrets`, and read it within %s",
+                *(user, name, user),
+            )
         self._constants.append(self._constant(name, value, user))
 
     def _constant(self, name: str, value: object, user: str) -> str:

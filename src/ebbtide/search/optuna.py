@@ -15,9 +15,12 @@ ends before its trials do, they stay in the study with the intermediate values t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +33,19 @@ from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.controller import metrics_of
 from ebbtide.live.handle import Run, resume
-from ebbtide.live.phase import State
+from ebbtide.live.phase import OVER, State
 from ebbtide.live.run import RunOptions, run
-from ebbtide.live.settings import RUNS, RunFolder
+from ebbtide.live.settings import RUNS, RunFolder, new_run_id
 from ebbtide.policies.api.protocol import Policy
 
 # What a trial of the study says of its run.
 RUN, RUNS_IN = "ebbtide_run", "ebbtide_runs"
 COST_USD, REVOCATIONS = "ebbtide_cost_usd", "ebbtide_revocations"
+# That a trial's policy ended it, as where its budget was spent; and that a trial was asked for, and no run begun.
+GAVE_UP, NEVER_BEGUN = "ebbtide_gave_up", "ebbtide_never_begun"
+
+# A trial that has no run so many seconds after it was asked for is that of a process which was killed.
+_BEGINS_WITHIN_S = 120.0
 
 # Real seconds between looks at the runs.
 _LOOK_S = 0.5
@@ -86,22 +94,41 @@ class SpotTrials:
                 if RUN in left.user_attrs:
                     open_[left.number] = self._gone_on_with(study, left)
             while True:
+                asked = self._asked_only(study)
                 while len(open_) < parallel and self._is_due(study, n_trials, budget_usd):
                     trial = study.ask()
                     try:
                         open_[trial.number] = self._begun(study, trial)
                     except BaseException:
-                        study.tell(trial, state=TrialState.FAIL)
+                        # Of two errors, as where the storage has failed, the first says what is wrong.
+                        with suppress(Exception):
+                            study.tell(trial, state=TrialState.FAIL)
                         raise
-                if not open_:
+                if not open_ and not asked:
                     return
                 for number, running in list(open_.items()):
                     if running.is_over(study):
                         del open_[number]
                 time.sleep(_LOOK_S)
         finally:
-            for running in open_.values():
-                running.stop()
+            with ExitStack() as stopped:
+                # Each is stopped, whatever becomes of another.
+                for running in open_.values():
+                    stopped.callback(running.stop)
+
+    def _asked_only(self, study: Study) -> bool:
+        """Whether others have asked for trials that have no run yet; those that were left are told as failed."""
+        found = False
+        for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if RUN in left.user_attrs:
+                continue
+            began = left.datetime_start
+            if began is not None and (datetime.now() - began).total_seconds() < _BEGINS_WITHIN_S:
+                found = True
+                continue
+            Trial(study, left._trial_id).set_user_attr(NEVER_BEGUN, True)
+            study.tell(left.number, state=TrialState.FAIL)
+        return found
 
     def _check(self, study: Study, n_trials: int, parallel: int) -> None:
         for name, number in {"n_trials": n_trials, "parallel": parallel}.items():
@@ -122,9 +149,17 @@ class SpotTrials:
         trials = study.get_trials(deepcopy=False)
         if budget_usd is not None and sum(one.user_attrs.get(COST_USD, 0.0) for one in trials) >= budget_usd:
             return False
-        return sum(one.state is not TrialState.WAITING for one in trials) < n_trials
+        begun = [one for one in trials if not one.user_attrs.get(NEVER_BEGUN)]
+        return sum(one.state is not TrialState.WAITING for one in begun) < n_trials
 
     def _begun(self, study: Study, trial: Trial) -> _Running:
+        # The study knows the run before there is one: whatever ends this process, the next call finds it.
+        name = new_run_id(f"{self.work.get('name', 'trial')}-{trial.number}")
+        trial.set_user_attr(RUNS_IN, str(Path(self.options.get("runs", RUNS)).resolve()))
+        trial.set_user_attr(RUN, name)
+        return self._started(study, trial, name)
+
+    def _started(self, study: Study, trial: Trial, run_id: str) -> _Running:
         values = dict(self.space(trial))
         if not values:
             raise InputError("space suggests no value: return what it suggests, by name")
@@ -133,18 +168,19 @@ class SpotTrials:
         name = f"{self.work.get('name', 'trial')}-{trial.number}"
         own = {"name": name, "grid": grid, "direction": _DIRECTIONS[study.direction], "theta": 1.0, "mcnt": 1}
         sweep = validated(Sweep, {**self.work, **own})
-        started = run(sweep, self.policy, self.provider, **self.options)  # type: ignore[call-overload]
-        trial.set_user_attr(RUN, started.id)
-        trial.set_user_attr(RUNS_IN, str(Path(started.folder).parent))
-        return _Running(trial, started)
+        options = {**self.options, "name": run_id}
+        return _Running(trial, run(sweep, self.policy, self.provider, **options))  # type: ignore[call-overload]
 
     def _gone_on_with(self, study: Study, left: FrozenTrial) -> _Running:
         trial = Trial(study, left._trial_id)
         runs = left.user_attrs.get(RUNS_IN, self.options.get("runs", RUNS))
         name = left.user_attrs[RUN]
         policy = None if isinstance(self.policy, str) else self.policy
-        found = Run(RunFolder(Path(runs) / name))
-        if found.status().state not in (State.FINISHED, State.FAILED):
+        folder = RunFolder(Path(runs) / name)
+        if not folder.is_begun:
+            return self._started(study, trial, name)
+        found = Run(folder)
+        if found.status().state not in (*OVER, State.GAVE_UP):
             found = resume(name, runs=runs, policy=policy)
         return _Running(trial, found, reported=max(left.intermediate_values, default=0))
 
@@ -198,10 +234,16 @@ class _Running:
         metrics, state = self._metrics(), self.run.status().state
         if state is State.FINISHED and metrics:
             self._tell(study, TrialState.COMPLETE, metrics[max(metrics)])
-        elif state in (State.FINISHED, State.FAILED):
+        elif state is State.GAVE_UP:
+            # Its policy ended it, for example when its budget was spent: what it reached counts.
+            best = min if study.direction is StudyDirection.MINIMIZE else max
+            known = [value for value in metrics.values() if math.isfinite(value)]
+            self.trial.set_user_attr(GAVE_UP, True)
+            self._tell(study, *((TrialState.COMPLETE, best(known)) if known else (TrialState.FAIL,)))
+        elif state in OVER:
             self._tell(study, TrialState.FAIL)
         else:
-            # Its policy ended it, for example when its budget was spent; or somebody stopped it.
+            # Somebody stopped it.
             raise InputError(f"run {self.run.id} of trial {self.trial.number} ended before its training: {state}")
 
     def _tell(self, study: Study, state: TrialState, value: float | None = None) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from ray import tune
 
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.controller import metrics_of
 from ebbtide.live.handle import Run, resume
 from ebbtide.live.phase import State
@@ -42,7 +43,7 @@ from ebbtide.live.settings import RUNS, RunFolder
 
 # Real seconds between looks at a run.
 _LOOK_S = 0.3
-_OVER = frozenset({State.FINISHED, State.FAILED})
+_OVER = frozenset({State.FINISHED, State.FAILED, State.GAVE_UP})
 
 
 def spot_trainable(
@@ -111,6 +112,15 @@ class _SpotTrainable(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Wait for the next value of the metric, or the end."""
+        try:
+            return self._next()
+        except BaseException:
+            # Nobody would pass on what it does from now on.
+            with suppress(Exception):
+                self.cleanup()
+            raise
+
+    def _next(self) -> dict[str, Any]:
         while True:
             # In this order: what came until its end is then among its metrics.
             has_ended, metrics = self._run.wait(0.0), self._metrics()
@@ -146,8 +156,12 @@ class _SpotTrainable(tune.Trainable):
             raise error
         if status.state is State.FAILED or not metrics:
             raise TrainingError(f"run {self._run.id}: {status.trials[0].problem or 'it has told no metric'}", None)
+        if status.state is State.GAVE_UP:
+            # Its policy ended it, for example when its budget was spent: what it reached counts.
+            best = max if self._work.get("direction") == Direction.MAXIMIZE else min
+            return self._result(best(metrics.values()), is_over=True)
         if status.state is not State.FINISHED:
-            # Its policy ended it, for example when its budget was spent; or somebody stopped it.
+            # Somebody stopped it.
             raise InputError(f"run {self._run.id} ended before its training: {status.state}")
         return self._result(metrics[max(metrics)], is_over=True)
 
@@ -158,5 +172,5 @@ class _SpotTrainable(tune.Trainable):
             "step": self._reported,
             "cost_usd": status.money.paid_usd,
             "revocations": status.revoked,
-            tune.result.DONE: is_over and status.state is State.FINISHED,
+            tune.result.DONE: is_over and status.state in (State.FINISHED, State.GAVE_UP),
         }

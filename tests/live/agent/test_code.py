@@ -125,3 +125,56 @@ def test_a_hundred_mebibytes_are_sent_to_each_machine_at_most(tmp_path: Path) ->
         file.truncate(101 << 20)
     with pytest.raises(InputError, match=r"holds 101 MiB, and 100 are sent to each machine at most"):
         folders.packed(tmp_path)
+
+
+def code_of(folder: Path) -> set[str]:
+    with tarfile.open(fileobj=io.BytesIO(folders.packed(folder))) as tar:
+        return set(tar.getnames())
+
+
+def written(folder: Path, *names: str, text: str = "x") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_keys_and_credentials_stay_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = (
+        *("keys/id_rsa", "keys/server.pem", "tls.key", "credentials.env", "credentials.json", ".aws/credentials"),
+        *(".netrc", ".env", "kubeconfig", "deploy/prod.kubeconfig", "client_secret_12.json", "secrets.yaml"),
+    )
+    written(tmp_path, *secrets)
+    written(tmp_path, "my-project-1234.json", text='{"type": "service_account", "private_key": "-----BEGIN"}')
+    written(tmp_path, "deploy_key", text="-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    code = ("train.py", "credentials.py", "secrets.py", "tokenizer.json", "data/tokens.npy", "monkey.txt")
+    written(tmp_path, *code)
+    written(tmp_path, "hub_token.txt")
+    assert code_of(tmp_path) == {*code, "hub_token.txt"}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("left out" in line and "client_secret_12.json" in line and "more" in line for line in told)
+    assert any("hub_token.txt: sent to machines" in line for line in told)
+    # Who names a file as none is believed; a .gitignore that takes all JSON back names no secret.
+    written(tmp_path, ".gitignore", text="!*.json\n")
+    assert "credentials.json" not in code_of(tmp_path)
+    written(tmp_path, ".ebbtideignore", text="!credentials.json\nhub_token.txt\n")
+    assert {"credentials.json", *code} == code_of(tmp_path)
+
+
+def test_what_is_ignored_stays_here_as_git_has_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written(
+        tmp_path,
+        ".gitignore",
+        text="# data\n/data/\n*.pt\n!keep.pt\nbuild/\nlogs/**/*.txt\nnote[0-9].md\n\\#odd\nsub/here.csv\nspace\\ \n",
+    )
+    sent = ("train.py", "keep.pt", "other/data/a.csv", "build", "logs/a.csv", "notes.md", "here.csv")
+    written(tmp_path, *sent)
+    written(tmp_path, "data/a.csv", "model.pt", "deep/model.pt", "deep/build/x.o", "logs/a.txt", "logs/b/c/d.txt")
+    written(tmp_path, "note1.md", "#odd", "sub/here.csv", "deep/own/x.csv", "deep/own/y.csv")
+    written(tmp_path, "deep/own/.gitignore", text="x.csv\n")
+    with caplog.at_level("INFO", "ebbtide.progress"):
+        assert code_of(tmp_path) == {*sent, "deep/own/y.csv"}
+    assert "code: 8 files, 0.0 MiB are sent to machines; ignored: " in caplog.text
+    written(tmp_path, ".ebbtideignore", text="!model.pt\n!data/\nother\n")
+    assert code_of(tmp_path) == {*sent, "deep/own/y.csv", "data/a.csv", "model.pt", "deep/model.pt"} - {
+        "other/data/a.csv"
+    }

@@ -102,7 +102,9 @@ def test_an_assignment_carries_them() -> None:
 def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
     store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restoring, "LACKS_S", 1.5)
+    # However long storage is waited for, what is damaged does not heal.
+    monkeypatch.setattr(restoring, "LACKS_S", 1e9)
+    monkeypatch.setattr(restoring, "_RETRY_S", 0.01)
     results = TaskResults(store, "run-000")
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "x").write_text("x")

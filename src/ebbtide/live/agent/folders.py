@@ -10,16 +10,16 @@ import gzip
 import hashlib
 import io
 import logging
-import os
 import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ebbtide.errors import InputError
+from ebbtide.live.agent.code_files import CodeFiles, code_files
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import ObjectStore
@@ -30,7 +30,6 @@ _LOGGER = logging.getLogger(__name__)
 MOST_BYTES = 100 << 20
 # The name of an archive says what is in it, so that whoever can write to storage cannot put another in its place.
 _SAID = re.compile(r"code-([0-9a-f]{64})\.tar\.gz$")
-_NOT_CODE = frozenset({"__pycache__", "node_modules"})
 
 # Files that a finished program leaves in its folder are kept up to this size in all.
 MOST_OUTPUT_BYTES = 1 << 30
@@ -40,16 +39,20 @@ _NOT_LINKED = frozenset({".ebbtide", ".git"})
 
 
 def packed(folder: Path) -> bytes:
-    """All files below a folder except hidden ones, as a gzipped tar archive; the same files give the same bytes.
+    """The code below a folder (see `code_files`) as a gzipped tar archive; the same files give the same bytes.
+
+    What is sent, and which keys and credentials are not, is logged.
 
     Raises:
         InputError: They exceed 100 MiB, or one is a link to a file that would not be in the archive itself.
     """
-    files = _files_to_send(folder)
+    found = _files_to_send(folder)
+    found.tell_size()
+    found.warn()
     buffer = io.BytesIO()
     zipped = gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0)
     with zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
-        for path in files:
+        for path in found.files:
             entry = tarfile.TarInfo(str(path.relative_to(folder)))
             entry.size, entry.mode = path.stat().st_size, 0o700 if path.stat().st_mode & 0o100 else 0o600
             with path.open("rb") as content:
@@ -67,23 +70,25 @@ def copy_code(folder: Path, into: Path) -> None:
     Raises:
         InputError: As `packed` does.
     """
-    for path in _files_to_send(folder):
+    found = _files_to_send(folder)
+    found.warn()
+    for path in found.files:
         place = into / path.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)
 
 
-def _files_to_send(folder: Path) -> list[Path]:
-    files = list(_code_files(folder))
-    total = sum(path.stat().st_size for path in files)
-    if total > MOST_BYTES:
-        largest = max(files, key=lambda path: path.stat().st_size)
+def _files_to_send(folder: Path) -> CodeFiles:
+    found = code_files(folder)
+    if found.size_bytes > MOST_BYTES:
+        largest = max(found.files, key=lambda path: path.stat().st_size)
         raise InputError(
-            f"holds {total / (1 << 20):.0f} MiB, and {MOST_BYTES >> 20} are sent to each machine at most; put "
-            f"data into storage (the largest file is {largest.relative_to(folder)})",
+            f"holds {found.size_bytes / (1 << 20):.0f} MiB, and {MOST_BYTES >> 20} are sent to each machine at "
+            "most; put data into storage, or name it in .ebbtideignore (the largest file is "
+            f"{largest.relative_to(folder)})",
             file=folder,
         )
-    return files
+    return found
 
 
 def code_key(run: str, archive: bytes) -> str:
@@ -125,36 +130,6 @@ def _check_members(tar: tarfile.TarFile) -> None:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
             raise tarfile.TarError(f"{member.name!r} is no plain file inside the folder of the code")
-
-
-def _code_files(folder: Path) -> Iterator[Path]:
-    home = folder.resolve()
-    for path in sorted(folder.rglob("*")):
-        below = path.relative_to(folder)
-        if not _is_code(below):
-            continue
-        if path.is_symlink() and path.is_dir():
-            _LOGGER.warning("%s is a link to a folder, and is not sent to machines", path)
-        elif path.is_file():
-            if _leads_out(path, home):
-                raise InputError(
-                    f"{below} is a link to {os.readlink(path)}, which is no code of this folder and would be sent "
-                    "to machines; put a copy in its place, or the data into storage",
-                    file=folder,
-                )
-            yield path
-
-
-def _leads_out(path: Path, home: Path) -> bool:
-    """Whether a file is a link whose target is outside of the folder, or hidden in it."""
-    if not path.is_symlink():
-        return False
-    target = path.resolve()
-    return not target.is_relative_to(home) or not _is_code(target.relative_to(home))
-
-
-def _is_code(path: Path) -> bool:
-    return not any(part.startswith(".") or part in _NOT_CODE for part in path.parts)
 
 
 class PrivateFolder:

@@ -27,6 +27,10 @@ class DamagedInputError(CheckpointError):
     """What a needed job has stored is damaged, or is not there any more."""
 
 
+# What is damaged is fetched so many times, since it does not heal, and a machine is paid meanwhile.
+MOST_DAMAGED = 3
+
+
 @dataclass(frozen=True)
 class Input:
     """What one training or array has stored.

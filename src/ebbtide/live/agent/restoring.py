@@ -14,7 +14,7 @@ from ebbtide.errors import DamagedCheckpointError, StorageError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.folders import unpack
 from ebbtide.live.agent.gang import restore_parts
-from ebbtide.live.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.live.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, checkpoints_of
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter, stored_tree
@@ -73,6 +73,7 @@ def restored(
         What came of it; None: nobody waits for it any more.
     """
     runtime, store, lacks_s = machine.runtime, checkpoints_of(machine, assignment.trial_id), math.inf
+    damaged = 0
     while not is_over():
         lacks = ""
         try:
@@ -90,7 +91,7 @@ def restored(
             try:
                 fetch_inputs(machine.objects, assignment.inputs, inputs_beside(code))
             except DamagedInputError as error:
-                lacks = str(error)
+                lacks, damaged = str(error), damaged + 1
                 raise
             writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
             if assignment.resume is None:
@@ -112,6 +113,8 @@ def restored(
                 lacks_s = runtime.monotonic_s()
                 say(f"ebbtide: {lacks}; asked again")
             elif runtime.monotonic_s() - lacks_s > min(LACKS_S, config.controller_limit_s):
+                return Restoration(None, problem=lacks)
+            if damaged >= MOST_DAMAGED:
                 return Restoration(None, problem=lacks)
             runtime.sleep(_RETRY_S)
     return None

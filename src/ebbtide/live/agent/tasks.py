@@ -16,10 +16,9 @@ from typing import Any
 
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder, unpack
-from ebbtide.live.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.live.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, Program
 from ebbtide.live.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
-from ebbtide.live.agent.restoring import LACKS_S
 from ebbtide.live.agent.results import MOST_PRINTED, TaskResult, TaskResults
 from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
 
@@ -189,7 +188,7 @@ class TaskRunner:
 
     def _prepare(self) -> None:
         """In a thread of its own: fetch the code, and see which results there are."""
-        damaged_s = math.inf
+        damaged = 0
         while not self._is_closed:
             try:
                 if self.assignment.code:
@@ -197,9 +196,8 @@ class TaskRunner:
                 fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
                 done = self._results.numbers()
             except DamagedInputError as error:
-                now_s = self._machine.runtime.monotonic_s()
-                damaged_s = min(damaged_s, now_s)
-                if now_s - damaged_s > LACKS_S:
+                damaged += 1
+                if damaged >= MOST_DAMAGED:
                     self._put(partial(self._failed_to_prepare, str(error)))
                     return
                 self._machine.runtime.sleep(_RETRY_S)

@@ -1,0 +1,260 @@
+"""The files of a folder that are code: not hidden, not ignored, and no keys or credentials."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
+from ebbtide.errors import InputError
+
+_LOGGER = logging.getLogger(__name__)
+# What is shown of a run in the foreground.
+_SHOWN = logging.getLogger("ebbtide.progress")
+
+_NOT_CODE = frozenset({"__pycache__", "node_modules"})
+# Files that name what is not to be sent, by patterns as in .gitignore; what the second says counts more.
+_IGNORING = (".gitignore", ".ebbtideignore")
+
+# Names of files with keys and credentials, in small letters.
+_SECRETS = (
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks"),
+    *("*.keystore", "*.kdbx", "*.ppk", "*.env", "netrc", "_netrc", "pgpass", "pgpass.conf", "htpasswd"),
+    *("kubeconfig", "kubeconfig.*", "*.kubeconfig", "credentials", "*credentials.json", "credentials.csv"),
+    *("credentials.y*ml", "credentials.ini", "credentials.toml", "client_secret*.json"),
+    *("service[-_]account*.json", "rootkey.csv", "*accesskeys.csv", "secrets.json", "secrets.y*ml"),
+    *("secrets.toml", "secrets.ini"),
+)
+# How keys begin, and the accounts of services, in files of at most so many bytes.
+_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY")
+_ACCOUNT = re.compile(rb'"private_key"\s*:|"refresh_token"\s*:')
+_MOST_READ_BYTES = 64 << 10
+
+# A name with such a word may be one of a secret, unless it is a program's, or one of data.
+_WORDS = frozenset({"token", "password", "passwd", "secret", "secrets", "credential", "credentials", "apikey"})
+_PLAIN = frozenset({"", ".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".csv", ".sh"})
+_MOST_NAMED = 5
+# How keys and tokens begin: of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google; and signed ones.
+_VALUE = re.compile(
+    r"(hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abps]-)\S{8}|(AKIA|ASIA)[0-9A-Z]{16}|AIza\S{30}|eyJ\S+\.eyJ"
+    r"|\s*-----BEGIN [A-Z ]*PRIVATE KEY"
+)
+# The value of a variable named so; a shorter text, or one such as <|endoftext|>, is a token of another kind.
+_NAMED_VALUE = re.compile(r"[^<\[]\S{5}")
+
+
+@dataclass(frozen=True)
+class CodeFiles:
+    """What is sent of a folder.
+
+    Attributes:
+        files: The files.
+        secrets: Files that are left out as keys or credentials, below the folder.
+        suspects: Files that are sent, although their names look like those of secrets.
+        ignored: Number of files and folders that are left out since they are ignored.
+    """
+
+    files: tuple[Path, ...]
+    secrets: tuple[Path, ...] = ()
+    suspects: tuple[Path, ...] = ()
+    ignored: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files that are sent."""
+        return sum(path.stat().st_size for path in self.files)
+
+    def tell_size(self) -> None:
+        """Log how much is sent."""
+        ignored = f"; ignored: {self.ignored}" if self.ignored else ""
+        mib = self.size_bytes / (1 << 20)
+        _SHOWN.info("code: %d files, %.1f MiB are sent to machines%s", len(self.files), mib, ignored)
+
+    def warn(self) -> None:
+        """Log which files are not sent, or perhaps should not be."""
+        if self.secrets:
+            _LOGGER.warning(
+                "%s: left out of the code that is sent to machines, as keys or credentials; hand secrets over by "
+                "`secrets` (--secret), or name a file that is none in .ebbtideignore, as !FILE",
+                _named(self.secrets),
+            )
+        if self.suspects:
+            _LOGGER.warning(
+                "%s: sent to machines with the code, and by the name a secret; name it in .ebbtideignore if it is",
+                _named(self.suspects),
+            )
+
+
+def code_files(folder: Path) -> CodeFiles:
+    """The files of a folder that are sent to machines.
+
+    Raises:
+        InputError: One is a link to a file that would not be sent itself.
+    """
+    found = _Search(folder)
+    files = tuple(found.below(folder, ()))
+    return CodeFiles(files, tuple(found.secrets), tuple(found.suspects), found.ignored)
+
+
+def is_secret(path: Path) -> bool:
+    """Whether a file holds a key or credentials, by its name or its content."""
+    name = path.name.lower()
+    if any(fnmatch(name, pattern) for pattern in _SECRETS):
+        return True
+    try:
+        if path.stat().st_size > _MOST_READ_BYTES:
+            return False
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return bool(_KEY.match(content) or (name.endswith(".json") and _ACCOUNT.search(content)))
+
+
+def sounds_secret(name: str) -> bool:
+    """Whether a name has a word such as `token` or `password` in it; `tokenizer` and `tokens` are none."""
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+    pairs = {f"{first}{second}" for first, second in pairwise(words)}
+    return bool(_WORDS.intersection(words) or {"apikey", "privatekey", "accesskey", "secretkey"} & pairs)
+
+
+def is_like_secret(name: str, value: object) -> bool:
+    """Whether a named value, or one within it, may be a secret: by its name, or by how such values begin."""
+    if isinstance(value, Mapping):
+        return any(is_like_secret(str(key), one) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return any(is_like_secret(name, one) for one in value)
+    if not isinstance(value, str):
+        return False
+    return bool(_VALUE.match(value)) or (bool(_NAMED_VALUE.match(value)) and sounds_secret(name))
+
+
+class _Search:
+    """Goes through a folder, and keeps what it leaves out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._home = folder, folder.resolve()
+        self.secrets: list[Path] = []
+        self.suspects: list[Path] = []
+        self.ignored = 0
+
+    def below(self, place: Path, rules: tuple[_Rule, ...]) -> Iterator[Path]:
+        rules += tuple(_rules_of(place))
+        for path in sorted(place.iterdir()):
+            below = path.relative_to(self._folder)
+            if not _is_code(below):
+                continue
+            answer = _answer(rules, path)
+            if answer is True:
+                self.ignored += 1
+            elif path.is_symlink() and path.is_dir():
+                _LOGGER.warning("%s is a link to a folder, and is not sent to machines", path)
+            elif path.is_dir():
+                yield from self.below(path, rules)
+            elif path.is_file():
+                sure = _answer((rule for rule in rules if rule.is_ours), path) is False
+                if not sure and is_secret(path):
+                    self.secrets.append(below)
+                    continue
+                self._check_link(path, below)
+                if not sure and path.suffix.lower() in _PLAIN and sounds_secret(path.stem):
+                    self.suspects.append(below)
+                yield path
+
+    def _check_link(self, path: Path, below: Path) -> None:
+        if path.is_symlink() and _leads_out(path, self._home):
+            raise InputError(
+                f"{below} is a link to {os.readlink(path)}, which is no code of this folder and would be sent to "
+                "machines; put a copy in its place, or the data into storage",
+                file=self._folder,
+            )
+
+
+def _leads_out(path: Path, home: Path) -> bool:
+    """Whether the target of a link is outside of the folder, or hidden in it."""
+    target = path.resolve()
+    return not target.is_relative_to(home) or not _is_code(target.relative_to(home))
+
+
+def _is_code(path: Path) -> bool:
+    return not any(part.startswith(".") or part in _NOT_CODE for part in path.parts)
+
+
+def _named(paths: Iterable[Path]) -> str:
+    names = [str(path) for path in paths]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A line of .gitignore: which paths below its folder it names, and whether it takes them back."""
+
+    place: Path
+    pattern: re.Pattern[str]
+    only_folders: bool
+    takes_back: bool
+    is_ours: bool
+
+    def names(self, path: Path) -> bool:
+        below = PurePosixPath(path.relative_to(self.place)).as_posix()
+        return self.pattern.fullmatch(below) is not None and (not self.only_folders or path.is_dir())
+
+
+def _answer(rules: Iterable[_Rule], path: Path) -> bool | None:
+    """Whether a path is ignored by the last rule that names it; None: none does."""
+    answer = None
+    for rule in rules:
+        if rule.names(path):
+            answer = not rule.takes_back
+    return answer
+
+
+def _rules_of(place: Path) -> Iterator[_Rule]:
+    for name in _IGNORING:
+        try:
+            lines = (place / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        ours = name == _IGNORING[1]
+        for line in lines:
+            text = re.sub(r"(?<!\\)\s+$", "", line)
+            if not text or text.startswith("#"):
+                continue
+            takes_back, text = text.startswith("!"), text.removeprefix("!")
+            only_folders, text = text.endswith("/"), text.rstrip("/")
+            if text:
+                anywhere = "/" not in text
+                yield _Rule(
+                    place, _pattern_of(text.lstrip("/"), anywhere=anywhere), only_folders, takes_back, ours
+                )
+
+
+def _pattern_of(text: str, *, anywhere: bool) -> re.Pattern[str]:
+    """The regular expression of a pattern of .gitignore."""
+    found, at = r"(?:.*/)?" if anywhere else "", 0
+    while at < len(text):
+        if text.startswith("**/", at):
+            found, at = found + r"(?:.*/)?", at + 3
+        elif text.startswith("**", at):
+            found, at = found + ".*", at + 2
+        elif text[at] == "[" and "]" in text[at + 2 :]:
+            end = text.index("]", at + 2)
+            inner = text[at + 1 : end].replace("\\", "\\\\").replace("[", r"\[")
+            found, at = found + "[" + re.sub(r"^!", "^", inner) + "]", end + 1
+        else:
+            one = text[at]
+            if one == "\\" and at + 1 < len(text):
+                at += 1
+                one = re.escape(text[at])
+            else:
+                one = {"*": "[^/]*", "?": "[^/]"}.get(one, re.escape(one))
+            found, at = found + one, at + 1
+    try:
+        return re.compile(found, re.DOTALL)
+    except re.error:
+        return re.compile(re.escape(text))
