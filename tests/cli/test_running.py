@@ -211,7 +211,7 @@ def test_logs_of_every_machine_of_a_job_are_printed(
         kept.log_of(f"{kept.path.name}-{machine}").write_text(f"of {machine}\nmore\n")
     (kept.path / "logs" / "notes.log").write_text("of somebody else\n")
     code, out, errors = command(capsys, "logs", "--runs", runs)
-    assert (code, errors) == (0, "")
+    assert (code, said(errors)) == (0, [])
     told = [f"{label} {line}" for label, line in re.findall(r"(\[\S+\]) (of \S+)", out)]
     assert told == ["[0] of 000", "[0-r2] of 000-r2", "[0-r10] of 000-r10", "[0-w1] of 000-w1", "[1] of 001"]
     assert "somebody" not in out
@@ -258,7 +258,7 @@ def test_runs_that_cannot_be_read_do_not_hide_the_others(
     ):
         (folder.path / "run.json").write_bytes(content)
     code, out, errors = command(capsys, "status", "--runs", runs)
-    assert (code, errors) == (0, "")
+    assert (code, said(errors)) == (0, [])
     assert re.search(rf"{healthy.path.name} +not begun ", out)
     for folder in (newer, damaged, foreign):
         assert re.search(rf"{folder.path.name} +cannot be read +- ", out)
