@@ -43,8 +43,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.usefixtures("processes")
 def test_a_sweep_is_run_looked_at_and_cleared_away(
-    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     path, prices = files
     runs = ("--runs", tmp_path / "runs")
     decides = ("--policy", "exosphere", "--set", "soft_share=0.4")
