@@ -12,7 +12,7 @@ import pytest
 
 import ebbtide
 from ebbtide import _compiling
-from ebbtide._compiling import compiled, inner
+from ebbtide._compiling import _INNER_OPTIONS, _Compiled, compiled, inner
 
 PACKAGE = Path(ebbtide.__file__).parent
 
@@ -60,7 +60,9 @@ def test_all_inner_functions_of_the_package_refuse_python() -> None:
 
     deadlines = (choosing, solving, deadline_hindsight, deadline_runs)
     for module in (choice, market, migration, training, cluster_replays, cookbook_replays, *deadlines):
-        functions = [one for one in vars(module).values() if isinstance(one, _compiling._InnerFunction)]
+        functions = [
+            one for one in vars(module).values() if isinstance(one, _Compiled) and one._options is _INNER_OPTIONS
+        ]
         assert functions
         for function in functions:
             with pytest.raises(TypeError, match="not from Python"):
@@ -72,7 +74,7 @@ import numpy as np
 from ebbtide.forecasts.revocation.passage import held_since
 print("asks", flush=True)
 held_since(np.zeros(1), np.ones(1), np.ones(1))
-print(sum(held_since.stats.cache_misses.values()))
+print(sum(held_since.dispatcher().stats.cache_misses.values()))
 """
 
 

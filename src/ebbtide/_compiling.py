@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import logging
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from functools import cache, wraps
+from functools import cache, update_wrapper, wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from types import CodeType, FunctionType
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import platformdirs
-
-try:
-    from numba import config, njit
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.registry import CPUDispatcher
-except ModuleNotFoundError:
-    njit, CPUDispatcher = None, object
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -35,20 +31,70 @@ _IMPORT = re.compile(rb"^from ebbtide\.([\w.]+) import", re.MULTILINE)
 # Constants and record types that are compiled into functions of other modules.
 _RECORDS = _PACKAGE / "_compiled_records.py"
 
+_OPTIONS = {"nopython": True, "nogil": True, "error_model": "numpy", "boundscheck": None}
+# No entry point for Python, which would take as long to compile as the function itself.
+_INNER_OPTIONS = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_MAKING = threading.RLock()
+
 
 def compiled(function: _Function) -> _Function:
     """Compile a function that Python code may call; compiled on its first call with each combination of types."""
-    if njit is None:
-        return cast(_Function, _uncompiled(function))
-    return cast(_Function, _compile(function, njit(nogil=True, error_model="numpy")))
+    return cast(_Function, _Compiled(function, _OPTIONS) if _has_numba() else _uncompiled(function))
 
 
 def inner(function: _Function) -> _Function:
-    """Compile a function that only other compiled functions may call; called from Python, it raises `TypeError`.
+    """Compile a function that only other compiled functions may call; from Python, it raises `TypeError`."""
+    return cast(_Function, _Compiled(function, _INNER_OPTIONS)) if _has_numba() else function
 
-    It gets no entry point for Python, which would take as long to compile as the function itself.
-    """
-    return function if njit is None else cast(_Function, _compile(function, _inner_dispatcher))
+
+class _Compiled:
+    """A function that Numba compiles. Numba, which takes half a second, is imported at the first call."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self._function = cast(FunctionType, function)
+        self._options = options
+        self._dispatcher: Any = None
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if self._options is _INNER_OPTIONS:
+            raise TypeError(
+                f"{self._function.__module__}.{self._function.__qualname__} is called by compiled functions only, "
+                "not from Python; call the function decorated with @compiled that uses it"
+            )
+        return (self._dispatcher or self.dispatcher())(*given, **named)
+
+    def dispatcher(self) -> Any:
+        """Numba's function, in which names of other functions of this class stand for Numba's functions, too."""
+        with _MAKING:
+            if self._dispatcher is None:
+                function = self._function
+                names = dict(function.__globals__)
+                copy = FunctionType(
+                    function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+                )
+                copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+                self._dispatcher = _compile(update_wrapper(copy, function), self._options)
+                # After the assignment, since a function may call itself.
+                for name in set(_names(function.__code__)):
+                    if isinstance(names.get(name), _Compiled):
+                        names[name] = names[name].dispatcher()
+            return self._dispatcher
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+@cache
+def _has_numba() -> bool:
+    try:
+        return importlib.util.find_spec("numba") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,34 +114,15 @@ def _say_once() -> None:
     _LOGGER.warning("Numba is not installed: this takes some twenty times longer; pip install 'ebbtide[fast]'")
 
 
-class _InnerFunction(CPUDispatcher):  # type: ignore[misc]
-    """A compiled function without an entry point for Python: to enter it anyway would crash the interpreter."""
+def _compile(function: Any, options: dict[str, Any]) -> Any:
+    from numba import config
+    from numba.core.registry import CPUDispatcher
 
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError(
-            f"{self.py_func.__module__}.{self.py_func.__qualname__} is called by compiled functions only, not "
-            "from Python; call the function decorated with @compiled that uses it"
-        )
-
-
-def _inner_dispatcher(function: Any) -> Any:
     if config.DISABLE_JIT:
         return function
-    options = {
-        "nopython": True,
-        "nogil": True,
-        "error_model": "numpy",
-        "no_cpython_wrapper": True,
-        "no_cfunc_wrapper": True,
-        "boundscheck": None,
-    }
-    return _InnerFunction(py_func=function, locals={}, targetoptions=options)
-
-
-def _compile(function: Any, dispatcher_of: Callable[[Any], Any]) -> Any:
+    dispatcher = CPUDispatcher(py_func=function, locals={}, targetoptions=dict(options))
     folder = _folder(Path(function.__code__.co_filename))
-    dispatcher = dispatcher_of(function)
-    if folder is None or config.DISABLE_JIT:
+    if folder is None:
         return dispatcher
     before = config.CACHE_DIR
     config.CACHE_DIR = str(folder)
@@ -113,6 +140,8 @@ def _compile_once(dispatcher: Any, lock: Path) -> None:
     Numba's own lock is taken first: functions that call each other would otherwise be locked by two threads in two
     orders. Where the folder cannot be written, each process compiles for itself.
     """
+    from numba.core.compiler_lock import global_compiler_lock
+
     compile_or_load = dispatcher.compile
 
     def locked(signature: Any) -> Any:

@@ -227,7 +227,8 @@ def rehearsed(
 ) -> tuple[subprocess.CompletedProcess[str], Mapping[str, Any]]:
     """Rehearse an interruption of a program; the figures are empty if there are none."""
     words = ("--checkpoints", case.checkpoints, "--after-s", "4", "--json", "found.json", *options)
-    done = ebbtide(folder, "rehearse", *words, "--", *case.words, step_s=case.step_s)
+    # A framework that is imported beside other work takes a minute to begin.
+    done = ebbtide(folder, "rehearse", "--patience-s", "300", *words, "--", *case.words, step_s=case.step_s)
     found = folder / "found.json"
     return done, json.loads(found.read_text()) if found.exists() else {}
 

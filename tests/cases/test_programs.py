@@ -35,7 +35,7 @@ CASES = (
     # Frameworks themselves.
     Case("nanogpt", "real_nanogpt", checkpoints="out"),
     Case("transformers", "real_trainer", checkpoints="out", needs="transformers"),
-    Case("lightning", "real_lightning", after=(10, 7, 7, 7, 7), repeats=12, needs="lightning"),
+    Case("lightning", "real_lightning", after=(10, 7, 7, 7, 7), repeats=24, needs="lightning"),
     Case("keras", "real_keras", every=1, after=(5, 3, 3, 3, 3), repeats=4, needs="keras"),
     Case("torchrun", command=("torchrun", "--standalone", "--nproc-per-node", "2", "real_dcp.py")),
 )

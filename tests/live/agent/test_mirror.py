@@ -424,3 +424,39 @@ def test_a_copy_is_of_the_newest_save_though_there_was_no_time_for_those_before(
     watching.close()
     (began_s, ended_s) = spans[0]
     assert began_s == ended_s
+
+
+def test_half_of_a_save_does_not_pass_for_the_whole_of_one_that_waits_for_its_upload(
+    started: Started, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.agent.saves._LEAST_PATIENCE_S", LIMIT_S)
+    monkeypatch.setattr("ebbtide.live.agent.saves._MOST_PATIENCE_S", LIMIT_S)
+    folder, busy = tmp_path / "checkpoints", threading.Event()
+    copies: list[dict[str, str]] = []
+    process = started("import time; time.sleep(600)")
+
+    def save(number: int, *names: str) -> None:
+        for name in names:
+            (folder / name).write_text(str(number))
+        looked(looks)
+
+    def found(copy: Path, _written: Span) -> None:
+        copies.append({path.name: path.read_text() for path in copy.iterdir()})
+
+    save_of_one = ("metadata", "weights")
+    for name in save_of_one:
+        (folder / name).write_text("0")
+    watching = Mirror(folder, tmp_path / "copies", process.pid, found, busy.is_set, quiet_s=0.1)
+    busy.set()
+    save(1, *save_of_one)
+    watching.stepped()
+    save(2, "weights")
+    # This line may have been printed before that file was written.
+    watching.stepped()
+    busy.clear()
+    looked(looks)
+    assert copies == []
+    save(2, "metadata")
+    eventually(lambda: copies)
+    watching.close()
+    assert copies == [{"metadata": "2", "weights": "2"}]

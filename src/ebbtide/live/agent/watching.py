@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import signal
@@ -42,6 +43,8 @@ _TEMPORARY_S = 5.0
 MOST_WAIT_S = 10.0
 # A program that makes a step so long after it began to save has ended that, unless it saves beside the training.
 _GOES_ON_S = 0.2
+# A file that has not changed for so long, and then does, is written anew.
+_GROWS_S = 0.5
 # What is not stored for so long is told in the program's log.
 _TOLD_AFTER_S = 30.0
 _HOLD_S = 0.1
@@ -89,12 +92,13 @@ class Mirror:
         self._runtime = runtime
         self._folder, self._copies, self._pid = folder, copies, pid
         self._found, self._is_busy, self._say, self._quiet_s = found, is_busy, say, quiet_s
-        # What is stored, and the newest complete save that it holds: the same, but for a save that is half there.
+        # What is stored, the folder as it was before the newest save began, and as it was when last looked at.
         self._stored = self._complete = self._last = tree_of(folder) or Tree()
         self._saves = FormerSaves(self._stored, bad)
         self._kept_open = KeptOpen()
         self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
-        self._stepped_s: float | None = None
+        # When the last two steps were told, the older first.
+        self._stepped_s = (-math.inf, -math.inf)
         self._stepped_ns = 0
         self._newest_s = self._began_s
         self._saves_beside = False
@@ -106,7 +110,7 @@ class Mirror:
         self._number = 0
         self._told: set[str] = set()
         self._closed = runtime.flag()
-        self._lock = threading.Lock()
+        self._lock, self._judging = threading.Lock(), threading.Lock()
         self._leaving = Leaving(pid, folder, say)
         runtime.begin(self._watch)
 
@@ -116,7 +120,8 @@ class Mirror:
 
     def stepped(self) -> None:
         """Note that the program has made a step: it is not saving, unless it does so beside the training."""
-        self._stepped_s, self._stepped_ns = self._runtime.monotonic_s(), round(self._runtime.epoch_s() * 1e9)
+        self._stepped_s = (self._stepped_s[1], self._runtime.monotonic_s())
+        self._stepped_ns = round(self._runtime.epoch_s() * 1e9)
 
     def ask_to_leave(self) -> None:
         """Ask the program to end, at a moment when it saves nothing, if there is one soon. Returns at once."""
@@ -168,20 +173,12 @@ class Mirror:
         if tree is None:
             self._since_s = now_s
             return
-        logs = self._kept_open.paths
         if tree == self._last and tree == self._stored:
             return
-        now, before, stored = (_state(each, logs, of_logs=False) for each in (tree, self._last, self._stored))
-        if now != before:
-            if before == stored:
-                self._began_s = self._newest_s = now_s
-            elif self._writes_beside(tree):
-                self._saves_beside = True
-            elif self._is_over:
-                # There was no time to store the save before.
-                self._newest_s = now_s
-            self._since_s = now_s
-        self._last = tree
+        logs = self._kept_open.paths
+        with self._judging:
+            self._see(tree, now_s)
+        now, stored = (_state(each, logs, of_logs=False) for each in (tree, self._stored))
         waits_s = now_s - self._since_s
         if waits_s >= self._quiet_s:
             self._rested_s = now_s
@@ -191,12 +188,47 @@ class Mirror:
             return
         if now == stored and now_s - self._stored_s < _LOGS_EVERY_S:
             return
-        why = self._why_not(tree, now_s)
+        with self._judging:
+            why = self._why_not(tree, now_s)
         if not why:
             with self._lock:
                 self._copy(tree, now_s)
         elif waits_s >= _TOLD_AFTER_S:
             self._tell(f"checkpoints are not stored: {why}")
+
+    def _see(self, tree: Tree, now_s: float) -> None:
+        """Note what has changed since the last look, and whether a save has begun with that."""
+        before, self._last = self._last, tree
+        logs = self._kept_open.paths
+        now, then, stored = (_state(each, logs, of_logs=False) for each in (tree, before, self._stored))
+        if now == then:
+            return
+        if then == stored:
+            self._began_s = self._newest_s = now_s
+        elif self._writes_beside(before, tree):
+            self._saves_beside = True
+        elif self._begins_again(before, tree, now_s):
+            # There was no time to store the save before.
+            self._complete = before
+            self._began_s = self._newest_s = now_s
+        self._since_s = now_s
+
+    def _begins_again(self, before: Tree, tree: Tree, now_s: float) -> bool:
+        """Whether the save before was over, or was complete and one of its files is written anew (not grown)."""
+        written = _changed(before, self._complete)
+        missing = self._saves.missing(written, _paths(before))
+        if self._has_gone_on(missing):
+            return True
+        if not written or missing or not self._saves.knows(written):
+            return False
+        former = {entry.path: entry for entry in before.of("file") if entry.path in set(written)}
+        again = [entry for entry in tree.of("file") if entry.path in former and entry != former[entry.path]]
+        return any(
+            entry.inode != former[entry.path].inode
+            or entry.size_bytes <= former[entry.path].size_bytes
+            or now_s - self._since_s >= _GROWS_S
+            for entry in again
+        )
 
     def _why_not(self, tree: Tree, now_s: float) -> str:
         """Why the folder does not hold a complete save now; empty: it does."""
@@ -211,16 +243,15 @@ class Mirror:
         temporary = [path for path in changed if path in young and is_temporary(path)]
         if temporary:
             return f"{temporary[0]} has a temporary name"
-        if not changed or self._is_over:
-            self._lacks_since_s = None
-            return ""
         missing = self._saves.missing(changed, _paths(tree))
         why = ""
-        if missing:
+        if not changed or self._has_gone_on(missing):
+            pass
+        elif missing:
             why = f"former saves had {missing[0]}, too"
         elif self._saves.knows(changed):
             pass
-        elif self._stepped_s is not None and not self._saves_beside:
+        elif self._stepped_s[1] > -math.inf and not self._saves_beside:
             # Nothing tells how many files there will be, but a program that waits for its save makes no step.
             why = f"the program has made no step since it wrote {changed[0]}"
         elif rest_s < self._saves.pause_s:
@@ -232,11 +263,11 @@ class Mirror:
             self._lacks_since_s = now_s
         return why if now_s - self._lacks_since_s < self._saves.patience_s else ""
 
-    def _writes_beside(self, tree: Tree) -> bool:
+    def _writes_beside(self, before: Tree, tree: Tree) -> bool:
         """Whether a save goes on that began before the last step: a file was added with the number of others."""
-        if not self._is_over:
+        if not self._has_gone_on():
             return False
-        begun = set(_changed(self._last, self._complete))
+        begun = set(_changed(before, self._complete))
         new = {
             entry.path
             for entry in tree.of("file")
@@ -244,11 +275,13 @@ class Mirror:
         }
         return is_of_one_save(begun, new.intersection(_changed(tree, self._complete)))
 
-    @property
-    def _is_over(self) -> bool:
-        """Whether the program has made a step since it began to save, and does not save beside the training."""
-        stepped_s = self._stepped_s
-        return stepped_s is not None and not self._saves_beside and stepped_s >= self._began_s + _GOES_ON_S
+    def _has_gone_on(self, missing: Sequence[str] = ()) -> bool:
+        """Whether the program has made a step since it began to save, and does not save beside the training.
+
+        A step may have been made before the save and told after it began: two are needed if something is missing.
+        """
+        stepped_s = self._stepped_s[0 if missing else 1]
+        return not self._saves_beside and stepped_s >= self._began_s + _GOES_ON_S
 
     def _copy(self, tree: Tree, now_s: float) -> None:
         if self._copied is None:
@@ -294,6 +327,11 @@ class Mirror:
         self._stored, self._stored_s, self._copied = tree, now_s, copy
         self._found(copy, (self._newest_s, self._since_s))
 
+    def _is_at_rest(self, tree: Tree, now_s: float) -> bool:
+        with self._judging:
+            self._see(tree, now_s)
+            return not self._why_not(tree, now_s)
+
     def _tell(self, line: str) -> None:
         if line not in self._told:
             self._told.add(line)
@@ -306,7 +344,7 @@ class Mirror:
                 if not is_held:
                     break
                 tree = tree_of(self._folder)
-                if tree is not None and not self._why_not(tree, now_s):
+                if tree is not None and self._is_at_rest(tree, now_s):
                     self._at_rest = _state(tree, of_logs=False)
                     # Paused, it does nothing before it receives this.
                     self._leaving.begin()
