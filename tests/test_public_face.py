@@ -68,8 +68,35 @@ def test_and_runs_for_real(own: Path, tmp_path: Path) -> None:
         assert "finished" in out
 
 
+# Half a second each, which every command, controller and program would wait for.
+HEAVY = {
+    "pandas",
+    "pyarrow",
+    "scipy.sparse",
+    "scipy.linalg",
+    "scipy.optimize",
+    "scipy.stats",
+    "numba",
+    "torch",
+    "boto3",
+    "mlflow",
+    "prefect",
+    "dvc",
+}
+
+
 @pytest.mark.usefixtures("processes")
-def test_importing_it_brings_in_nothing_heavy() -> None:
-    asks = "import sys, ebbtide; print(*{name.partition('.')[0] for name in sys.modules})"
+@pytest.mark.parametrize(
+    ("asks", "heavy"),
+    [
+        ("import ebbtide", {*HEAVY, "numpy"}),
+        ("import ebbtide.cli.main", {*HEAVY, "numpy"}),
+        ("from ebbtide.cli import runs, live_table, explaining", HEAVY),
+        ("from ebbtide.cli import rehearsing, running", HEAVY),
+        ("import ebbtide.live.agent.agent", {*HEAVY, "numpy"}),
+    ],
+)
+def test_what_is_always_imported_brings_in_nothing_heavy(asks: str, heavy: set[str]) -> None:
+    asks = f"import sys; {asks}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
-    assert not {"numpy", "pandas", "torch", "scipy", "numba", "boto3"} & set(done.stdout.split())
+    assert not heavy & set(done.stdout.split())

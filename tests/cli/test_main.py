@@ -219,7 +219,8 @@ def test_bad_prices_leave_no_output_behind(
 def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
     command = f"{sys.executable} -m ebbtide.cli.main describe {prices} --csv | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    # A slow machine tells what it is doing.
+    assert [line for line in done.stderr.splitlines() if not line.endswith("so far")] == []
 
 
 @pytest.mark.usefixtures("in_project")

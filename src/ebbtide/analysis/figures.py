@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -68,6 +67,8 @@ def record_figure(record: Record) -> go.Figure:
 
 
 def _price_lines(record: Record) -> Iterator[go.Scatter]:
+    import pandas as pd
+
     if record.prices.empty:
         return
     end = record.leases["ended"].max()
@@ -152,6 +153,8 @@ def _cost_boxes(record: Record) -> Iterator[go.Box]:
 
 
 def _progress_lines(record: Record) -> Iterator[go.Scatter]:
+    import pandas as pd
+
     start = pd.Timestamp(record.about["start_shown"])
     marks = record_marks(record)
     for number, (name, mark) in enumerate(marks.items()):

@@ -6,9 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ebbtide._files import replacing, write_text
 from ebbtide._input_files import read_json
@@ -19,6 +17,9 @@ from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TABLES = ("outcomes", "leases", "timeline", "ledger", "prices")
 _ABOUT = "about.json"
@@ -149,6 +150,8 @@ def metrics_of(records: Mapping[str, Record]) -> dict[str, Any]:
 
 def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:
     """A row for each policy and start, with every metric."""
+    import pandas as pd
+
     return pd.DataFrame(
         [
             {"policy": name, "start": from_epoch_s(outcome.start_s), "finished": outcome.finished}
@@ -161,6 +164,8 @@ def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:
 
 def leases_frame(outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
     """A row for each charged lease."""
+    import pandas as pd
+
     rows = [
         _lease_row(name, outcome, lease)
         for name, outcome in outcomes.items()
@@ -172,6 +177,8 @@ def leases_frame(outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
 
 def by_policy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The frames concatenated, with the policy as first column."""
+    import pandas as pd
+
     named = [frame.assign(policy=name) for name, frame in frames.items()]
     stacked = pd.concat(named, ignore_index=True)
     return stacked[["policy", *(column for column in stacked.columns if column != "policy")]]

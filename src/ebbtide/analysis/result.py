@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._files import write_text
 from ebbtide._json import json_text
@@ -22,6 +21,7 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
 

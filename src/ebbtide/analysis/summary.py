@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._utc import HOUR_S
 from ebbtide.analysis.policy_table import PolicyTable, Spread
 from ebbtide.engine.outcome import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 METRICS: dict[str, Callable[[Outcome], float]] = {
     "cost_usd": lambda outcome: outcome.cost_usd,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 
 from ebbtide._utc import iso
@@ -17,6 +16,9 @@ from ebbtide.forecasts.spells.probes import probes_of_capacity, read_probes, wri
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.simulation.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Suggested as the next step if the file exists.
 _EXAMPLE = Path("examples/one-day.yaml")

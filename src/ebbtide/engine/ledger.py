@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ebbtide._utc import from_epoch_s
 from ebbtide.jobs.transfers import Transfer
 from ebbtide.market.billing import Bill
 from ebbtide.market.leases import Lease
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Entry(StrEnum):
@@ -145,6 +147,8 @@ class Ledger:
 
     def to_frame(self) -> pd.DataFrame:
         """The lines as a table, times as UTC datetimes."""
+        import pandas as pd
+
         frame = pd.DataFrame(
             [[getattr(line, name) for name in LedgerLine.__slots__] for line in self.lines],
             columns=list(LedgerLine.__slots__),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ebbtide._utc import from_epoch_s
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Timeline(Sequence[Moment]):
 
     def to_frame(self) -> pd.DataFrame:
         """A row a moment, times as UTC datetimes."""
+        import pandas as pd
+
         frame = pd.DataFrame(
             [[getattr(moment, name) for name in Moment.__slots__] for moment in self],
             columns=list(Moment.__slots__),

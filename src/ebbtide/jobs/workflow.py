@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
-from scipy.optimize import minimize_scalar
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Amdahl, NonNegativeFloat, PositiveFloat, SpeedupTable
@@ -146,6 +145,8 @@ def fit_amdahl(runs: Sequence[tuple[int, float]], work_h: float | None = None) -
     Raises:
         InputError: There are too few runs, or one is not positive.
     """
+    from scipy.optimize import minimize_scalar
+
     if len(runs) < (1 if work_h else 2):
         raise InputError(f"{len(runs)} runs are too few to fit a speedup: one if the work is known, else two")
     for machines, run_h in runs:

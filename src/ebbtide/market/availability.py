@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._utc import iso
 from ebbtide.errors import InputError
@@ -25,6 +25,9 @@ from ebbtide.market.price_series import Floats
 from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.regions import region_of_zone
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class CapacitySeries:
@@ -125,6 +128,8 @@ class Availability(Mapping[Market, CapacitySeries]):
 
         Notes of the file say where each record ends, so that its last row is not read as a round.
         """
+        import pandas as pd
+
         tables, ends = [], []
         for market, series in self.items():
             times_s = np.append(series.times_s, series.end_s)
@@ -146,6 +151,8 @@ def _recorded_ends(path: str | Path) -> dict[Market, float]:
 
 
 def _from_probes(frame: pd.DataFrame, column: str, path: str | Path) -> dict[Market, CapacitySeries]:
+    import pandas as pd
+
     frame = frame.assign(timestamp=parsed_times(frame["timestamp"], path, "timestamp"))
     counts = frame[column]
     if not pd.api.types.is_numeric_dtype(counts.dtype) or pd.api.types.is_complex_dtype(counts.dtype):

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._input_files import existing_file
 from ebbtide._utc import HOUR_S, iso
@@ -20,7 +20,6 @@ from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
 from ebbtide.market.prices import PriceHistory, recorded_span
 from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.contents import head_of, start_of_text, unpacked
-from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.market.sources.ec2_json import price_frame, read_ec2_json, read_price_table
 from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
 from ebbtide.market.sources.parquet import load_parquet, load_prices
@@ -34,6 +33,9 @@ from ebbtide.market.sources.validation import (
     require_known_types,
     sum_of,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # `kaggle-csv` is the older name of tables of text.
 FORMATS = ("parquet", "price-store", "ec2-json", "table", "kaggle-csv", "azure-csv", "azure-json")
@@ -140,6 +142,8 @@ def ingest_ec2(
     Raises:
         InputError: EC2 refused, or there are no prices at all, neither fetched nor in the file.
     """
+    from ebbtide.market.sources.ec2_api import fetch_prices
+
     before = _held(into, catalogue)
     since = _newest(before, instance_types) if before else {}
     fetched = fetch_prices(
@@ -275,6 +279,8 @@ def _merge(
 
 def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Frames one below the other; text columns as text, because the categories of two files differ."""
+    import pandas as pd
+
     if len(frames) == 1:
         return frames[0]
     plain = [

@@ -10,15 +10,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.sources.parquet import load_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-import pyarrow
-import pyarrow.parquet
+from typing import TYPE_CHECKING, Any
 
 from ebbtide._files import replacing
 from ebbtide.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _KEY = b"ebbtide"
 
 
 def write_with_notes(path: str | Path, frame: pd.DataFrame, notes: dict[str, Any]) -> None:
     """Write a table and notes, plain values of JSON, as one Parquet file, atomically."""
+    import pyarrow.parquet
+
     table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     noted = {**(table.schema.metadata or {}), _KEY: json.dumps(notes).encode()}
     with replacing(path) as temporary:
@@ -30,6 +31,8 @@ def notes_of(path: str | Path) -> dict[str, Any]:
     Raises:
         InputError: The notes are not what `write_with_notes` writes.
     """
+    import pyarrow.parquet
+
     found = (pyarrow.parquet.read_schema(path).metadata or {}).get(_KEY)
     if found is None:
         return {}

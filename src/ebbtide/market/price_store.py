@@ -11,10 +11,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._utc import Time, to_epoch_s
 from ebbtide.market.markets import MARKET_FIELDS, Market
@@ -23,6 +22,9 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.market.signals import Signal, SignalKind
 from ebbtide.market.sources.stored import VERSION, check_version, connected, stored_prices
 from ebbtide.market.sources.validation import cleaned
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _KEY = ", ".join(MARKET_FIELDS)
 _SCHEMA = f"""

@@ -6,9 +6,9 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._files import replacing
 from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, from_epoch_s, iso, to_epoch_s
@@ -20,6 +20,9 @@ from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.sources.parquet import read_parquet
 from ebbtide.market.sources.stored import is_price_store, stored_prices
 from ebbtide.market.sources.validation import cleaned, known_rows, require_known_types
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -35,6 +38,8 @@ def describe(
     `on_demand_usd_per_hour` (NaN where unknown), `ratio_to_on_demand` (of the means) and `share_above_on_demand`
     (of time).
     """
+    import pandas as pd
+
     catalogue = catalogue or default_catalogue()
     rows = {str(market): _describe(market, series, end_s, catalogue) for market, series in history.items()}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("market")
@@ -192,6 +197,8 @@ class PriceHistory(Mapping[Market, PriceSeries]):
 
     def to_frame(self) -> pd.DataFrame:
         """The change points as a frame of the price schema, by market and time."""
+        import pandas as pd
+
         lengths = [len(series) for series in self._series.values()]
         times = np.concatenate([series.times_s for series in self._series.values()])
         columns: dict[str, object] = {"timestamp": _timestamps(times)}
@@ -219,6 +226,8 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         Raises:
             InputError: `time` is outside the record.
         """
+        import pandas as pd
+
         time_s = to_epoch_s(time)
         self.check_inside(time_s)
         prices = [series.at(time_s) for series in self._series.values()]
@@ -342,6 +351,8 @@ class PriceGrid:
 
     def to_frame(self) -> pd.DataFrame:
         """A wide frame: one row a time, one column a market."""
+        import pandas as pd
+
         return pd.DataFrame(
             self.prices,
             index=pd.DatetimeIndex(_timestamps(self.times_s), name="timestamp"),
@@ -350,6 +361,8 @@ class PriceGrid:
 
     def write(self, path: str | Path) -> None:
         """Write as Parquet in the long price schema (unknown prices left out), atomically."""
+        import pandas as pd
+
         rows, columns = np.nonzero(~np.isnan(self.prices.T))[::-1]
         frame: dict[str, object] = {"timestamp": _timestamps(self.times_s[rows])}
         for field in MARKET_FIELDS:
@@ -366,10 +379,14 @@ def _epoch_s(timestamps: pd.Series) -> Floats:
 
 
 def _timestamps(times_s: Floats) -> pd.DatetimeIndex:
+    import pandas as pd
+
     microseconds = np.round(times_s * 1e6).astype("int64")
     return pd.DatetimeIndex(microseconds.astype("datetime64[us]")).tz_localize("UTC")
 
 
 def _market_index(markets: Iterable[Market]) -> pd.MultiIndex:
+    import pandas as pd
+
     keys = [tuple(getattr(market, field) for field in MARKET_FIELDS) for market in markets]
     return pd.MultiIndex.from_tuples(keys, names=list(MARKET_FIELDS))

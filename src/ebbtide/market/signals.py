@@ -10,13 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
-
-import pandas as pd
+from typing import TYPE_CHECKING, Protocol
 
 from ebbtide._utc import from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class SignalKind(StrEnum):
@@ -71,7 +72,7 @@ class Observation:
         whole: Whether the capacity of all markets is told, so that one which is left out has none.
     """
 
-    prices: pd.DataFrame = field(default_factory=pd.DataFrame)
+    prices: pd.DataFrame = field(default_factory=lambda: price_rows(()))
     signals: Sequence[Signal] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
@@ -108,6 +109,8 @@ class LiveSource(Protocol):
 
 def price_rows(rows: Iterable[tuple[float, Market, float]]) -> pd.DataFrame:
     """Prices in the price schema, of times (seconds since 1970), markets and USD per hour."""
+    import pandas as pd
+
     table = [
         [pd.Timestamp(from_epoch_s(time_s)), *(getattr(market, name) for name in MARKET_FIELDS), usd]
         for time_s, market, usd in rows

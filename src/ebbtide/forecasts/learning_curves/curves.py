@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from ebbtide._files import replacing
 from ebbtide._input_files import parsed_json
 from ebbtide.errors import InputError
 from ebbtide.market.sources.parquet import load_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -60,6 +62,8 @@ class Curve:
 
 def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
     """Write curves as Parquet, one row per measurement, atomically."""
+    import pandas as pd
+
     frames = []
     for curve in curves:
         seconds = curve.train_seconds if curve.train_seconds is not None else np.full(len(curve.steps), np.nan)

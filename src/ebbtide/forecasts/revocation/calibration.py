@@ -13,7 +13,6 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers
 from ebbtide.forecasts.revocation.scores import Bools
@@ -106,6 +105,8 @@ def fitted_to(
         truth: Whether the market revoked, same shape.
         direction: Which way Eq. 3 corrects.
     """
+    from scipy.optimize import minimize
+
     odds = calibration.log_odds(raw_log_odds, direction, scaled=False)
 
     def cost(scale: Floats) -> float:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import maximum_filter1d
 
 from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
 from ebbtide.errors import InputError
@@ -140,6 +139,8 @@ def _price_features(series: PriceSeries, prices: Floats, times_s: Floats) -> Flo
 
 def _highest_next_hour(series: PriceSeries, prices: Floats, times_s: Floats) -> Floats:
     """The highest price in (t, t + 1 h], change points between whole minutes included; the price at t counts."""
+    from scipy.ndimage import maximum_filter1d
+
     within = np.fmax(prices, np.append(prices[1:], prices[-1:]))
     minute = np.searchsorted(times_s, series.times_s, side="left") - 1
     inside = (minute >= 0) & (minute < len(times_s))

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -69,6 +68,8 @@ def score(labels: Bools, probabilities: Floats, decisions: Bools) -> Scores:
 
 def auc(labels: Bools, probabilities: Floats) -> float | None:
     """Area under the ROC curve, ties counted half; None if all labels are equal."""
+    from scipy.stats import rankdata
+
     positives = int(labels.sum())
     negatives = len(labels) - positives
     if not positives or not negatives:

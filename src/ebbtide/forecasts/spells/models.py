@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._files import write_text
 from ebbtide._input_files import read_json
@@ -36,6 +35,9 @@ from ebbtide.market.signals import Signal, SignalKind
 from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.market.sources.stored import is_price_store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Columns of a table of probes: whether a machine was available at a time.
 PROBE_COLUMNS = ("timestamp", "cloud", "region", "zone", "instance_type", "available")
@@ -206,6 +208,8 @@ def probes_of(leases: Sequence[Lease], until_s: float, every_s: float = 600.0) -
     Raises:
         InputError: `every_s` is not positive.
     """
+    import pandas as pd
+
     if not every_s > 0:
         raise InputError(f"every_s is {every_s}; it must be positive")
     rows = []
@@ -243,6 +247,8 @@ def probes_of_store(store: PriceStore) -> pd.DataFrame:
     Raises:
         InputError: No source told capacity.
     """
+    import pandas as pd
+
     rows: list[tuple[Any, ...]] = []
     looks_s = store.looks_s()
     for source, signals in store.signals(SignalKind.CAPACITY).items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._files import replacing
 from ebbtide.errors import InputError
@@ -17,6 +17,9 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.cells import parsed_times
 from ebbtide.market.sources.parquet import load_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # How much markets of a generated record differ: standard deviation of the logarithm of their hazards' level.
 _SPREAD = 0.7
@@ -55,8 +58,10 @@ def read_probes(files: Sequence[Path]) -> pd.DataFrame:
     Raises:
         InputError: A file is none of these, or a row is invalid.
     """
+    import pandas as pd
+
     tables = [_read(file) for file in files]
-    return pd.concat([pd.DataFrame(_NONE), *tables], ignore_index=True) if tables else pd.DataFrame(_NONE)
+    return pd.concat([_none(), *tables], ignore_index=True) if tables else _none()
 
 
 def _read(file: Path) -> pd.DataFrame:
@@ -79,6 +84,8 @@ def probes_of_capacity(capacity: Availability, tick_s: float, machines: int = 1)
         tick_s: Time between two probes, seconds.
         machines: Number of machines that a market has to have at once, to count as available.
     """
+    import pandas as pd
+
     tables = []
     for market, series in capacity.items():
         times_s = np.arange(series.times_s[0], series.end_s, tick_s)
@@ -93,6 +100,8 @@ def probes_of_capacity(capacity: Availability, tick_s: float, machines: int = 1)
 
 def before(probes: pd.DataFrame, time_s: float, *, later: bool = False) -> pd.DataFrame:
     """The probes before a time, seconds since 1970; or with `later` all others."""
+    import pandas as pd
+
     return probes[(probes["timestamp"] < pd.Timestamp(time_s, unit="s", tz="UTC")) != later]
 
 
@@ -102,8 +111,9 @@ def write_probes(probes: pd.DataFrame, path: Path) -> None:
         probes.to_parquet(temporary, index=False)
 
 
-_NONE = {
-    "timestamp": pd.Series(dtype="datetime64[ms, UTC]"),
-    **{name: pd.Series(dtype="object") for name in PROBE_COLUMNS[1:-1]},
-    "available": pd.Series(dtype="int64"),
-}
+def _none() -> pd.DataFrame:
+    import pandas as pd
+
+    columns = {name: pd.Series(dtype="object") for name in PROBE_COLUMNS[1:-1]}
+    times = pd.Series(dtype="datetime64[ms, UTC]")
+    return pd.DataFrame({"timestamp": times, **columns, "available": pd.Series(dtype="int64")})

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from ebbtide._utc import HOUR_S, MINUTE_S
 from ebbtide.errors import InputError
@@ -88,6 +86,8 @@ class RegionModel:
             available: Whether each zone has a machine, shape (zones, ticks).
             seen: What the neighbours show, shape (zones, ticks, 3).
         """
+        from scipy.special import expit
+
         own = np.clip(own, _LEAST, 1.0 - _LEAST)
         shift = (self.weights[np.asarray(available, dtype=int)] * seen).sum(-1)
         found: Floats = expit(np.log(own / (1.0 - own)) + shift)
@@ -174,6 +174,9 @@ def fit_region_model(own: Floats, available: Bools, seen: Floats, later: Bools) 
     Raises:
         InputError: Shapes differ, or there is no tick.
     """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
     if not own.size or not own.shape == np.shape(available) == np.shape(later) == seen.shape[:2]:
         raise InputError("forecasts, capacity and what neighbours show need the same zones and ticks, one or more")
     own = np.clip(own, _LEAST, 1.0 - _LEAST)

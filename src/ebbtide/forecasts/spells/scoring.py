@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.fitting import UP, SpellModel
 from ebbtide.forecasts.spells.models import SpellModels, probed_markets
 from ebbtide.market.price_series import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def spell_scores(models: SpellModels, probes: pd.DataFrame, within_s: float = HOUR_S) -> dict[str, float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide.errors import InputError
 from ebbtide.forecasts.spells.records import LISTED, PRICES, PROBES, LeftOut, ZoneRecords
@@ -16,6 +16,9 @@ from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.market.sources.cells import parsed_prices, parsed_times
 from ebbtide.market.sources.parquet import load_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # On-demand prices, USD per accelerator-hour, that no table here has: GCP a3-highgpu-8g, 82.53 USD for eight, from
 # the metadata of the published traces (SkyNomad's artifact, data/README.md).
@@ -39,6 +42,8 @@ def read_probed_zones(
     Raises:
         InputError: A file is not such a table, or has a time, a price or an interval that is none.
     """
+    import pandas as pd
+
     reasons = [] if left_out is None else left_out
     frame = _read(path, {"available"} | PROBES)
     moved = _prices(prices)
@@ -218,6 +223,8 @@ def _read(path: Path, columns: set[str]) -> pd.DataFrame:
 
 
 def _prices(paths: Sequence[Path]) -> pd.DataFrame:
+    import pandas as pd
+
     frames = [_read(path, PRICES)[sorted(PRICES)] for path in paths]
     return pd.concat(frames) if frames else pd.DataFrame(columns=sorted(PRICES))
 
@@ -241,6 +248,8 @@ def _tick_s(rows: pd.DataFrame) -> float:
 
 def _first_s(wide: pd.DataFrame) -> float:
     """Time of the first tick, seconds since 1970."""
+    import pandas as pd
+
     return float(pd.Timestamp(wide.index.min()).timestamp())
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
-from scipy.sparse import csr_array
 
 from ebbtide.jobs.parsing import Frozen
 from ebbtide.jobs.tiled.program import TiledJob, TileName, TileTask
@@ -84,6 +83,8 @@ class Gnmf(Frozen):
 
     def _counts(self, row: int, column: int) -> Any:
         """How often a word is in a document."""
+        from scipy.sparse import csr_array
+
         draws = np.random.default_rng([self.seed, 2, row, column])
         sizes = (self.tile, self.tile)
         there = draws.uniform(size=sizes) < self.density

@@ -13,14 +13,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ebbtide._utc import iso
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.list_prices.listed import Listed, PriceKey
 from ebbtide.market.markets import LINUX, PRICE_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NEEDED = ("InstanceType", "vCPUs", "MemoryGiB", "Price", "Region")
 
@@ -111,6 +113,8 @@ class SkypilotTable:
 
     def spot_prices(self, known: Catalogue, time_s: float) -> pd.DataFrame:
         """Its spot prices in the price schema, as of a time (seconds since 1970): those of the machines listed."""
+        import pandas as pd
+
         when = pd.Timestamp(iso(time_s))
         rows = {
             (row.region, row.zone, row.name): row.spot_usd

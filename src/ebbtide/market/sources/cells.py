@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide.errors import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # Spot prices began in 2009. A time outside these years is in the wrong unit.
-_FIRST_TIME, _LAST_TIME = pd.Timestamp("1970-01-01", tz="UTC"), pd.Timestamp("2200-01-01", tz="UTC")
+_FIRST_TIME, _LAST_TIME = "1970-01-01T00:00:00Z", "2200-01-01T00:00:00Z"
 
 # Characters of a value in a message.
 _SHOWN = 60
@@ -76,6 +79,8 @@ def parsed_prices(values: pd.Series, file: str | Path, field: str) -> pd.Series:
         InputError: The first price that is missing, no number, infinite, zero or negative, in another currency, or
             can be read in two ways; the message says what to write.
     """
+    import pandas as pd
+
     if pd.api.types.is_bool_dtype(values.dtype):
         require(pd.Series(False, index=values.index), file, field, values, _NO_PRICE)
     if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_complex_dtype(values.dtype):
@@ -158,6 +163,8 @@ def parsed_times(values: pd.Series, file: str | Path, field: str, *, timezone: s
         InputError: The first time that does not parse, is missing, can be read in two ways, or has no offset and
             no `timezone`.
     """
+    import pandas as pd
+
     if isinstance(values.dtype, pd.DatetimeTZDtype):
         require(values.notna(), file, field, values, "is not a time")
         parsed: pd.Series = values.dt.tz_convert("UTC").astype("datetime64[us, UTC]")
@@ -167,12 +174,14 @@ def parsed_times(values: pd.Series, file: str | Path, field: str, *, timezone: s
         parsed = _placed(values, timezone, file, field)
     else:
         parsed = _from_text(values, file, field, timezone)
-    within = (parsed >= _FIRST_TIME) & (parsed < _LAST_TIME)
+    within = (parsed >= pd.Timestamp(_FIRST_TIME)) & (parsed < pd.Timestamp(_LAST_TIME))
     require(within, file, field, values, "is not in the years 1970 to 2199")
     return parsed
 
 
 def _from_text(values: pd.Series, file: str | Path, field: str, timezone: str | None) -> pd.Series:
+    import pandas as pd
+
     if pd.api.types.is_float_dtype(values.dtype):
         text = (
             values.map(lambda value: f"{value:.6f}".rstrip("0").rstrip(".")).astype("string").where(values.notna())
@@ -241,6 +250,8 @@ def _from_unix(text: pd.Series, values: pd.Series, file: str | Path, field: str)
 
 
 def _utc_of(microseconds: pd.Series) -> pd.Series:
+    import pandas as pd
+
     return pd.Series(
         pd.to_datetime(microseconds.to_numpy(), unit="us", utc=True), index=microseconds.index
     ).astype("datetime64[us, UTC]")
@@ -254,6 +265,8 @@ def _year_first(
     Raises:
         InputError: No row shows whether the day or the month comes first, or rows show both.
     """
+    import pandas as pd
+
     parts = text[slashed].str.extract(_SLASHED)
     first, second = parts[0].astype("int64"), parts[2].astype("int64")
     day_first, month_first = first > 12, second > 12

@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow
-
 from ebbtide._input_files import decoded_text, existing_file, reason_of
 from ebbtide.errors import InputError
 
@@ -44,10 +42,14 @@ _ASIDE = re.compile(
 
 
 def _zstd(raw: IO[bytes]) -> Any:
+    import pyarrow
+
     return pyarrow.CompressedInputStream(raw, "zstd")
 
 
 def _lz4(raw: IO[bytes]) -> Any:
+    import pyarrow
+
     return pyarrow.CompressedInputStream(raw, "lz4")
 
 
@@ -124,6 +126,8 @@ def start_of_text(head: bytes, path: str | Path) -> str:
 @contextmanager
 def _decompressed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     """The stream itself, or what it holds; whatever goes wrong in decompressing is an `InputError`."""
+    import pyarrow
+
     head = raw.read(8)
     raw.seek(0)
     found = next((each for mark, each in _COMPRESSIONS.items() if head.startswith(mark)), None)

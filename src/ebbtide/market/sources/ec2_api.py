@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
-import pandas as pd
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
@@ -20,6 +19,9 @@ from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX
 from ebbtide.market.signals import Observation
 from ebbtide.market.sources.ec2_json import ec2_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The API keeps this much history.
 HISTORY_LIMIT = timedelta(days=90)
@@ -102,6 +104,8 @@ def fetch_prices(
     Raises:
         InputError: No region, an unknown region, no credentials, or EC2 refused.
     """
+    import pandas as pd
+
     if not regions:
         raise InputError("no region asked for; name one or more, for example us-east-1")
     end = from_epoch_s(to_epoch_s(until)) if until is not None else None

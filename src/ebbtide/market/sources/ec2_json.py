@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX, PRICE_COLUMNS
@@ -28,6 +26,9 @@ from ebbtide.market.sources.tables import (
     yaml_documents,
 )
 from ebbtide.market.sources.validation import wrong_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HISTORY = "SpotPriceHistory"
 
@@ -172,6 +173,8 @@ def _require_usd(table: Table, path: str | Path) -> None:
 
 
 def _schema(cells: pd.DataFrame, table: Table, path: str | Path, timezone: str | None) -> pd.DataFrame:
+    import pandas as pd
+
     zone = cells["zone"].astype("string").str.strip()
     if "region" in cells:
         region = cells["region"].astype("string").str.strip()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.errors import InputError
 from ebbtide.market.sources.cells import parsed_prices, parsed_times
 from ebbtide.market.sources.contents import content_text
 from ebbtide.market.sources.tables import documents, each_page, read_csv_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str | None = "UTC") -> pd.DataFrame:
@@ -27,6 +28,8 @@ def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str
     Raises:
         InputError: There is no Date column, or a date or price does not parse.
     """
+    import pandas as pd
+
     path = Path(path)
     region = region or path.name.partition(".")[0].replace("_", "-")
     sheet = read_csv_text(path)
@@ -53,6 +56,8 @@ def read_azure_json(path: str | Path) -> pd.DataFrame:
     Raises:
         InputError: The file is not such JSON, or an item lacks a field.
     """
+    import pandas as pd
+
     items: list[Any] = []
     for document in documents(content_text(path), path):
         for page in each_page(document, "Items"):
@@ -100,6 +105,8 @@ def azure_type_name(arm_sku_name: str) -> str:
 
 
 def _frame(times: pd.Series, region: str, instance_type: str, prices: pd.Series) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame(
         {
             "timestamp": times,

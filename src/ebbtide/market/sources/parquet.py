@@ -7,17 +7,17 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import pandas as pd
-import pyarrow
-import pyarrow.compute
-import pyarrow.parquet
+from typing import TYPE_CHECKING
 
 from ebbtide._input_files import existing_file
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.market.sources.validation import checked
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow.parquet
 
 _GIB = 1 << 30
 
@@ -62,6 +62,8 @@ def load_prices(path: str | Path) -> pd.DataFrame:
 
 def parquet_columns(path: str | Path) -> frozenset[str]:
     """The names of a Parquet file's columns; the same errors as `load_parquet`."""
+    import pyarrow.parquet
+
     with _as_input_error(path):
         return frozenset(pyarrow.parquet.read_schema(existing_file(path)).names)
 
@@ -80,6 +82,8 @@ def load_parquet(
         InputError: The file is missing, not Parquet, or too large; or a column holds lists or records, or has
             the name of another.
     """
+    import pyarrow.parquet
+
     existing_file(path)
     with _as_input_error(path), pyarrow.parquet.ParquetFile(path) as probe:
         schema, metadata = probe.schema_arrow, probe.metadata
@@ -101,6 +105,8 @@ def load_parquet(
 
 
 def _check_columns(schema: pyarrow.Schema, path: str | Path, lists: Collection[str]) -> None:
+    import pyarrow.parquet
+
     names = schema.names
     for field in schema:
         if names.count(field.name) > 1:
@@ -124,11 +130,15 @@ def _check_fits(size_bytes: int, rows: int, path: str | Path) -> None:
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:
+    import pyarrow
+
     return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind))
 
 
 def _spread_bytes(column: pyarrow.ChunkedArray) -> int:
     """Upper bound on the bytes of a dictionary-encoded column once every row holds its own value."""
+    import pyarrow.compute
+
     longest = 0
     for chunk in column.chunks:
         if isinstance(chunk, pyarrow.DictionaryArray) and len(chunk.dictionary):
@@ -140,6 +150,8 @@ def _spread_bytes(column: pyarrow.ChunkedArray) -> int:
 @contextmanager
 def _as_input_error(path: str | Path) -> Iterator[None]:
     """Raise `InputError` for whatever cannot be read."""
+    import pyarrow.parquet
+
     try:
         yield
     except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:

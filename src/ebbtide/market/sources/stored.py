@@ -6,12 +6,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from ebbtide._input_files import existing_file
 from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The first bytes of every SQLite file.
 _MAGIC = b"SQLite format 3\x00"
@@ -64,6 +66,8 @@ def stored_prices(path: str | Path) -> tuple[pd.DataFrame, float]:
     Raises:
         InputError: It is no price store of this version, or nothing is stored.
     """
+    import pandas as pd
+
     if not Path(path).exists():
         raise InputError("nothing is stored there", file=path)
     check_version(path)

@@ -13,15 +13,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import yaml
 
 from ebbtide._input_files import json_error
 from ebbtide.errors import InputError
 from ebbtide.market.sources.contents import content_text
 from ebbtide.market.sources.regions import is_zone_id, is_zone_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # By role: the names of its column, without case, blanks and underscores; the first that is there counts.
 ROLES: Mapping[str, Sequence[str]] = {
@@ -76,6 +78,8 @@ def table_of_text(text: str, path: str | Path) -> Table:
     Raises:
         InputError: It holds nothing, a row has more cells than the first, or its columns are not recognised.
     """
+    import pandas as pd
+
     head = text[:65536]
     if any(line.lstrip().startswith(_MARKS) for line in head.splitlines()):
         return _without_names(_marked_rows(text, path), path)
@@ -97,6 +101,8 @@ def cells_of(text: str, path: str | Path) -> pd.DataFrame:
     Raises:
         InputError: It holds nothing, or a row has more cells than its first.
     """
+    import pandas as pd
+
     if not text.strip():
         raise InputError("holds nothing", file=path)
     text = text.lstrip("\r\n")
@@ -173,6 +179,8 @@ def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
     Raises:
         InputError: There is none, or one is no record, or holds a list or record itself.
     """
+    import pandas as pd
+
     roles: dict[str, str | None] = {}
     names: dict[str, str] = {}
     rows = []
@@ -205,6 +213,8 @@ def table_of_frame(frame: pd.DataFrame) -> Table:
 
 def _marked_rows(text: str, path: str | Path) -> pd.DataFrame:
     """The rows of EC2's command lines, without the words that begin them and the tokens of further pages."""
+    import pandas as pd
+
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.strip().split("\t") if "\t" in line else _words(line)
@@ -235,6 +245,8 @@ def _drawn_rows(text: str) -> list[list[str]]:
 
 def _named(cells: pd.DataFrame, names: Sequence[str], path: str | Path) -> Table:
     """The table of the rows below the names of its columns."""
+    import pandas as pd
+
     repeated = next((name for name in names if name and names.count(name) > 1), None)
     if repeated is not None:
         raise InputError("two columns have this name", file=path, field=repeated)
@@ -244,6 +256,8 @@ def _named(cells: pd.DataFrame, names: Sequence[str], path: str | Path) -> Table
 
 
 def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> Table:
+    import pandas as pd
+
     chosen: dict[str, int] = {}
     for role, known in ROLES.items():
         places = [place for name in known for place, given in enumerate(names) if _plain(given) == name]
@@ -275,6 +289,8 @@ _ORDER = ("timestamp", "instance_type", "product", "zone", "price")
 
 def _without_names(cells: pd.DataFrame, path: str | Path) -> Table:
     """The table of rows without names of columns: each role is the column whose cells look like it."""
+    import pandas as pd
+
     if cells.empty:
         raise InputError("holds no rows", file=path)
     first = [str(cell).strip() for cell in cells.iloc[0].fillna("")]

@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market, product_name
 from ebbtide.market.sources.cells import parsed_prices, parsed_times, require
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Consoles and APIs cut their exports at this many rows.
 _EXPORT_LIMIT = 1000
@@ -140,6 +143,8 @@ def market_of(frame: pd.DataFrame, position: int) -> Market:
 
 
 def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
+    import pandas as pd
+
     missing = [name for name in PRICE_COLUMNS if name not in frame.columns]
     unknown = [str(name) for name in frame.columns if name not in PRICE_COLUMNS]
     if missing or unknown:
@@ -165,6 +170,8 @@ def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
 
 def _one_name_each(products: pd.Series, clouds: pd.Series) -> pd.Series:
     """Products by the one name that each has here, as categories."""
+    import pandas as pd
+
     if not products.cat.categories.map(lambda name: _is_other_name(str(name))).any():
         return products
     pairs = pd.DataFrame({"cloud": clouds.astype(str), "product": products.astype(str)})
@@ -221,6 +228,8 @@ class LeftOut:
 
 def known_rows(frame: pd.DataFrame, catalogue: Catalogue) -> tuple[pd.DataFrame, LeftOut]:
     """The rows whose instance types are in the catalogue, which may be none, and what was left out."""
+    import pandas as pd
+
     unknown = unknown_types(frame, catalogue)
     if not unknown:
         return frame, LeftOut()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 from ebbtide._utc import HOUR_S
 from ebbtide.market.markets import Market
@@ -42,11 +42,11 @@ def eased(problem: AllocationProblem) -> AllocationProblem:
     due = np.flatnonzero(np.isfinite(problem.slo_h))
     first = rows.matrix.shape[0] - len(due)
     # A pace row is in units of the pace: `-T X / pace - slack <= -1`.
-    slack = sparse.csr_array(
+    slack = scipy.sparse.csr_array(
         (-np.ones(len(due)), (first + np.arange(len(due)), np.arange(len(due)))),
         shape=(rows.matrix.shape[0], len(due)),
     )
-    loose = sparse.csr_array(sparse.hstack([rows.matrix, slack], format="csr"))
+    loose = scipy.sparse.csr_array(scipy.sparse.hstack([rows.matrix, slack], format="csr"))
     short = maximised(np.append(np.zeros(layout.size), -np.ones(len(due))), Rows(loose, rows.limits, rows.names))
     missed = np.clip(short[layout.size :], 0.0, 1.0)
     slo_h = problem.slo_h.copy()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
@@ -119,7 +119,9 @@ def min_makespan_at_once(problem: AllocationProblem, budget_usd: float = math.in
     column[:number] = -1.0
     limited = problem.quotas[np.isfinite(problem.quotas)]
     column[number : number + len(limited)] = -limited
-    matrix = sparse.csr_array(sparse.hstack([rows.matrix, sparse.csr_array(column[:, None])], format="csr"))
+    matrix = scipy.sparse.csr_array(
+        scipy.sparse.hstack([rows.matrix, scipy.sparse.csr_array(column[:, None])], format="csr")
+    )
     gain = np.append(np.zeros(layout.size), -1.0)
     found = maximised(gain, Rows(matrix, rows.limits, rows.names))
     return layout.matrix(found[:-1] / found[-1]), float(found[-1])
@@ -149,9 +151,11 @@ def _best_type_of_each(problem: AllocationProblem) -> Floats:
 
 def _most_per_usd(layout: Layout, rows: Rows) -> Floats:
     """Maximise `T x / c x` (Charnes and Cooper 1962): with `y = t x` and `c y = 1` it is linear in y and t."""
-    matrix = sparse.csr_array(sparse.hstack([rows.matrix, sparse.csr_array(-rows.limits[:, None])], format="csr"))
+    matrix = scipy.sparse.csr_array(
+        scipy.sparse.hstack([rows.matrix, scipy.sparse.csr_array(-rows.limits[:, None])], format="csr")
+    )
     homogeneous = Rows(matrix, np.zeros(len(rows.limits)), rows.names)
-    equal = Rows(sparse.csr_array(np.append(layout.prices, 0.0)[None, :]), np.ones(1), ("",))
+    equal = Rows(scipy.sparse.csr_array(np.append(layout.prices, 0.0)[None, :]), np.ones(1), ("",))
     try:
         found = maximised(np.append(_relative(layout), 0.0), homogeneous, equal, interior=True)
     except InputError:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import linprog
+import scipy
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
@@ -162,14 +161,14 @@ class Rows:
         names: Name of each row, for errors; empty: the row can always be met.
     """
 
-    matrix: sparse.csr_array
+    matrix: scipy.sparse.csr_array
     limits: Floats
     names: tuple[str, ...]
 
     @classmethod
     def joined(cls, parts: list[Rows]) -> Rows:
         """The constraints of all parts together."""
-        matrix = sparse.csr_array(sparse.vstack([part.matrix for part in parts], format="csr"))
+        matrix = scipy.sparse.csr_array(scipy.sparse.vstack([part.matrix for part in parts], format="csr"))
         limits = np.concatenate([part.limits for part in parts])
         return cls(matrix, limits, tuple(name for part in parts for name in part.names))
 
@@ -206,7 +205,7 @@ class Layout:
     def time(self, most: float = 1.0) -> Rows:
         """Each job has at most this share of time."""
         number = len(self.problem.jobs)
-        matrix = sparse.csr_array((np.ones(self.size), (self.job, self._places)), shape=(number, self.size))
+        matrix = scipy.sparse.csr_array((np.ones(self.size), (self.job, self._places)), shape=(number, self.size))
         return Rows(matrix, np.full(number, most), ("",) * number)
 
     def quotas(self, most: float = 1.0) -> Rows:
@@ -215,7 +214,7 @@ class Layout:
         place = np.full(len(self.problem.types), -1)
         place[limited] = np.arange(len(limited))
         own = place[self.kind] >= 0
-        matrix = sparse.csr_array(
+        matrix = scipy.sparse.csr_array(
             (np.ones(int(own.sum())), (place[self.kind[own]], self._places[own])), shape=(len(limited), self.size)
         )
         names = tuple(f"quota of {self.problem.quotas[k]:g} {self.problem.types[k]}" for k in limited)
@@ -235,7 +234,7 @@ class Layout:
         # In units of the required rate, so that fast and slow jobs have equal weight.
         values = -self.rates[own] / steps_per_hour[self.job[own]]
         at = place[self.job[own]], self._places[own]
-        matrix = sparse.csr_array((values, at), shape=(len(asked), self.size))
+        matrix = scipy.sparse.csr_array((values, at), shape=(len(asked), self.size))
         return Rows(matrix, -np.ones(len(asked)), tuple(names[job] for job in asked))
 
     def slos(self) -> Rows:
@@ -249,7 +248,7 @@ class Layout:
 
     def spending(self, budget_usd: float) -> Rows:
         """All jobs together stay within a budget."""
-        matrix = sparse.csr_array(self.prices[None, :])
+        matrix = scipy.sparse.csr_array(self.prices[None, :])
         return Rows(matrix, np.array([budget_usd]), (f"budget of {budget_usd:g} USD",))
 
 
@@ -282,7 +281,7 @@ def _solved(cost: Floats, rows: Rows, equal: Rows | None, method: Literal["highs
     matrix: Any = rows.matrix
     same: Any = None if equal is None else equal.matrix
     limits = None if equal is None else equal.limits
-    return linprog(cost, A_ub=matrix, b_ub=rows.limits, A_eq=same, b_eq=limits, method=method)
+    return scipy.optimize.linprog(cost, A_ub=matrix, b_ub=rows.limits, A_eq=same, b_eq=limits, method=method)
 
 
 def in_the_way(rows: Rows, most: int = 5) -> list[str]:
@@ -294,8 +293,10 @@ def in_the_way(rows: Rows, most: int = 5) -> list[str]:
     named = np.flatnonzero([bool(name) for name in rows.names])
     size = rows.matrix.shape[1]
     units = np.maximum(np.abs(rows.limits[named]), 1e-12)
-    slack = sparse.csr_array((-units, (named, np.arange(len(named)))), shape=(rows.matrix.shape[0], len(named)))
-    loose = sparse.csr_array(sparse.hstack([rows.matrix, slack], format="csr"))
+    slack = scipy.sparse.csr_array(
+        (-units, (named, np.arange(len(named)))), shape=(rows.matrix.shape[0], len(named))
+    )
+    loose = scipy.sparse.csr_array(scipy.sparse.hstack([rows.matrix, slack], format="csr"))
     cost = np.concatenate([np.zeros(size), np.ones(len(named))])
     found = _solved(cost, Rows(loose, rows.limits, rows.names), None, "highs")
     if found.status != 0:

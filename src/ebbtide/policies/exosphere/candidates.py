@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
-from scipy.linalg.blas import dsyrk
-from scipy.sparse import csr_array
+import scipy
 
 from ebbtide._utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
@@ -240,7 +239,7 @@ def revocation_covariance(prices: Record, candidates: Candidates, windows: Windo
     ]
     starts = np.cumsum([0, *(len(seen) for seen in places)])
     shape = (len(places), windows.count)
-    seen = csr_array((np.ones(starts[-1]), np.concatenate(places), starts), shape=shape)
+    seen = scipy.sparse.csr_array((np.ones(starts[-1]), np.concatenate(places), starts), shape=shape)
     return np.asarray((seen @ seen.T).toarray() / windows.count)
 
 
@@ -290,7 +289,7 @@ def _covariance(
     for block in blocks():
         block -= means[:, None]
         # Only half of the matrix; LAPACK sees a block's rows as columns.
-        squares = dsyrk(1.0, block.T, beta=1.0, c=squares, trans=1, lower=1, overwrite_c=1)
+        squares = scipy.linalg.blas.dsyrk(1.0, block.T, beta=1.0, c=squares, trans=1, lower=1, overwrite_c=1)
     squares /= windows.count
     found: Floats = np.tril(squares)
     found += np.tril(squares, -1).T

@@ -8,9 +8,8 @@ conditions, so the result is the optimum of the whole problem. Each solution sta
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
-from scipy.linalg.lapack import dpotrf
 
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats
@@ -142,19 +141,19 @@ def _unbounded(gains: Floats, risks: Floats, scale: float, ridge: float) -> Floa
     matrix[np.diag_indices_from(matrix)] += scale * ridge
     while True:
         try:
-            factor = cho_factor(matrix, lower=True, check_finite=False)
+            factor = scipy.linalg.cho_factor(matrix, lower=True, check_finite=False)
             break
-        except LinAlgError:
+        except scipy.linalg.LinAlgError:
             ridge *= 100.0
             matrix[np.diag_indices_from(matrix)] += scale * ridge
-    ones = cho_solve(factor, np.ones(len(gains)), check_finite=False)
+    ones = scipy.linalg.cho_solve(factor, np.ones(len(gains)), check_finite=False)
     target, wanted, allowed = np.zeros(len(gains)), 1.0, _REFINED * float(np.abs(gains).max())
     for _ in range(_MOST_REFINEMENTS):
         rest = gains - scale * (risks @ target)
         rest -= rest.mean()
         if wanted == 0.0 and float(np.abs(rest).max()) <= allowed:
             break
-        change = cho_solve(factor, rest, check_finite=False)
+        change = scipy.linalg.cho_solve(factor, rest, check_finite=False)
         target = target + change + ones * ((wanted - change.sum()) / ones.sum())
         wanted = 0.0
     return target
@@ -218,7 +217,7 @@ def _check_semidefinite(risks: Floats) -> None:
     raised = np.array(risks, order="F")
     largest = float(np.abs(raised.diagonal()).max())
     raised[np.diag_indices_from(raised)] += max(_ROUNDING * len(risks) * largest, 1e-300)
-    _, failed = dpotrf(raised, lower=1, overwrite_a=1, clean=0)
+    _, failed = scipy.linalg.lapack.dpotrf(raised, lower=1, overwrite_a=1, clean=0)
     if failed:
         least = float(np.linalg.eigvalsh(risks)[0])
         raise InputError(

@@ -12,7 +12,6 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.monitor import Monitor
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
-from ebbtide.market.sources.ec2_api import Ec2Prices
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,6 +39,8 @@ class CurrentPrices:
         *,
         every_s: float = 300.0,
     ) -> None:
+        from ebbtide.market.sources.ec2_api import Ec2Prices  # boto3
+
         self._catalogue = catalogue or default_catalogue()
         types = sweep.types_wanted(self._catalogue)
         self._monitor = Monitor([Ec2Prices(regions, types)], store)
