@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,10 @@ from ebbtide.market.prices import PriceHistory
 pytestmark = pytest.mark.usefixtures("processes")
 
 STEPS = 60
+
+
+def has_trained(one: User) -> bool:
+    return one.trains() and one.steps() >= STEPS - 5
 
 
 def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(tmp_path: Path) -> None:
@@ -41,7 +46,7 @@ def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(tmp_path: Pa
             begin(Sweep.read(one.folder / "sweep.yaml"), one.folder, "reactive", "local", options)
             one.start("resume", "nightly")
         for one in users:
-            one.wait(lambda one=one: one.trains() and one.steps() >= STEPS - 5)
+            one.wait(partial(has_trained, one))
         code, out, errors = bob.do("down", "nightly")
         assert (code, "none left" in out) == (0, True), errors
         assert not bob.machines()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def rented(request: pytest.FixtureRequest, tmp_path: Path, machine_python: str) 
         yield one
 
 
+def has_trained(one: Renter) -> bool:
+    return one.trains() and one.steps() >= STEPS - 5
+
+
 def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(rented: Renter, tmp_path: Path) -> None:
     machines = rented.machines
     ann, bob = rented, replace(rented, folder=tmp_path / "bob", started=rented.started)
@@ -43,7 +48,7 @@ def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(rented: Rent
         one.start("resume", NAME)
     of_ann, of_bob = rented.started
     for one in (ann, bob):
-        one.wait(lambda one=one: one.trains() and one.steps() >= STEPS - 5)
+        one.wait(partial(has_trained, one))
     assert len(machines.running) == 2
     code, out, errors = bob.do("down", NAME)
     assert (code, "none left" in out) == (0, True), errors
