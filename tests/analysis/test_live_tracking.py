@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +366,22 @@ def test_mlflow_runs_of_a_process_that_was_killed_are_found_again(live: Live) ->
     Journal(live.folder.journal).keep({"tracking": None})
     live.begin()
     assert [run.info.run_id for run in live.runs()[1]] == [run.info.run_id for run in before[1]]
+
+
+def test_two_people_s_runs_of_one_name_are_two_in_mlflow(tmp_path: Path) -> None:
+    lives = []
+    for who in ("ann", "bob"):
+        (tmp_path / who).mkdir()
+        lives.append(live := Live(tmp_path / who, sweep(tmp_path / who)))
+        live.uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+        live.folder.begin(replace(live.folder.settings, fingerprint=f"{who}00000"))
+        live.begin()
+    ann, bob = (Journal(live.folder.journal).state("tracking") for live in lives)
+    assert not {ann["parent"], *ann["runs"].values()} & {bob["parent"], *bob["runs"].values()}
+    # One that is begun again, since it was killed before its journal had them, finds its own.
+    Journal(lives[0].folder.journal).keep({"tracking": None})
+    lives[0].begin()
+    assert Journal(lives[0].folder.journal).state("tracking") == ann
 
 
 def test_the_run_is_below_the_pipeline_s_and_says_for_which_job_it_is(

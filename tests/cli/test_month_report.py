@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.cli.test_running import command
-from tests.live.sweeps import flapping, sweep
+from tests.live.sweeps import A, flapping, sweep
 from tests.ui.made_run import made_run
 
 from ebbtide.analysis.month_report import month_report
 from ebbtide.cli.main import main
-from ebbtide.live.team import Accounting, read_team
+from ebbtide.live.account_book import Account, AccountBook, account_name
+from ebbtide.live.account_lines import AccountLine
+from ebbtide.live.storage import FolderStore
+from ebbtide.live.team import Accounting, Team, read_team
 
 NOW = f"{datetime.now(UTC):%Y-%m}"
 
@@ -109,6 +113,32 @@ def test_a_run_of_refunds_and_open_machines_adds_up(tmp_path: Path) -> None:
     by_market = report.by("market")
     assert by_market["usd"].sum() == pytest.approx(report.total_usd)
     assert list(by_market["usd"]) == sorted(by_market["usd"], reverse=True)
+
+
+def test_two_people_s_runs_of_one_name_are_two(tmp_path: Path) -> None:
+    mine = made_run(tmp_path / "runs", 6, stops_after_h=2.2)
+    theirs = AccountLine(NOW, "charge", 0, str(A), False, f"{NOW}-01T00:00:00Z", f"{NOW}-01T01:00:00Z", 3.0, 3.0)
+    account = Account("made-0a1b2c3d", "made", NOW, "bob", {}, "ec2", "p", "running", 3.0, 1, 3.0, 0.0, [theirs])
+    book = AccountBook(FolderStore(tmp_path / "accounts"))
+    book.write(account)
+    team = Team(accounts=str(tmp_path / "accounts"), monthly_budget_usd=50.0)
+    alone = month_report(NOW, tmp_path / "runs").total_usd
+    report = month_report(NOW, tmp_path / "runs", team)
+    assert report.total_usd == pytest.approx(alone + 3.0)
+    # Mine is not of the team, theirs is.
+    assert report.budgets() == [("the team", 3.0, 50.0)]
+    by_run = report.by("run").set_index("run")
+    assert by_run["usd"].to_dict() == pytest.approx({account_name(mine): alone, "made-0a1b2c3d": 3.0})
+    assert list(by_run["runs"]) == [1, 1]
+    # One that cannot be read is not taken for the other's.
+    mine.journal.write_bytes(b"torn")
+    report = month_report(NOW, tmp_path / "runs", team)
+    assert report.by("run")["run"].to_list() == ["made"]
+    assert list(report.unreadable) == ["made"]
+    # Its own account tells of it.
+    book.write(replace(account, name=account_name(mine)))
+    report = month_report(NOW, tmp_path / "runs", team)
+    assert (report.total_usd, dict(report.unreadable)) == (6.0, {})
 
 
 @pytest.mark.usefixtures("processes")

@@ -13,7 +13,7 @@ from tests.live.sweeps import START_S, A
 from ebbtide.errors import InputError
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks
-from ebbtide.live.claims import Claim, MachineNumbers, SupersededError
+from ebbtide.live.claims import Claim, MachineNumbers, OthersRunError, SupersededError
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.leases import Lease, LeaseState
@@ -53,11 +53,37 @@ def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> No
     store.put_once("runs/run/controllers/000005", b"[" * 100_000)
     store.put_once(f"runs/run/controllers/{'9' * 250}", b"")
     claim.check()
-    assert Claim.take(store, "run", bytes(31) + b"x").epoch == 6
+    # Another run of that name, whose user has another name to give it.
+    with pytest.raises(
+        OthersRunError, match=r"a run run already that is somebody else's: process \d+ on host .*another name"
+    ):
+        Claim.take(store, "run", bytes(31) + b"x")
     claim.check()
-    assert Claim.take(store, "run", KEY).epoch == 7
+    assert Claim.take(store, "run", KEY).epoch == 6
     with pytest.raises(SupersededError, match="taken this run over"):
         claim.check()
+
+
+def test_of_two_runs_of_one_name_that_begin_at_once_one_is_refused(tmp_path: Path) -> None:
+    class Busy(FolderStore):
+        """The other claims it between the look at the claims and the write."""
+
+        def put_once(self, key: str, content: bytes) -> bool:
+            Claim.take(FolderStore(tmp_path), "run", KEY)
+            return super().put_once(key, content)
+
+    with pytest.raises(OthersRunError, match="somebody else's"):
+        Claim.take(Busy(tmp_path), "run", bytes(31) + b"x")
+    assert list(FolderStore(tmp_path).keys("runs/run/controllers/")) == ["runs/run/controllers/000001"]
+
+
+def test_somebody_elses_run_is_refused_before_its_machines_are_looked_at(tmp_path: Path) -> None:
+    ended: list[str] = []
+    theirs = Instance("run-m0000", LeaseState.RUNNING, START_S, START_S, float("nan"))
+    Claim.take(FolderStore(tmp_path), "run", bytes(31) + b"x")
+    with pytest.raises(OthersRunError, match="begin this one anew under another name") as caught:
+        provider(tmp_path, ended, theirs).check_is_newest()
+    assert "down" not in str(caught.value)
 
 
 def provider(folder: Path, ended: list[str], *instances: Instance) -> AgentProvider:
@@ -95,8 +121,10 @@ def test_an_older_copy_of_a_run_is_refused_before_it_claims_it(tmp_path: Path) -
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RUNNING, started_s=START_S)
     copy = provider(tmp_path, ended, known, later)
     copy._leases[0] = lease
-    with pytest.raises(InputError, match="machine run-m0001 of this run is not in its journal"):
+    with pytest.raises(InputError, match="machine run-m0001 of this run is not in its journal") as caught:
         copy.check_is_newest()
+    # They are those of whoever runs it now.
+    assert "down" not in str(caught.value)
     copy.terminate(lease)
     assert ended == []
     whole = provider(tmp_path, ended, known)

@@ -75,7 +75,9 @@ def _begin(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[str, str]
         home = client.get_experiment_by_name(_EXPERIMENT).experiment_id
         about = {"run": settings.run, "policy": settings.policy, "provider": settings.provider}
         common = {f"ebbtide.{name}": value for name, value in about.items()} | _model_tags(folder) | dict(tags)
-        known = _known_runs(client, home, settings.run)
+        if settings.fingerprint:
+            common["ebbtide.fingerprint"] = settings.fingerprint
+        known = _known_runs(client, home, settings)
         parent = known.get("") or _created(
             client, home, settings.run, {"ebbtide.kind": "live", **common, **parent_tags()}
         )
@@ -114,10 +116,15 @@ def _created(client: MlflowClient, home: str, name: str, tags: Mapping[str, str]
     return run_id
 
 
-def _known_runs(client: MlflowClient, home: str, run: str) -> dict[str, str]:
+def _known_runs(client: MlflowClient, home: str, settings: LiveSettings) -> dict[str, str]:
     """MLflow runs that a process created for this live run before it was killed, by trial; "": for all of it."""
-    found = client.search_runs([home], filter_string=f"tags.`ebbtide.run` = '{run}'")
-    return {each.data.tags.get("ebbtide.trial", ""): each.info.run_id for each in found}
+    found = client.search_runs([home], filter_string=f"tags.`ebbtide.run` = '{settings.run}'")
+    return {
+        each.data.tags.get("ebbtide.trial", ""): each.info.run_id
+        for each in found
+        # Others may have a run of this id.
+        if each.data.tags.get("ebbtide.fingerprint", "") == settings.fingerprint
+    }
 
 
 def _model_tags(folder: RunFolder) -> dict[str, str]:

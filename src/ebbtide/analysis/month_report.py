@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ebbtide._utc import HOUR_S
 from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError, InputError, unknown_name
 from ebbtide.live.account_book import Account, AccountBook, account_name
-from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
+from ebbtide.live.account_lines import WallClock, lines_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of, state_now
 from ebbtide.live.settings import SIMULATED, RunFolder, known_runs
@@ -42,7 +43,7 @@ class MonthReport:
         lines: Every amount, a row each, with the columns `COLUMNS`.
         team: Limits of the team; None: there is none.
         unreadable: Runs that cannot be read, and why.
-        outside: Runs that are not of the team: its budgets do not limit them.
+        outside: Runs that are not of the team, as `lines` has them: its budgets do not limit them.
     """
 
     month: str
@@ -139,32 +140,38 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
     Raises:
         InputError: Neither is given, or the team's accounts cannot be read.
     """
-    rows: list[dict[str, Any]] = []
+    found: dict[str, Account] = {}
     unreadable: dict[str, str] = {}
-    known: set[str] = set()
+    unread: dict[str, str] = {}
     outside: set[str] = set()
     for folder in _folders(runs):
+        name = ""
         try:
             name = account_name(folder)
-            if name in known:
+            if name in found:
                 continue  # a copy of another folder
-            rows += _rows_of_journal(folder, month, name)
-            known.add(name)
+            found[name] = _account_of_journal(folder, month, name)
             own = Accounting.of(folder).team
             if team is not None and (own is None or own.accounts != team.accounts):
-                outside.add(folder.path.name)
+                outside.add(name)
         except (EbbtideError, OSError, ValueError, TypeError, LookupError) as error:
             unreadable[folder.path.name] = " ".join(str(error).split())
+            unread[name] = folder.path.name
     if team is not None:
         try:
             accounts = AccountBook(object_store(team.accounts)).read(month, damaged=unreadable)
         except OSError as error:
             raise InputError(f"the team's accounts in {team.accounts} cannot be read: {error}") from None
         for account in accounts:
-            if account.name not in known:
-                rows += _rows(account.lines, account)
-                unreadable.pop(account.run, None)
-    return MonthReport(month, pd.DataFrame(rows, columns=list(COLUMNS)), team, unreadable, frozenset(outside))
+            if found.setdefault(account.name, account) is account:
+                unreadable.pop(unread.get(account.name, ""), None)
+    spent = {name: account for name, account in found.items() if account.lines}
+    # Several people may have a run of one id; then it is told whose it is.
+    times = Counter(account.run for account in spent.values())
+    shown = {name: name if times[account.run] > 1 else account.run for name, account in spent.items()}
+    rows = [row for name, account in spent.items() for row in _rows(account, shown[name])]
+    lines = pd.DataFrame(rows, columns=list(COLUMNS))
+    return MonthReport(month, lines, team, unreadable, frozenset(shown[name] for name in outside & set(shown)))
 
 
 def _folders(runs: Path | None) -> Sequence[RunFolder]:
@@ -176,30 +183,30 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
         return ()
 
 
-def _rows_of_journal(folder: RunFolder, month: str, name: str) -> list[dict[str, Any]]:
+def _account_of_journal(folder: RunFolder, month: str, name: str) -> Account:
     journal = journal_of(folder, read_only=True)
     with journal.connected():
         kept, figures, phase = journal.run(decisions=False), journal.figures(), phase_of(journal)
-    if kept is None or figures is None:
-        return []
     settings, accounting = folder.settings, Accounting.of(folder)
-    engine = kept["engine"]
-    leases = [lease_of(values) for values in engine["leases"]]
-    lines = lines_of(ledger_of(engine), leases, dict(figures["open_usd"]), WallClock.of(figures))
     state, _ = state_now(folder, phase)
     account = Account(
         *(name, settings.run, month, accounting.owner, accounting.tags, settings.provider),
         *(settings.policy, str(state), 0.0, 0, 0.0, 0.0),
     )
-    return _rows((line for line in lines if line.month == month), account)
+    if kept is None or figures is None:
+        return account
+    engine = kept["engine"]
+    leases = [lease_of(values) for values in engine["leases"]]
+    lines = lines_of(ledger_of(engine), leases, dict(figures["open_usd"]), WallClock.of(figures))
+    return replace(account, lines=tuple(line for line in lines if line.month == month))
 
 
-def _rows(lines: Iterable[AccountLine], account: Account) -> list[dict[str, Any]]:
+def _rows(account: Account, run: str) -> list[dict[str, Any]]:
     about = {
-        "run": account.run,
+        "run": run,
         "owner": account.owner,
         "tags": dict(account.tags),
         "provider": account.provider,
         "policy": account.policy,
     }
-    return [{**line.as_plain(), **about} for line in lines]
+    return [{**line.as_plain(), **about} for line in account.lines]

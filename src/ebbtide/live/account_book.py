@@ -7,7 +7,6 @@ their controller, counts as spent.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import tempfile
@@ -24,6 +23,7 @@ from ebbtide.live.object_keys import checked_key
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import ObjectStore
 from ebbtide.live.team import Accounting
+from ebbtide.live.unique_names import fingerprint_of, unique_name
 
 _VERSION = 1
 # An account that is not written for so long is of a controller that is gone; its machines end themselves by then.
@@ -136,7 +136,7 @@ _PLAIN = (
 
 def account_name(folder: RunFolder) -> str:
     """The name of a run's account, the same wherever the run is resumed, and of no other run."""
-    return f"{folder.settings.run}-{hashlib.sha256(folder.key).hexdigest()[:8]}"
+    return unique_name(folder.settings.run, fingerprint_of(folder.key))
 
 
 def _key(month: str, name: str) -> str:

@@ -17,7 +17,7 @@ from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Train
 from ebbtide.live.agent_state import Member, Stretch, Trial, TrialRecord
-from ebbtide.live.agent_training import AgentTraining, meeting_port_of
+from ebbtide.live.agent_training import AgentTraining
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event, Wake
@@ -234,7 +234,7 @@ class AgentCluster:
             assignment,
             framework=self._plan.framework,
             addresses=addresses,
-            port=meeting_port_of(trial.trial_id, trial.attempt),
+            port=self._head.meeting_port(trial),
             secret=secret,
         )
 

@@ -94,6 +94,7 @@ class Callbacks:
         kinds: The jobs that are no plain trainings.
         programs: The number of each job's program, by job id; those that are not named have the same.
         secrets: Values of the secrets that assignments name, by name.
+        fingerprint: The run's fingerprint; empty: an older Ebbtide began it.
     """
 
     assignment: Callable[[JobProgress], Assignment]
@@ -103,6 +104,7 @@ class Callbacks:
     kinds: Sequence[JobKind] = ()
     programs: Mapping[int, int] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fingerprint: str = ""
 
 
 class AgentProvider:
@@ -165,6 +167,7 @@ class AgentProvider:
                 newest_whole=self._newest_whole,
                 address=address,
                 secret=secret,
+                fingerprint=callbacks.fingerprint,
                 log=callbacks.log,
                 metric=callbacks.metric,
                 speeds=speeds,

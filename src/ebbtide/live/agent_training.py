@@ -93,6 +93,7 @@ class AgentTraining:
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
             id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
+        fingerprint: The run's fingerprint, so that its machines meet at other ports than those of another run.
         log: Called with a trial's id and a line for its log.
         metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
         speeds: Where measured speeds are kept; None: in an object of its own.
@@ -112,6 +113,7 @@ class AgentTraining:
         newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
+        fingerprint: str = "",
         log: Callable[[str, str], None] = lambda _trial, _line: None,
         metric: Callable[[int], str | None] = lambda _job_id: None,
         speeds: MeasuredSpeeds | None = None,
@@ -122,7 +124,7 @@ class AgentTraining:
         self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
         self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
         self._newest_whole, self._address = newest_whole, address
-        self._run, self._assignment = run, assignment
+        self._run, self._fingerprint, self._assignment = run, fingerprint, assignment
         self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
         self.trials: list[Trial] = []
@@ -383,12 +385,17 @@ class AgentTraining:
             keep=0,
             addresses=tuple(self._address(each.lease_id) for each in trial.members),
             rank=member.rank,
-            port=meeting_port_of(trial.trial_id, trial.attempt),
+            port=self.meeting_port(trial),
             resume=member.resume,
             secret=self._secret(
                 member.lease_id, trial.trial_id, trial.attempt, trial.id_of(member.rank), trial.attempt
             ),
         )
+
+    def meeting_port(self, trial: Trial) -> int:
+        """The port at which the machines of a trial's assignment meet."""
+        own = f"{trial.trial_id}/{trial.attempt}{self._fingerprint}"
+        return _FIRST_PORT + zlib.crc32(own.encode()) % (_PORTS // _PORTS_EACH) * _PORTS_EACH
 
     def _train_order(self, trial: Trial, member: Member) -> Train:
         """The order to train it on a machine, beside those that have the rest of it and stay."""
@@ -703,12 +710,6 @@ class AgentTraining:
     def _called(self, trial: Trial) -> str:
         """The executable that a trial's command calls."""
         return next(iter(self._assignment(trial.progress).arguments), "")
-
-
-def meeting_port_of(trial_id: str, attempt: int) -> int:
-    """The port at which the machines of an assignment meet."""
-    own = zlib.crc32(f"{trial_id}/{attempt}".encode()) % (_PORTS // _PORTS_EACH)
-    return _FIRST_PORT + own * _PORTS_EACH
 
 
 def _origin(report: OfTrial) -> tuple[int, int] | None:

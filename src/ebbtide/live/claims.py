@@ -7,7 +7,8 @@ sees it before its next look at cloud and storage, and stops acting; machines ob
 Between two looks both may act. So the numbers of machines are given by conditional writes, too: of two controllers
 that continue from copies of one folder only one gets the next number, and the other one's copy is older for good.
 
-Both are sealed with the run's key, which machines do not have: what others put there is passed over.
+Both are sealed with the run's key, which machines do not have: what others put there is passed over. Only where a
+run has no claim of its own, and another has under its name, it is somebody else's run, and refused.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from ebbtide.live.storage import ObjectStore, numbers_below
 
 class SupersededError(InputError):
     """Another controller has taken the run over, or rented machines that this one does not know."""
+
+
+class OthersRunError(InputError):
+    """Storage has a run of this name, and it is somebody else's."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,13 @@ class Claim:
             key: The run's key.
 
         Raises:
+            OthersRunError: It is somebody else's.
             OSError: Storage does not answer.
         """
-        folder = checked_key(f"runs/{run}/controllers")
-        later = sorted(numbers_below(objects, folder), reverse=True)
-        epoch = next((n for n in later if _opened(objects, f"{folder}/{n:06d}", key) is not None), 0) + 1
+        folder, epoch = _claims_of(run), newest_claim(objects, run, key) + 1
         while not objects.put_once(name := f"{folder}/{epoch:06d}", _sealed(name, _about(), key)):
+            # Whoever came first may be of another run that begins now.
+            newest_claim(objects, run, key)
             epoch += 1
         return cls(objects, folder, epoch, key)
 
@@ -79,6 +85,32 @@ class Claim:
             if about is not None:
                 raise SupersededError(f"another controller has taken this run over{_named(about)}; this one ends")
             epoch += 1
+
+
+def newest_claim(objects: ObjectStore, run: str, key: bytes) -> int:
+    """Number of the newest claim that is sealed with the run's key; 0: it was never claimed.
+
+    Args:
+        objects: Storage of the run.
+        run: Id of the run.
+        key: The run's key.
+
+    Raises:
+        OthersRunError: It was claimed with other keys only.
+        OSError: Storage does not answer.
+    """
+    folder, others = _claims_of(run), ""
+    for epoch in sorted(numbers_below(objects, folder), reverse=True):
+        found, is_sealed = _read(objects, f"{folder}/{epoch:06d}", key)
+        if is_sealed:
+            return epoch
+        others = others or _named(found)
+    if others:
+        raise OthersRunError(
+            f"storage has a run {run} already that is somebody else's{others}; begin this one anew under "
+            "another name, or, if it is that one, put back its own file `key`"
+        )
+    return 0
 
 
 class NumberRecord(TypedDict):
@@ -178,7 +210,7 @@ class MachineNumbers:
         if found.get("epoch") != self._epoch or not isinstance(last, int) or not self.next <= last <= newest:
             raise SupersededError(
                 f"machine {self.next} of this run was rented by another controller{_named(found)}: this folder is "
-                "an older copy; resume the run where it ran last, or end its machines with `ebbtide down`"
+                "an older copy; resume the run where it ran last"
             )
         return last
 
@@ -194,14 +226,23 @@ def _sealed(name: str, content: dict[str, Any], key: bytes) -> bytes:
 
 
 def _opened(objects: ObjectStore, name: str, key: bytes) -> dict[str, Any] | None:
-    """What is sealed in an object; None: it is not there, or not sealed with the key."""
+    """The content of an object; None: it is not there, or not sealed with the key."""
+    found, is_sealed = _read(objects, name, key)
+    return found if is_sealed else None
+
+
+def _read(objects: ObjectStore, name: str, key: bytes) -> tuple[dict[str, Any], bool]:
+    """The content of an object, empty where it has no seal, and whether it is sealed with the key."""
     try:
         found = json.loads(objects.get(name))
         given = found.pop("mac")
-        is_sealed = hmac.compare_digest(given.encode(), mac_of(key, name, found).encode())
+        return found, hmac.compare_digest(given.encode(), mac_of(key, name, found).encode())
     except (MissingObjectError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return found if is_sealed else None
+        return {}, False
+
+
+def _claims_of(run: str) -> str:
+    return checked_key(f"runs/{run}/controllers")
 
 
 def _named(about: Any) -> str:

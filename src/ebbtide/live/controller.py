@@ -138,6 +138,7 @@ class Controller:
                 kinds_of(self._work, catalogue),
                 programs_of(self._work),
                 secrets_of(self._work),
+                self._settings.fingerprint,
             ),
             key=folder.key,
             pace=pace,

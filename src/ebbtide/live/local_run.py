@@ -32,6 +32,7 @@ from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import LOCK
 from ebbtide.live.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
+from ebbtide.live.unique_names import fingerprint_of, own_store, unique_name
 from ebbtide.market.availability import Availability
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
@@ -200,7 +201,8 @@ def begin_local(
     prices.check_inside(begins_s)
     folder = new.folder(sweep.name)
     run = folder.path.name
-    where = store or str(folder.path / "objects")
+    fingerprint = fingerprint_of(folder.key)
+    where = own_store(store, unique_name(run, fingerprint)) if store else str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed, "least_notice_s": market.notice_s}
     if market.boots_s is not None:
         options["boots_s"] = list(market.boots_s)
@@ -219,6 +221,7 @@ def begin_local(
         seed,
         dict(parameters or {}),
         new.journal,
+        fingerprint,
     )
     prices.write(folder.path / _PRICES)
     if market.availability:

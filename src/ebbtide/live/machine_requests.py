@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.protocol import key_of
-from ebbtide.live.claims import Claim, MachineNumbers, NumberRecord, SupersededError
+from ebbtide.live.claims import Claim, MachineNumbers, NumberRecord, SupersededError, newest_claim
 from ebbtide.live.clouds.cloud import Cloud, Wanted
 from ebbtide.live.machine_list import MachineList
 from ebbtide.live.runtime import Runtime
@@ -84,9 +84,11 @@ class MachineRequests:
 
         Raises:
             SupersededError: A machine was rented after this copy of the run's folder was made.
+            OthersRunError: Somebody else has a run of this name in its storage.
         """
         with self._told_if_superseded():
             with suppress(OSError):
+                newest_claim(self.numbers.objects, self.numbers.run, self._key)
                 self.numbers.check(self._newest)
             with suppress(CloudError):
                 self._check_known(self._machines.listed())
@@ -168,7 +170,7 @@ class MachineRequests:
         if stray is not None:
             raise SupersededError(
                 f"machine {stray} of this run is not in its journal: this folder is an older copy; resume the run "
-                "where it ran last, or end its machines with `ebbtide down`"
+                "where it ran last"
             )
 
     @contextmanager

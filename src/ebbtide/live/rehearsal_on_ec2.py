@@ -86,7 +86,7 @@ def rehearse_on_ec2(
 def _interrupted(run: RunFolder, interruptions: SpotInterruptions, watch: Watch, lease_id: int) -> bool:
     """Interrupt a machine of the run; what goes wrong ends the rehearsal, and is told."""
     region = watch.region_of(lease_id)
-    interruptions.interrupt(region, f"{run.settings.run}-m{lease_id:04d}")
+    interruptions.interrupt(region, f"{run.settings.unique_name}-m{lease_id:04d}")
     return True
 
 

@@ -19,6 +19,7 @@ from ebbtide.live.agent_provider import Pace
 from ebbtide.live.assignments import secrets_of
 from ebbtide.live.clouds.bucket import with_bucket
 from ebbtide.live.clouds.machines import MachineSettings
+from ebbtide.live.clouds.own_machines import OwnMachines
 from ebbtide.live.clouds.provider import Prices, RentingCloud
 from ebbtide.live.clouds.providers import PROVIDERS, Machines, kept_machines
 from ebbtide.live.clouds.several import SeveralClouds
@@ -26,6 +27,7 @@ from ebbtide.live.command_check import check_command
 from ebbtide.live.controller import Controller, OnProgress, Programs
 from ebbtide.live.settings import SEVERAL, LiveSettings, NewRun, RunFolder
 from ebbtide.live.storage import object_store
+from ebbtide.live.unique_names import fingerprint_of, own_store, unique_name
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
@@ -90,7 +92,9 @@ def begin_rented(
     code = packed(sweep_folder)
     folder = new.folder(sweep.name)
     run = folder.path.name
-    object_store(shared.store).put_once(code_key(run, code), code)
+    fingerprint = fingerprint_of(folder.key)
+    store = own_store(shared.store, unique_name(run, fingerprint))
+    object_store(store).put_once(code_key(run, code), code)
     new.keep(folder)
     kept = {name: settings.model_dump(mode="json") for name, settings in ready.items()}
     folder.begin(
@@ -100,11 +104,12 @@ def begin_rented(
             policy,
             sweep.model_dump(mode="json"),
             str(sweep_folder.resolve()),
-            shared.store,
+            store,
             {**kept, "code": code_key(run, code)},
             seed,
             dict(parameters or {}),
             new.journal,
+            fingerprint,
         ),
         catalogue,
     )
@@ -139,7 +144,7 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
     controller = Controller(
         folder,
         backing_off(policy),
-        _cloud(live.run, machines, prices),
+        _cloud(live, machines, prices),
         agent,
         Programs(_MTTR_S, settings.python, _code_of(live)),
         Pace(settings.poll_s),
@@ -150,7 +155,7 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
 def cloud_of(folder: RunFolder) -> RentingCloud:
     """The cloud of a run, to look at machines and end them; nothing can be rented from it."""
     machines = _machines(folder)
-    return _cloud(folder.settings.run, machines, dict.fromkeys(machines, _no_prices))
+    return _cloud(folder.settings, machines, dict.fromkeys(machines, _no_prices))
 
 
 def end_rented(folder: RunFolder) -> int:
@@ -158,12 +163,13 @@ def end_rented(folder: RunFolder) -> int:
     return len(cloud_of(folder).end_all())
 
 
-def _cloud(run: str, machines: Machines, prices: Mapping[str, Prices]) -> RentingCloud:
+def _cloud(live: LiveSettings, machines: Machines, prices: Mapping[str, Prices]) -> RentingCloud:
     clouds = {
-        PROVIDERS[name].cloud_name: PROVIDERS[name].cloud(run, settings, prices[name])
+        PROVIDERS[name].cloud_name: PROVIDERS[name].cloud(live.unique_name, settings, prices[name])
         for name, settings in machines.items()
     }
-    return next(iter(clouds.values())) if len(clouds) == 1 else SeveralClouds(clouds)
+    cloud = next(iter(clouds.values())) if len(clouds) == 1 else SeveralClouds(clouds)
+    return OwnMachines(cloud, live.run, live.unique_name)
 
 
 def _machines(folder: RunFolder) -> Machines:

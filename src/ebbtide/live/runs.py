@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError
+from ebbtide.live.claims import OthersRunError, newest_claim
 from ebbtide.live.controller import OnProgress
 from ebbtide.live.local_run import end_local, run_local
 from ebbtide.live.settings import RENTED, RunFolder
+from ebbtide.live.storage import object_store
 from ebbtide.policies.api.protocol import Policy
 
 _AGAIN_S = 1.0
+_STORAGE_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,18 @@ def end_machines(
         within_s: Real seconds after which this gives up.
         report: Called with a line of text whenever the reason why machines are left has changed.
     """
-    if folder.settings.provider not in RENTED:
+    settings = folder.settings
+    if settings.provider not in RENTED:
         return MachinesEnded(end_local(folder))
     from ebbtide.live.rented_run import cloud_of
 
+    if not settings.fingerprint:
+        # An older Ebbtide began it: the machines of another run of its id have the same names.
+        try:
+            with suppress(OSError):
+                newest_claim(object_store(settings.store, within_s=_STORAGE_S), settings.run, folder.key)
+        except OthersRunError as error:
+            return MachinesEnded(0, {}, f"{error.problem}; no machine was ended")
     ended: set[str] = set()
     until_s, before = time.monotonic() + within_s, ""
     while True:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ebbtide._files import write_secret, write_text
 from ebbtide.errors import InputError
+from ebbtide.live.unique_names import unique_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 
 # Stands for the newest run where an id is asked for.
@@ -35,8 +36,7 @@ UNREADABLE = "cannot be read"
 
 # Of run.json, as its field `schema_version`; 0 where a file has none. Counted up whenever an older Ebbtide would
 # misread what is written.
-SCHEMA_VERSION = 4
-
+SCHEMA_VERSION = 5
 
 # Real seconds without a controller after which machines end themselves, where settings name no other time.
 _LOCAL_CONTROLLER_LIMIT_S, _CONTROLLER_LIMIT_S = 60.0, 900.0
@@ -47,16 +47,18 @@ class LiveSettings:
     """What a run was started with; written once, when it begins.
 
     Attributes:
-        run: Id of the run, unique over all runs.
+        run: Id of the run, its user's word for it: no other run of its folder, or of its database, has it.
         provider: Who rents machines out: `local`, `ec2`, `gcp`, `skypilot`, or `several` for more than one cloud.
         policy: Name of the policy that decides; where a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
         sweep_folder: Absolute path of the user's code.
-        store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports.
+        store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports, of this run alone.
         options: What the provider needs besides, by name.
         seed: Seed of all random numbers of the run.
         parameters: Parameters of the policy that differ from its defaults, by name.
         journal: Address of the database of Postgres that keeps its journal; empty: it is a file in its folder.
+        fingerprint: Fingerprint of its key, which tells it from others of its id; empty: an older Ebbtide began
+            it, and its machines and its storage have its id alone.
     """
 
     run: str
@@ -69,6 +71,12 @@ class LiveSettings:
     seed: int = 0
     parameters: dict[str, Any] = field(default_factory=dict)
     journal: str = ""
+    fingerprint: str = ""
+
+    @property
+    def unique_name(self) -> str:
+        """Name of the run wherever it meets other people's runs: in an account, in a bucket, in MLflow."""
+        return unique_name(self.run, self.fingerprint)
 
     @property
     def controller_limit_s(self) -> float:
@@ -202,6 +210,8 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
         values.setdefault("parameters", {})
     if version < 4:
         values.setdefault("journal", "")
+    if version < 5:
+        values.setdefault("fingerprint", "")
     if not isinstance(values.get("parameters"), dict):
         raise InputError("holds no settings of a run: its parameters are no mapping", file=file)
     try:

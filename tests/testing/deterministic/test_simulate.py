@@ -21,6 +21,7 @@ QUICK = (
     "of events told together the first is all",
     "every object has a number",
     "a full disk ends the run",
+    "a name lacks the fingerprint",
 )
 
 
@@ -35,11 +36,14 @@ def test_every_invariant_holds(half: int) -> None:
     assert report.ended["finished"] > RUNS // 2
 
 
-def test_a_seed_decides_everything() -> None:
+# In the account of the other somebody else has a run of the same id.
+@pytest.mark.parametrize("seed", [7, 16])
+def test_a_seed_decides_everything(seed: int) -> None:
     with in_memory() as place:
-        first, second = simulate(7, place / "a"), simulate(7, place / "b")
+        first, second = simulate(seed, place / "a"), simulate(seed, place / "b")
     assert first == second
     assert first.faults
+    assert any("namesake" in fault.place for fault in first.faults) == (seed == 16)
 
 
 def test_a_broken_run_is_shrunk_to_the_faults_that_break_it() -> None:

@@ -93,7 +93,7 @@ def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: Scr
     for mark in _MARKS:
         if any(line == mark for entry in settings.setup for line in entry.splitlines()):
             raise InputError(f"{mark} cannot be a line of its own", field="setup")
-    key = str(agent["bundle"])
+    key, store = str(agent["bundle"]), str(agent.get("store", settings.store))
     checksum = key.rpartition("agent-")[2].removesuffix(".tar.gz")
     content = json.dumps({**agent, "folder": "work"}, separators=(",", ":"))
     config = base64.b64encode(content.encode()).decode()
@@ -108,7 +108,7 @@ def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: Scr
         python=shlex.quote(settings.python),
         ends=ENDS_MACHINE,
         program=PROGRAM,
-        bundle=shlex.quote(f"{settings.store.rstrip('/')}/{key}"),
+        bundle=shlex.quote(f"{store.rstrip('/')}/{key}"),
         checksum=shlex.quote(checksum),
     )
     if len(script.encode()) > rules.most_bytes:

@@ -41,11 +41,31 @@ class _Refused(CloudError):
 
 
 @dataclass(eq=False)
+class Tenant:
+    """A run as the cloud has it.
+
+    Attributes:
+        tag: With what its machines are tagged, by which its controllers find them.
+        storage: Storage that its agents use.
+        on_step: Told what programs do: agent's process, trial, step, and whether it begins there or has done it.
+        on_start: Told how many programs an agent runs, whenever it starts one.
+        on_end: Called with a controller and the machine that it ends.
+    """
+
+    tag: str
+    storage: SimulatedStorage
+    on_step: Callable[[Process, str, int, bool], None] = lambda *_: None
+    on_start: Callable[[Process, int], None] = lambda *_: None
+    on_end: Callable[[Process, RentedMachine], None] = lambda *_: None
+
+
+@dataclass(eq=False)
 class RentedMachine:
     """A machine as the cloud has it.
 
     Attributes:
         wanted: How it was requested.
+        tenant: The run that requested it.
         state: Its state.
         is_known: Whether the cloud lists it.
         listed_ended: Whether a controller was told of its end.
@@ -55,6 +75,7 @@ class RentedMachine:
     """
 
     wanted: Wanted
+    tenant: Tenant
     state: LeaseState = LeaseState.REQUESTED
     started_s: float = math.nan
     running_s: float = math.nan
@@ -78,41 +99,42 @@ class RentedMachine:
 
 @dataclass
 class SimulatedCloud:
-    """The machines of one run, as they are.
+    """The machines of all runs of an account, as they are.
 
     Attributes:
         time: The clock of all.
         faults: Decides what goes wrong.
-        storage: Storage that agents use.
         prices: Prices of all markets.
         billing: Billing rule of spot machines.
         listed: On-demand price in USD an hour.
         folder: Folder below which agents work.
-        on_step: Told what programs do: agent's process, trial, step, and whether it begins there or has done it.
-        on_start: Told how many programs an agent runs, whenever it starts one.
-        on_end: Called with a controller and the machine that it ends.
+        on_shared: Called with a machine that a run requests, or ends, and that obeys another one.
     """
 
     time: VirtualTime
     faults: Faults
-    storage: SimulatedStorage
     prices: PriceHistory
     billing: Billing
     listed: Callable[[Market], float]
     folder: Path
-    on_step: Callable[[Process, str, int, bool], None]
-    on_start: Callable[[Process, int], None]
-    on_end: Callable[[Process, RentedMachine], None]
+    on_shared: Callable[[RentedMachine], None] = lambda _machine: None
     machines: dict[str, RentedMachine] = field(default_factory=dict)
     process: Process = field(default_factory=lambda: Process("cloud"))
     _folders: int = 0
     _no_set_up_until_s: float = -math.inf
 
-    def launch(self, wanted: Wanted) -> None:
+    def machines_of(self, tenant: Tenant) -> dict[str, RentedMachine]:
+        """The machines of a run by token."""
+        return {token: machine for token, machine in self.machines.items() if machine.tenant is tenant}
+
+    def launch(self, wanted: Wanted, tenant: Tenant) -> None:
         """Begin to rent a machine, unless it was requested before."""
-        if wanted.token not in self.machines:
-            machine = self.machines[wanted.token] = RentedMachine(wanted)
+        before = self.machines.get(wanted.token)
+        if before is None:
+            machine = self.machines[wanted.token] = RentedMachine(wanted, tenant)
             self.time.begin(self.process, lambda: self._live(machine))
+        elif before.tenant is not tenant:
+            self.on_shared(before)
 
     def end(self, machine: RentedMachine, state: LeaseState, why: str = "") -> None:
         """End a machine and all that runs on it, and charge it."""
@@ -224,12 +246,12 @@ class SimulatedCloud:
         own = SimulatedMachine(
             process,
             self.time,
-            self.storage,
+            machine.tenant.storage,
             self.faults,
             machine.skew_s,
             lambda: machine.taken_at_s,
-            self.on_step,
-            self.on_start,
+            machine.tenant.on_step,
+            machine.tenant.on_start,
         )
 
         def run() -> None:
@@ -249,12 +271,13 @@ class CloudOf:
 
     Args:
         cloud: The machines.
+        tenant: The controller's run.
         process: The controller's process.
         runtime: Its runtime.
     """
 
-    def __init__(self, cloud: SimulatedCloud, process: Process, runtime: VirtualRuntime) -> None:
-        self._cloud, self._process, self._runtime = cloud, process, runtime
+    def __init__(self, cloud: SimulatedCloud, tenant: Tenant, process: Process, runtime: VirtualRuntime) -> None:
+        self._cloud, self._tenant, self._process, self._runtime = cloud, tenant, process, runtime
         self._before: list[Instance] = []
 
     @property
@@ -277,7 +300,7 @@ class CloudOf:
 
     def launch(self, wanted: Wanted) -> None:
         self._request("launch", wanted.token)
-        self._cloud.launch(replace(wanted, agent=dict(wanted.agent)))
+        self._cloud.launch(replace(wanted, agent=dict(wanted.agent)), self._tenant)
         self._reply("launch", wanted.token)
 
     def terminate(self, token: str) -> float | None:
@@ -290,8 +313,10 @@ class CloudOf:
             machine.not_ended_until_s = now_s + self._cloud.faults.number("may not end for", *_REFUSED_FOR_S)
         if now_s < machine.not_ended_until_s and self._cloud.faults.is_active and machine.is_open:
             raise _Refused(f"{token}: UnauthorizedOperation")
-        if machine.is_open:
-            self._cloud.on_end(self._process, machine)
+        if machine.tenant is not self._tenant:
+            self._cloud.on_shared(machine)
+        elif machine.is_open:
+            self._tenant.on_end(self._process, machine)
         self._cloud.end(machine, LeaseState.RELEASED)
         self._reply("end", token)
         return machine.ended_s
@@ -300,7 +325,11 @@ class CloudOf:
         self._request("list machines", "")
         if self._before and self._strikes("lists as it was", _OLD, ""):
             return self._before
-        found = [machine for machine in self._cloud.machines.values() if machine.is_known]
+        found = [
+            machine
+            for machine in self._cloud.machines.values()
+            if machine.is_known and machine.tenant.tag == self._tenant.tag
+        ]
         self._reply("list machines", "")
         for machine in found:
             machine.listed_ended = machine.listed_ended or not machine.is_open

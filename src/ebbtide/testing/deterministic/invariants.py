@@ -13,7 +13,7 @@ from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import InputError
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.controller import Controller
-from ebbtide.testing.deterministic.cloud import SimulatedCloud
+from ebbtide.testing.deterministic.cloud import SimulatedCloud, Tenant
 from ebbtide.testing.deterministic.machines import read_state, sum_of
 from ebbtide.testing.deterministic.scenario import RUN, START_S, Scenario
 from ebbtide.testing.deterministic.storage import Disk, SimulatedStorage
@@ -64,9 +64,9 @@ class Invariants:
         self._executed: dict[str, int] = {}
         self._writes = 0
 
-    def watch(self, storage: SimulatedStorage, cloud: SimulatedCloud) -> None:
-        """What is checked."""
-        self._storage, self._cloud = storage, cloud
+    def watch(self, storage: SimulatedStorage, cloud: SimulatedCloud, tenant: Tenant) -> None:
+        """Storage, cloud and the run that is checked."""
+        self._storage, self._cloud, self._tenant = storage, cloud, tenant
 
     def violated(self, what: str, why: str) -> None:
         """Note that something is broken, and how."""
@@ -174,7 +174,7 @@ class Invariants:
 
     def _check_money(self, outcome: Outcome, unended: Collection[str]) -> None:
         ledger = {f"{RUN}-m{lease.lease_id:04d}": lease for lease in outcome.leases}
-        for token, machine in self._cloud.machines.items():
+        for token, machine in self._cloud.machines_of(self._tenant).items():
             if token in unended:
                 continue  # its user is told that it could not be ended
             lease = ledger.get(token)
@@ -198,7 +198,8 @@ class Invariants:
     def _check_budget(self, outcome: Outcome) -> None:
         """What the cloud charges, net of refunds, is within the budget."""
         # Of a machine that was forgotten, nobody may have been told that it was ever charged.
-        known = [machine.bill_usd for machine in self._cloud.machines.values() if machine.is_known]
+        machines = self._cloud.machines_of(self._tenant).values()
+        known = [machine.bill_usd for machine in machines if machine.is_known]
         usd = max(math.fsum(known), outcome.cost_usd)
         if self._scenario.sweep.budget_usd is not None and usd > self._scenario.sweep.budget_usd:
             self.violated("budget passed", f"{usd:.6f} USD of {self._scenario.sweep.budget_usd:.6f}")

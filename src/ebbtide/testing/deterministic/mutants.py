@@ -37,6 +37,7 @@ from ebbtide.live.controller import Controller
 from ebbtide.live.machine_ends import MachineEnds
 from ebbtide.live.machine_list import MachineList
 from ebbtide.live.machine_requests import MachineRequests
+from ebbtide.live.settings import LiveSettings
 from ebbtide.live.storage import ObjectStore
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event
@@ -313,6 +314,10 @@ def _what_is_done_still_takes_room() -> _Broken:
     return patch.object(Engine, "_has_room", has_room)
 
 
+def _a_name_lacks_the_fingerprint() -> _Broken:
+    return patch.object(LiveSettings, "unique_name", property(lambda self: self.run))
+
+
 _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -346,6 +351,7 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _of_events_told_together_the_first_is_all,
         _trainings_begin_where_there_is_no_room,
         _what_is_done_still_takes_room,
+        _a_name_lacks_the_fingerprint,
     )
 }
 MUTANTS = tuple(_MUTANTS)

@@ -9,33 +9,35 @@ import shutil
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
-from ebbtide.live.agent.config import AgentConfig
-from ebbtide.live.agent_provider import Pace
 from ebbtide.live.agent_state import leases_on
-from ebbtide.live.controller import Controller, Outside, Programs
+from ebbtide.live.claims import SupersededError
+from ebbtide.live.controller import Controller
 from ebbtide.live.phase import StopRequest, request_stop, requested_stop
-from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.settings import RunFolder
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import LeaseState
-from ebbtide.testing.deterministic.cloud import CloudOf, RentedMachine, SimulatedCloud
+from ebbtide.testing.deterministic.cloud import RentedMachine, SimulatedCloud, Tenant
 from ebbtide.testing.deterministic.faults import Fault, Faults
 from ebbtide.testing.deterministic.invariants import Invariants, Violation
+from ebbtide.testing.deterministic.renting import LIMIT_S, Namesake, Renting, settings_of
 from ebbtide.testing.deterministic.scenario import FAULTS_S, RUN, START_S, Scenario
-from ebbtide.testing.deterministic.storage import Disk, SimulatedJournal, SimulatedStorage, StorageOf
+from ebbtide.testing.deterministic.storage import Disk, SimulatedJournal, SimulatedStorage
 from ebbtide.testing.deterministic.strangers import write_stray
 from ebbtide.testing.deterministic.virtual_time import Killed, Process, VirtualRuntime, VirtualTime
 
-_LIMIT_S = 60.0
 # Time that a machine has to end by itself after it has missed the heartbeat.
 _ENDS_WITHIN_S = 90.0
 # Shares of users' looks, each some seconds after the one before.
 _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.02, 0.02, 0.03, 0.3
+# Share of the runs whose account somebody else uses, too, for a run of the same id.
+_NAMESAKES = 0.15
 # A request of the user is answered within so many seconds, though requests to cloud and storage may take as long.
 _ANSWERED_WITHIN_S = 60.0
 # One that another has taken over from acts no more after so many seconds, though its disk may be full for a while.
@@ -115,20 +117,23 @@ class _World:
         self.cloud = SimulatedCloud(
             self.time,
             faults,
-            self.storage,
             self.scenario.prices,
             billing_preset(sweep.billing),
             lambda market: catalogue.on_demand_usd_per_hour(market, START_S) or math.nan,
             folder / "machines",
-            self.invariants.stepped,
-            self.invariants.started,
-            self._given_back,
+            self._shared,
         )
-        self.invariants.watch(self.storage, self.cloud)
+        told = self.invariants.stepped, self.invariants.started, self._given_back
+        self.tenant = Tenant(RUN, self.storage, *told)
+        self.rents = Renting(self.time, faults, self.scenario, self.cloud, self.tenant)
+        self.invariants.watch(self.storage, self.cloud, self.tenant)
         self.folder, self.disk = RunFolder(folder / RUN), Disk()
-        name, values = self.scenario.policy_name, sweep.model_dump(mode="json")
-        self.folder.begin(LiveSettings(RUN, "local", name, values, str(folder), "", {"speed": 1.0}, seed))
-        self.found = SimulatedRun(seed, name, violations=self.invariants.violations)
+        self.folder.begin(settings_of(self.scenario, folder, seed))
+        self.found = SimulatedRun(seed, self.scenario.policy_name, violations=self.invariants.violations)
+        self.namesake: Namesake | None = None
+        if faults.number("a namesake", 0.0, 1.0) < _NAMESAKES:
+            given = self.time, faults, self.scenario, self.cloud
+            self.namesake = Namesake(*given, folder / "theirs" / RUN, seed)
         self.user = Process("user")
         self.controller: Process | None = None
         self.outcome: Outcome | None = None
@@ -150,6 +155,8 @@ class _World:
             time.begin(self.user, self._use)
             time.begin(self.user, self._disturb)
             time.begin(self.user, self._watch_orphans)
+            if self.namesake is not None:
+                time.begin(self.user, partial(self.namesake.live, lambda: self.over))
             time.run(lambda: self.over or bool(found.violations), START_S + self.scenario.longest_s)
             if not self.over and not found.violations:
                 self.invariants.violated("stuck", f"after {self.scenario.longest_s:.0f} s: {self._standing()}")
@@ -158,7 +165,8 @@ class _World:
                 found.ledger_difference_usd = self.invariants.ledger_difference_usd
         finally:
             logging.disable(logging.NOTSET)
-            for process in [self.user, self.controller, *(m.agent for m in self.cloud.machines.values())]:
+            theirs = self.namesake.process if self.namesake is not None else None
+            for process in [self.user, self.controller, theirs, *(m.agent for m in self.cloud.machines.values())]:
                 if process is not None:
                     time.kill(process)
             time.kill(self.cloud.process)
@@ -186,7 +194,7 @@ class _World:
                 has_spent_all = True
             pause_s = number("user waits", 1.0, 20.0)
             if self.faults.strikes("user: waits for long", 0.1, self.time.now_s):
-                pause_s += number("user waits for long", 30.0, 5.0 * _LIMIT_S)
+                pause_s += number("user waits for long", 30.0, 5.0 * LIMIT_S)
             self.time.sleep(pause_s if self.faults.is_active else 1.0)
         self._settled()
         self.over = True
@@ -226,7 +234,7 @@ class _World:
             if any(process.is_alive for process in self.processes):
                 alone_since_s = now_s
             for machine in self._open():
-                if now_s - max(alone_since_s, machine.agent_began_s) > _LIMIT_S + _ENDS_WITHIN_S:
+                if now_s - max(alone_since_s, machine.agent_began_s) > LIMIT_S + _ENDS_WITHIN_S:
                     self.invariants.violated(
                         "machines left running", f"{machine.wanted.token}, without a controller"
                     )
@@ -256,36 +264,10 @@ class _World:
         runtime = VirtualRuntime(self.time, process, self.faults.number("controller's skew", -300.0, 300.0))
 
         def body() -> None:
-            poll_s = self.scenario.poll_s
-            agent = AgentConfig(
-                RUN,
-                "",
-                "",
-                "",
-                poll_s=poll_s,
-                notice_poll_s=poll_s,
-                report_s=poll_s,
-                tick_s=poll_s / 2.0,
-                controller_limit_s=_LIMIT_S,
-                first_save_s=2.0,
-                margin_s=1.0,
+            journal = SimulatedJournal(
+                disk, process, self.time, self.faults, lambda: self._written(process, disk, controller)
             )
-            outside = Outside(
-                runtime,
-                StorageOf(self.storage, process, runtime),
-                SimulatedJournal(
-                    disk, process, self.time, self.faults, lambda: self._written(process, disk, controller)
-                ),
-            )
-            controller = Controller(
-                folder,
-                self.scenario.policy(),
-                CloudOf(self.cloud, process, runtime),
-                agent,
-                Programs(600.0, "python"),
-                Pace(poll_s, missing_s=5.0 * poll_s, kept_s=3.0 * poll_s, many=self.scenario.many),
-                outside,
-            )
+            controller = self.rents.controller(folder, process, runtime, journal)
             self.engines[process.name] = controller.engine
             outcome = controller.run()
             if disk is self.disk:
@@ -311,8 +293,10 @@ class _World:
     def _error(self, process: Process, error: BaseException) -> None:
         """A task ended with an exception: a controller may say in one line why it cannot go on."""
         process.is_alive = False
-        if isinstance(error, InputError) and process.name.startswith("controller"):
+        if isinstance(error, InputError) and process.name.startswith(("controller", "namesake")):
             self.ended[process.name] = error
+            if isinstance(error, SupersededError) and process.name.startswith("namesake"):
+                self.invariants.violated("taken for another run", f"{process.name}: {error}")
             is_older = "older copy" in str(error) and process.name in self.controls
             if is_older and self.controls[process.name] is self.disk and self.others:
                 # The user is told to go on where the run ran last, and may have to look for that.
@@ -338,13 +322,17 @@ class _World:
         if self.time.now_s - since_s > _STOPS_ACTING_S and not is_to_end:
             self.invariants.violated("an older controller acts", f"{name} ends {token}")
 
+    def _shared(self, machine: RentedMachine) -> None:
+        """Somebody else's run of that id requests a machine of this one, or ends it, or the other way round."""
+        self.invariants.violated("two runs share a machine", machine.wanted.token)
+
     def _settled(self) -> None:
         """The run is over: no machine is left, but those that its user is told of, and they end by themselves."""
         told = self._unended
         left = [machine.wanted.token for machine in self._open() if machine.wanted.token not in told]
         if left:
             self.invariants.violated("machines left running", ", ".join(left))
-        self.time.sleep(_LIMIT_S + _ENDS_WITHIN_S)
+        self.time.sleep(LIMIT_S + _ENDS_WITHIN_S)
         left = [machine.wanted.token for machine in self._open()]
         if left:
             self.invariants.violated(
@@ -370,7 +358,7 @@ class _World:
         self.invariants.written(disk, controller)
 
     def _open(self) -> list[RentedMachine]:
-        return [machine for machine in self.cloud.machines.values() if machine.is_open]
+        return [machine for machine in self.cloud.machines_of(self.tenant).values() if machine.is_open]
 
     def _standing(self) -> str:
         kept = self.disk.run()

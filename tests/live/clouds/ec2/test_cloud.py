@@ -109,6 +109,22 @@ def test_a_machine_is_asked_for_as_wanted(cloud: Ec2Cloud, client: Faulty) -> No
     assert not math.isnan(found.started_s)
 
 
+def test_a_run_of_a_long_name_has_client_tokens_that_ec2_takes(
+    cloud: Ec2Cloud, client: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, run = [], client._client.run_instances
+    monkeypatch.setattr(
+        client._client, "run_instances", lambda **given: sent.append(given["ClientToken"]) or run(**given)
+    )
+    long = f"{'a' * 40}-20261127-020000-123-66687aad-m0000"
+    for token in ("run-1-m0000", long, f"{long}0"):
+        cloud.launch(wanted(token))
+    assert sent[0] == "run-1-m0000"
+    assert all(len(token) <= 64 for token in sent)
+    assert len(set(sent)) == 3
+    assert [one.token for one in cloud.instances()] == ["run-1-m0000", long, f"{long}0"]
+
+
 def test_on_demand_is_no_spot_and_any_price_names_none(cloud: Ec2Cloud, client: Faulty) -> None:
     cloud.launch(wanted("a", on_demand=True))
     cloud.launch(wanted("b", max_price_usd_per_hour=math.inf))

@@ -77,7 +77,7 @@ def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(ec2: 
     eventually(lambda: not machines.running)
     # The controller has ended; what it had asked for would be listed, and no other was.
     client = boto3.client("ec2", region_name=next(iter(ec2.settings.regions)))
-    of_run = {"Name": f"tag:{RUN_TAG}", "Values": [ec2.run.path.name]}
+    of_run = {"Name": f"tag:{RUN_TAG}", "Values": [ec2.run.settings.unique_name]}
     found = client.describe_instances(Filters=[of_run])["Reservations"]
     listed = [one for each in found for one in each["Instances"]]
     assert {one["InstanceId"] for one in listed} == set(machines.all)

@@ -6,6 +6,7 @@ token, so that a repeated request rents no second one; all machines are found ag
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import re
@@ -54,6 +55,8 @@ _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter"
 _TRIES, _WITHIN_S, _CONNECT_S = 2, 10.0, 2.0
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
+
+_MOST_TOKEN = 64
 
 _STOPPED = ("stopping", "stopped")
 _TAKEN = re.compile(r"Server\.Spot")
@@ -208,7 +211,7 @@ class Ec2Cloud:
         ]
         kinds = ("instance", "volume") if wanted.on_demand else ("instance", "volume", "spot-instances-request")
         request: dict[str, Any] = {
-            "ClientToken": wanted.token,
+            "ClientToken": _client_token(wanted.token),
             "ImageId": settings.image_in(market.region),
             "InstanceType": market.instance_type,
             "MinCount": 1,
@@ -297,6 +300,11 @@ def client_of(region: str, tries: int) -> Any:
         read_timeout=(_WITHIN_S - _CONNECT_S) / tries,
     )
     return boto3.Session().client("ec2", region_name=region, config=config)
+
+
+def _client_token(token: str) -> str:
+    """The token as EC2 takes it, which has 64 characters at most."""
+    return token if len(token) <= _MOST_TOKEN else hashlib.sha256(token.encode()).hexdigest()
 
 
 def _token_of(described: Mapping[str, Any]) -> str:

@@ -1,0 +1,75 @@
+"""Two people's runs of one name in one account and one bucket, at once: nothing is shared, neither ends the other's.
+
+Nightly services of one repository name their runs by the job and the time that it is due, so they are called alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.live.clouds.renters import EC2, GCP, SKYPILOT, Renter, renter
+from tests.live.sweeps import held_program, total
+
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.journal import journal_of
+from ebbtide.live.run import RunOptions, begin
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+STEPS, NAME = 60, "train-20261127-020000"
+
+
+@pytest.fixture(
+    params=[EC2, pytest.param(GCP, marks=pytest.mark.long), pytest.param(SKYPILOT, marks=pytest.mark.long)],
+    ids=str,
+)
+def rented(request: pytest.FixtureRequest, tmp_path: Path, machine_python: str) -> Iterator[Renter]:
+    with renter(request.param, tmp_path, machine_python) as one:
+        yield one
+
+
+def has_trained(one: Renter) -> bool:
+    return one.trains() and one.steps() >= STEPS - 5
+
+
+def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(rented: Renter, tmp_path: Path) -> None:
+    machines = rented.machines
+    ann, bob = rented, replace(rented, folder=tmp_path / "bob", started=rented.started)
+    for place, one in enumerate((ann, bob)):
+        one.folder.mkdir(exist_ok=True)
+        one.write(steps=STEPS, program=held_program(tmp_path / "go"), grid={"lr": [0.1 + place]})
+    for one in (ann, bob):
+        options = RunOptions(runs=one.runs, name=NAME, machines=one.folder / "machines.yaml")
+        begin(Sweep.read(one.file), one.file.parent, "reactive", one.cloud.provider, options)
+        one.start("resume", NAME)
+    of_ann, of_bob = rented.started
+    for one in (ann, bob):
+        one.wait(partial(has_trained, one))
+    assert len(machines.running) == 2
+    code, out, errors = bob.do("down", NAME)
+    assert (code, "none left" in out) == (0, True), errors
+    assert of_bob.wait() != 0
+    # The other's goes on where it was, and ends as it would have.
+    assert len(machines.running) == 1
+    (tmp_path / "go").touch()
+    _, errors = of_ann.communicate()
+    assert of_ann.returncode == 0, errors
+    assert len(machines.all) == 2
+    # And so does this one, from its own checkpoint.
+    bob.start("resume", NAME)
+    bob.end()
+    assert machines.running == []
+    assert len(machines.all) == 3
+    paid_usd = 0.0
+    for place, one in enumerate((ann, bob)):
+        log = next((one.run.path / "logs").iterdir()).read_text().splitlines()
+        (said,) = (line.removeprefix("total ") for line in log if line.startswith("total "))
+        assert float(said) == pytest.approx(total(0.1 + place, STEPS))
+        paid_usd += journal_of(one.run).state("outcome")["cost_usd"]
+    # A machine ends a moment after that is requested, and the cloud may tell whole seconds.
+    second_usd = max(series.prices.max() for series in rented.prices.values()) / 3600.0
+    assert paid_usd == pytest.approx(rented.billed_usd(), abs=2.0 * second_usd * 3)
