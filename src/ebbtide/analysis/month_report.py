@@ -157,7 +157,7 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
             unreadable[folder.path.name] = " ".join(str(error).split())
     if team is not None:
         try:
-            accounts = AccountBook(object_store(team.accounts)).read(month, damaged=unreadable)
+            accounts = AccountBook(object_store(team.accounts)).read(month, unreadable)
         except OSError as error:
             raise InputError(f"the team's accounts in {team.accounts} cannot be read: {error}") from None
         for account in accounts:
