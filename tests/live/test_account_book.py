@@ -97,4 +97,4 @@ def test_machines_of_a_controller_that_is_gone_count_until_they_have_ended() -> 
     assert gone.committed_usd(3600.0) == pytest.approx(1.0 + 6.0 * (UNATTENDED_S + 180) / 3600)
     assert (gone.machines_left(UNATTENDED_S + 180.0), gone.machines_left(UNATTENDED_S + 181.0)) == (2, 0)
     # On a local cloud they end within seconds.
-    assert replace(gone, unattended_s=60.0).machines_left(121.0) == 0
+    assert replace(gone, unattended_s=60.0).machines_left(181.0) == 0

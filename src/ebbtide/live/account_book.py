@@ -98,7 +98,7 @@ def counts(age_s: float, unattended_s: float) -> bool:
         age_s: Seconds since it wrote.
         unattended_s: Seconds after which they end without it, besides what they take for that.
     """
-    return age_s <= unattended_s + min(UNSEEN_S, unattended_s)
+    return age_s <= unattended_s + min(UNSEEN_S, 2.0 * unattended_s)
 
 
 @dataclass(frozen=True)

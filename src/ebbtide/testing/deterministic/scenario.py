@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.team import Team
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -41,6 +42,7 @@ class Scenario:
         prices: Prices of all markets.
         poll_s: Seconds between looks at cloud and storage.
         many: So many events of one look are told together.
+        team: The team of the run, with its limits; None: it is of none.
     """
 
     sweep: Sweep
@@ -48,6 +50,7 @@ class Scenario:
     prices: PriceHistory
     poll_s: float
     many: int
+    team: Team | None = None
 
     @classmethod
     def drawn(cls, faults: Faults) -> Scenario:

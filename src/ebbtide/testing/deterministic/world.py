@@ -20,6 +20,7 @@ from ebbtide.live.agent_state import leases_on
 from ebbtide.live.controller import Controller, Outside, Programs
 from ebbtide.live.phase import StopRequest, request_stop, requested_stop
 from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.team import Accounting
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import LeaseState
@@ -40,6 +41,8 @@ _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.0
 _ANSWERED_WITHIN_S = 60.0
 # One that another has taken over from acts no more after so many seconds, though its disk may be full for a while.
 _STOPS_ACTING_S = 120.0
+# Words of limits that have ended a run.
+_LIMITS = ("budget", "the grace of")
 
 
 @dataclass
@@ -128,6 +131,7 @@ class _World:
         self.folder, self.disk = RunFolder(folder / RUN), Disk()
         name, values = self.scenario.policy_name, sweep.model_dump(mode="json")
         self.folder.begin(LiveSettings(RUN, "local", name, values, str(folder), "", {"speed": 1.0}, seed))
+        Accounting(team=self.scenario.team).keep(self.folder)
         self.found = SimulatedRun(seed, name, violations=self.invariants.violations)
         self.user = Process("user")
         self.controller: Process | None = None
@@ -179,7 +183,7 @@ class _World:
                 self.time.sleep(2.0)
             if self.outcome is not None and self.outcome.finished:
                 break
-            if self.outcome is not None and "budget" in self.outcome.gave_up:
+            if self.outcome is not None and any(word in self.outcome.gave_up for word in _LIMITS):
                 if has_spent_all:
                     break
                 # One that the budget has ended is resumed once, and ends again.
@@ -270,12 +274,14 @@ class _World:
                 first_save_s=2.0,
                 margin_s=1.0,
             )
+            objects = StorageOf(self.storage, process, runtime)
             outside = Outside(
                 runtime,
-                StorageOf(self.storage, process, runtime),
+                objects,
                 SimulatedJournal(
                     disk, process, self.time, self.faults, lambda: self._written(process, disk, controller)
                 ),
+                accounts=objects,
             )
             controller = Controller(
                 folder,
@@ -330,7 +336,8 @@ class _World:
         """A controller ends a machine: not because its own disk is full, nor when another has long taken over."""
         name, token = controller.name, machine.wanted.token
         disk_is_full = self.time.now_s < self.controls[name].full_until_s and self.faults.is_active
-        is_to_end = name in self.stopping or "budget" in self.engines[name].gave_up
+        gave_up = self.engines[name].gave_up
+        is_to_end = name in self.stopping or any(word in gave_up for word in _LIMITS)
         if disk_is_full and not is_to_end and machine.state is LeaseState.RUNNING:
             self.invariants.violated("given back unsaved", f"{token}, while the disk was full")
         epoch, _ = self.acting.get(name, (math.inf, 0.0))
