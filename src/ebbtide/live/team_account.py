@@ -35,6 +35,7 @@ _LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
 _WARN_EVERY_S = 300.0
 # A request to the store that fails is repeated later.
 _STORAGE_S = 8.0
+_LONGEST_MONTH_S = 31 * 86_400.0
 # Less than this is nothing, USD: a limit of zero is none that a policy can be given.
 LEAST_USD = 1e-6
 
@@ -124,6 +125,17 @@ class TeamAccount:
             lines: Every amount of the run so far.
         """
         self._months = sums_by_month(lines)
+
+    def last_lines(self) -> list[AccountLine]:
+        """Every amount of this month and the one before, as the run's account was written last.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        at_s = self._runtime.epoch_s()
+        months = {month_of(at_s), month_of(at_s - _LONGEST_MONTH_S)}
+        accounts = [one for month in months for one in self._book.read(month, {}) if one.name == self._name]
+        return [line for one in accounts for line in one.lines]
 
     def check(self) -> None:
         """Read the others' accounts before anything is rented.
