@@ -33,7 +33,7 @@ class MachineSettings(Frozen):
     store_endpoint_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9._:/-]+)?$")] = ""
     python: Annotated[str, Field(min_length=1)] = "python3"
     setup: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    setup_limit_s: Annotated[float, Field(ge=60)] = 1800.0
+    setup_limit_s: Annotated[float, Field(ge=1)] = 1800.0
     folder: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/var/lib/ebbtide"
     controller_limit_s: Annotated[float, Field(ge=20)] = 900.0
     poll_s: Annotated[float, Field(gt=0)] = 5.0
