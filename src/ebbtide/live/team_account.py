@@ -35,6 +35,8 @@ _LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
 _WARN_EVERY_S = 300.0
 # A request to the store that fails is repeated later.
 _STORAGE_S = 8.0
+# Clocks of two hosts may differ by so much.
+_CLOCKS_S = 600.0
 _LONGEST_MONTH_S = 31 * 86_400.0
 # Less than this is nothing, USD: a limit of zero is none that a policy can be given.
 LEAST_USD = 1e-6
@@ -314,8 +316,12 @@ class TeamAccount:
         """Whether so many machines fit beside what others have reserved, or rent by their accounts."""
         at_s, known = self._runtime.epoch_s(), self._others
         for name, one in list(others.items()):
-            ages_s = [abs(at_s - one.at_epoch_s), *([self._age_s(known[name])] if name in known else [])]
-            if not counts(min(ages_s), one.unattended_s):
+            if name in known:
+                # Both times are by the clock of the one who wrote them.
+                age_s = self._age_s(known[name]) - max(one.at_epoch_s - known[name].at_epoch_s, 0.0)
+            else:
+                age_s = abs(at_s - one.at_epoch_s) - _CLOCKS_S
+            if not counts(age_s, one.unattended_s):
                 del others[name]
         for _, owner, limits in self._limits:
             if limits.machines is None:
@@ -329,10 +335,10 @@ class TeamAccount:
         return True
 
     def _age_s(self, account: Account) -> float:
-        """Seconds since an account was written: by our own clock, where that was seen, since clocks differ."""
+        """Seconds since an account was written: since that was seen, or longer if clocks cannot differ so much."""
         at_s, since_s, has_changed = self._seen[account.name]
         seen_for_s = self._runtime.monotonic_s() - since_s
-        return seen_for_s if has_changed else max(self._runtime.epoch_s() - at_s, seen_for_s)
+        return seen_for_s if has_changed else max(self._runtime.epoch_s() - at_s - _CLOCKS_S, seen_for_s)
 
     def _read_if_due(self) -> None:
         if self._runtime.monotonic_s() - self._tried_s >= READ_EVERY_S:

@@ -27,6 +27,7 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.testing.deterministic.cloud import CloudOf, RentedMachine, SimulatedCloud
 from ebbtide.testing.deterministic.faults import Fault, Faults
 from ebbtide.testing.deterministic.invariants import Invariants, Violation
+from ebbtide.testing.deterministic.rivals import Rivals
 from ebbtide.testing.deterministic.scenario import FAULTS_S, RUN, START_S, Scenario
 from ebbtide.testing.deterministic.storage import Disk, SimulatedJournal, SimulatedStorage, StorageOf
 from ebbtide.testing.deterministic.strangers import write_stray
@@ -35,6 +36,10 @@ from ebbtide.testing.deterministic.virtual_time import Killed, Process, VirtualR
 _LIMIT_S = 60.0
 # Time that a machine has to end by itself after it has missed the heartbeat.
 _ENDS_WITHIN_S = 90.0
+# An agent that is not heard from for so long is given up, and its machine has ended so much later.
+_SILENT_S, _SILENT_ENDS_S = 90.0, 120.0
+# What a team may spend beyond its budget: one charge period, a minute, of as many machines as there may be.
+_CHARGE_PERIOD_S, _MOST_USD_PER_HOUR = 60.0, 0.25
 # Shares of users' looks, each some seconds after the one before.
 _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.02, 0.02, 0.03, 0.3
 # A request of the user is answered within so many seconds, though requests to cloud and storage may take as long.
@@ -134,10 +139,13 @@ class _World:
         Accounting(team=self.scenario.team).keep(self.folder)
         self.found = SimulatedRun(seed, name, violations=self.invariants.violations)
         self.user = Process("user")
+        self.rivals: Rivals | None = None
+        if self.scenario.team is not None:
+            self.rivals = Rivals(self.time, faults, self.storage, self.scenario.team, lambda: self.over)
         self.controller: Process | None = None
         self.outcome: Outcome | None = None
         self.ended: dict[str, BaseException | None] = {}
-        self.over = False
+        self.over = self.is_refused = False
         # Where the run was before it went on from a copy, the latest last.
         self.others: list[tuple[RunFolder, Disk]] = []
         self.controls: dict[str, Disk] = {}
@@ -154,6 +162,9 @@ class _World:
             time.begin(self.user, self._use)
             time.begin(self.user, self._disturb)
             time.begin(self.user, self._watch_orphans)
+            if self.rivals is not None:
+                self.rivals.begin(self.user)
+                time.begin(self.user, self._watch_team)
             time.run(lambda: self.over or bool(found.violations), START_S + self.scenario.longest_s)
             if not self.over and not found.violations:
                 self.invariants.violated("stuck", f"after {self.scenario.longest_s:.0f} s: {self._standing()}")
@@ -166,6 +177,8 @@ class _World:
                 if process is not None:
                     time.kill(process)
             time.kill(self.cloud.process)
+            if self.rivals is not None:
+                self.rivals.end()
             time.run(lambda: False, math.inf)
         found.faults, found.turns = list(self.faults.happened), time.turns
         found.simulated_s, found.machines = time.now_s - START_S, len(self.cloud.machines)
@@ -188,6 +201,8 @@ class _World:
                     break
                 # One that the budget has ended is resumed once, and ends again.
                 has_spent_all = True
+            if self.is_refused and not self.faults.is_active:
+                break  # until the next month
             pause_s = number("user waits", 1.0, 20.0)
             if self.faults.strikes("user: waits for long", 0.1, self.time.now_s):
                 pause_s += number("user waits for long", 30.0, 5.0 * _LIMIT_S)
@@ -213,6 +228,8 @@ class _World:
                     self._control(self.folder, self.disk, is_second=True)
                 elif faults.strikes("user: copies the run", _COPIES, now_s):
                     self._copy()
+            if self.rivals is not None:
+                self.rivals.write_absurd()
             if faults.strikes("a stranger writes", _STRAY, now_s):
                 machines = [machine.wanted.token for machine in self._open()]
                 write_stray(self.storage, faults, machines, self.scenario.trials, self.scenario.steps)
@@ -223,17 +240,48 @@ class _World:
 
     def _watch_orphans(self) -> None:
         """Machines without a controller end by themselves."""
-        alone_since_s = self.time.now_s
+        alone_since_s = seen_since_s = self.time.now_s
         while not self.over:
             self.time.sleep(10.0)
             now_s = self.time.now_s
             if any(process.is_alive for process in self.processes):
                 alone_since_s = now_s
+            else:
+                seen_since_s = now_s
             for machine in self._open():
+                if now_s - max(machine.hangs_since_s, seen_since_s) > _SILENT_S + _SILENT_ENDS_S:
+                    self.invariants.violated("a silent machine is paid on", machine.wanted.token)
                 if now_s - max(alone_since_s, machine.agent_began_s) > _LIMIT_S + _ENDS_WITHIN_S:
                     self.invariants.violated(
                         "machines left running", f"{machine.wanted.token}, without a controller"
                     )
+
+    def _watch_team(self) -> None:
+        """All runs of the team together stay within its limits."""
+        team, rivals = self.scenario.team, self.rivals
+        assert team is not None
+        assert rivals is not None
+        while not self.over:
+            self.time.sleep(1.0)
+            now_s = self.time.now_s
+            own = [machine for machine in self._open() if machine.is_known]
+            machines = len(own) + rivals.open_at(now_s)
+            if team.machines is not None and machines > team.machines:
+                why = f"{len(own)} of the run and {machines - len(own)} of others, of {team.machines}"
+                self.invariants.violated("the team's quota passed", why)
+            if team.monthly_budget_usd is None:
+                continue
+            bills = [
+                self.cloud.cost_usd(machine, now_s) if machine.is_open else machine.bill_usd
+                for machine in self.cloud.machines.values()
+                if not math.isnan(machine.started_s)
+            ]
+            usd = math.fsum(bills) + rivals.spent_usd(now_s)
+            beyond_usd = (team.machines or 0) * _MOST_USD_PER_HOUR * _CHARGE_PERIOD_S / 3600.0
+            if usd > team.monthly_budget_usd + beyond_usd:
+                self.invariants.violated(
+                    "the team's budget passed", f"{usd:.6f} USD of {team.monthly_budget_usd:.6f}"
+                )
 
     def _request(self, controller: Process, request: StopRequest) -> None:
         """The user asks for the end of the run, and looks whether that is answered."""
@@ -289,7 +337,13 @@ class _World:
                 CloudOf(self.cloud, process, runtime),
                 agent,
                 Programs(600.0, "python"),
-                Pace(poll_s, missing_s=5.0 * poll_s, kept_s=3.0 * poll_s, many=self.scenario.many),
+                Pace(
+                    poll_s,
+                    missing_s=5.0 * poll_s,
+                    kept_s=3.0 * poll_s,
+                    many=self.scenario.many,
+                    silent_s=_SILENT_S,
+                ),
                 outside,
             )
             self.engines[process.name] = controller.engine
@@ -319,6 +373,7 @@ class _World:
         process.is_alive = False
         if isinstance(error, InputError) and process.name.startswith("controller"):
             self.ended[process.name] = error
+            self.is_refused = str(error).endswith("is spent")
             is_older = "older copy" in str(error) and process.name in self.controls
             if is_older and self.controls[process.name] is self.disk and self.others:
                 # The user is told to go on where the run ran last, and may have to look for that.
@@ -366,7 +421,9 @@ class _World:
 
     def _check_end(self) -> None:
         outcome = self.outcome
-        assert outcome is not None
+        if outcome is None:
+            self.found.state = "the team's budget is spent"
+            return
         self.found.state = "finished" if outcome.finished else outcome.gave_up
         self.invariants.check_end(outcome, self._unended)
 
