@@ -1,4 +1,4 @@
-"""While the controller's disk is full machines train on; the budget is kept all the same."""
+"""While the controller's disk is full machines train on; budgets are kept all the same, its own and its team's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from ebbtide.live.account_book import AccountBook
+from ebbtide.live.account_lines import month_of
+from ebbtide.live.team import Team
 from ebbtide.testing.deterministic import world
 from ebbtide.testing.deterministic.scenario import START_S, Scenario
 from ebbtide.testing.deterministic.simulate import in_memory
+from ebbtide.testing.deterministic.storage import StorageOf
+from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime
 
 BUDGET_USD = 0.075
 
@@ -38,3 +43,43 @@ def test_the_budget_ends_a_run_whose_disk_is_full(monkeypatch: pytest.MonkeyPatc
     assert 0.05 < spent_usd <= BUDGET_USD
     # Not when there was room again: at once.
     assert 60.0 < ended_s < 1_500.0
+
+
+def in_a_team(drawn: Scenario) -> Scenario:
+    """The same in a team that has so much money, and a budget of its own that it does not reach."""
+    two = two_on_demand(drawn)
+    sweep = two.sweep.model_copy(update={"budget_usd": 100.0})
+    return replace(two, sweep=sweep, team=Team(accounts="accounts", monthly_budget_usd=BUDGET_USD))
+
+
+def test_the_team_s_budget_ends_a_run_whose_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "FAULTS_S", 2_200.0)
+    written_s: list[float] = []
+    with in_memory() as place:
+        simulated = world._World(2, place / "run", (), in_a_team)
+        process = Process("reader")
+        book = AccountBook(StorageOf(simulated.storage, process, VirtualRuntime(simulated.time, process, 0.0)))
+
+        def look() -> None:
+            """Its account goes on being written, for the others."""
+            simulated.time.sleep(200.0)
+            assert simulated.time.now_s < simulated.disk.full_until_s
+            (account,) = book.read(month_of(START_S), {})
+            assert account.machines == 2
+            written_s.append(simulated.time.now_s - START_S)
+
+        def fill() -> None:
+            simulated.disk.full_until_s = simulated.time.now_s + 1_500.0
+
+        simulated.time.begin(simulated.user, fill, 60.0)
+        simulated.time.begin(process, look)
+        run = simulated.run()
+        spent_usd = sum(machine.bill_usd for machine in simulated.cloud.machines.values())
+        ended_s = max(machine.ended_s for machine in simulated.cloud.machines.values()) - START_S
+    assert run.violations == []
+    assert simulated.engines["controller-1"].gave_up == (
+        "the team's budget of 0.075 USD for 2023-11 reached while the journal could not be written"
+    )
+    assert 0.05 < spent_usd <= BUDGET_USD
+    assert 60.0 < ended_s < 1_500.0
+    assert written_s

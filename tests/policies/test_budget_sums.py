@@ -243,15 +243,18 @@ def test_ten_days_that_can_be_paid_have_no_limit() -> None:
     assert nearly_s == pytest.approx(10 * 86_400 - 18, abs=2)
 
 
-def test_a_limit_is_reached_a_second_before_it_and_by_nobody_who_rents_nothing() -> None:
+def test_what_is_rented_can_be_paid_until_the_rest_is_for_its_end() -> None:
     """Five minutes are spent: another 35 s for the end, and so many seconds to use."""
 
-    def reached(use_s: float) -> bool:
+    def left_s(use_s: float) -> float:
         usd = (0.1 * 300 + 0.2 * (35 + use_s)) / 3600
-        return seen(lambda view: within(usd).is_reached(view), Request(EAST, 0.2, job=0), billing="per-second")
+        return seen(
+            lambda view: within(usd).affordable_until_s(view) - view.now_s,
+            Request(EAST, 0.2, job=0),
+            billing="per-second",
+        )
 
-    assert [reached(use_s) for use_s in (0.0, 1.5, 3.5)] == [True, True, False]
-    assert not seen(lambda view: within(1e-9).is_reached(view))
+    assert [left_s(use_s) <= 1.0 for use_s in (0.0, 1.5, 3.5)] == [True, True, False]
 
 
 def test_a_machine_that_its_provider_was_to_take_is_given_back_whenever_the_budget_is_next_asked() -> None:

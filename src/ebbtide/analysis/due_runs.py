@@ -27,6 +27,7 @@ from ebbtide.live.phase import State, StopRequest, controller_pid, request_stop
 from ebbtide.live.run import RunOptions, begin
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.settling import settle
 from ebbtide.market.prices import PriceHistory
 
 _LOGGER = logging.getLogger(__name__)
@@ -197,7 +198,9 @@ def bring_to_end(
             raise error
     else:
         # Its controller may have been killed after the last line of the journal: its cloud has nothing to do.
-        end_machines(kept)
+        ended = end_machines(kept)
+        if not ended.problem:
+            settle(kept, ended.refused)
     end_tracking(kept)
     on_progress(progress_of(run))
 

@@ -12,13 +12,12 @@ from typing import Any
 import pandas as pd
 
 from ebbtide._utc import HOUR_S
-from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError, InputError, unknown_name
 from ebbtide.live.account_book import Account, AccountBook, account_name
-from ebbtide.live.account_lines import WallClock, lines_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of, state_now
 from ebbtide.live.settings import SIMULATED, RunFolder, known_runs
+from ebbtide.live.settling import lines_of_journal
 from ebbtide.live.storage import object_store
 from ebbtide.live.team import Accounting, Team
 
@@ -159,9 +158,11 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
             unread[name] = folder.path.name
     if team is not None:
         try:
-            accounts = AccountBook(object_store(team.accounts)).read(month, damaged=unreadable)
+            accounts = AccountBook(object_store(team.accounts)).read(month, unreadable)
         except OSError as error:
             raise InputError(f"the team's accounts in {team.accounts} cannot be read: {error}") from None
+        for name in found:
+            unreadable.pop(name, None)  # its journal says what is to be known
         for account in accounts:
             if found.setdefault(account.name, account) is account:
                 unreadable.pop(unread.get(account.name, ""), None)
@@ -184,20 +185,13 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
 
 
 def _account_of_journal(folder: RunFolder, month: str, name: str) -> Account:
-    journal = journal_of(folder, read_only=True)
-    with journal.connected():
-        kept, figures, phase = journal.run(decisions=False), journal.figures(), phase_of(journal)
+    lines = lines_of_journal(folder)
     settings, accounting = folder.settings, Accounting.of(folder)
-    state, _ = state_now(folder, phase)
+    state, _ = state_now(folder, phase_of(journal_of(folder, read_only=True)))
     account = Account(
         *(name, settings.run, month, accounting.owner, accounting.tags, settings.provider),
         *(settings.policy, str(state), 0.0, 0, 0.0, 0.0),
     )
-    if kept is None or figures is None:
-        return account
-    engine = kept["engine"]
-    leases = [lease_of(values) for values in engine["leases"]]
-    lines = lines_of(ledger_of(engine), leases, dict(figures["open_usd"]), WallClock.of(figures))
     return replace(account, lines=tuple(line for line in lines if line.month == month))
 
 

@@ -16,10 +16,10 @@ from ebbtide._terminal import visible
 from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import EbbtideError, InputError, JournalError
+from ebbtide.errors import EbbtideError, InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.journal import journal_of
-from ebbtide.live.money import seconds, settled_figures
+from ebbtide.live.money import seconds
 from ebbtide.live.phase import (
     OVER,
     State,
@@ -32,6 +32,7 @@ from ebbtide.live.phase import (
 )
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import LATEST, RUNS, UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
+from ebbtide.live.settling import settle
 from ebbtide.live.standing import RunStanding, standing_of
 
 # What reading a run raises if its files are damaged or not ours: besides our own errors those of decoding.
@@ -134,7 +135,7 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     is_ended = _end_controller(folder)
     open_after = _leases_open(folder)
     found = end_machines(folder, report=lambda line: typer.echo(f"{line}; requested again", err=True))
-    _note_down(folder, found.refused)
+    untold = "" if found.problem else settle(folder, found.refused)
     given_back = found.ended
     if had_controller and is_ended:
         # Machines that its controller rented just before the request are given back as well.
@@ -145,6 +146,8 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     typer.echo(f"{_named(folder, run)}: {', '.join(done)}")
     for why in found.refused.values():
         typer.echo(why, err=True)
+    if untold:
+        typer.echo(f"its team's account could not be written, where its machines count on: {untold}", err=True)
     if found.problem:
         typer.echo(f"it is not known whether machines still run: {found.problem}", err=True)
     if not (found.is_done and is_ended):
@@ -211,18 +214,6 @@ def _end_controller(folder: RunFolder) -> bool:
             next_print_s += _PRINT_EVERY_S
         time.sleep(0.1)
     return True
-
-
-def _note_down(folder: RunFolder, refused: object) -> None:
-    """Record in the journal that the machines have ended and what they cost, if no controller does."""
-    with suppress(OSError, JournalError):
-        journal = journal_of(folder)
-        phase = phase_of(journal)
-        if phase is not None and controller_of(folder) is None:
-            down = phase.end(State.DOWN) if phase.state is State.RUNNING else phase
-            figures = None if refused else settled_figures(folder)
-            settled = {} if figures is None else {"figures": figures}
-            journal.keep({"phase": down.encode(), "unended": refused} | settled)
 
 
 def _nothing_to_stop(name: str, named: str, state: State) -> str:

@@ -2,13 +2,15 @@
 
 Each controller writes its own account and reads the others'. Between two readings two controllers may both spend:
 so of every other run what its machines will cost until it is read again, and for as long as they go on without
-their controller, counts as spent.
+their controller, counts as spent. Once they have ended without it, its account counts no machine.
+
+Others may write to the store, and writes may be cut short: an account with a field that cannot be is damaged, and
+keeps nobody from reading the others.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +28,13 @@ from ebbtide.live.team import Accounting
 from ebbtide.live.unique_names import fingerprint_of, unique_name
 
 _VERSION = 1
-# An account that is not written for so long is of a controller that is gone; its machines end themselves by then.
-_MOST_UNSEEN_S = 1800.0
-# Between two readings of the others' accounts; and until a run that has passed its limit looks, and has ended its
-# machines.
-READ_EVERY_S = 20.0
-_UNSEEN_S = 180.0
+# Until a run that has passed its limit looks, and has ended its machines; so long, too, machines without their
+# controller take to save and end.
+UNSEEN_S = 180.0
+# After so long without their controller machines end, where an account does not say.
+_UNATTENDED_S = 1800.0
+# The most that an amount of an account can be; above it is an error or a jest.
+_MOST = {"spent_usd": 1e9, "machines": 1e6, "usd_per_hour": 1e7, "at_epoch_s": 1e11, "unattended_s": 1e6}
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Account:
         usd_per_hour: What these cost now, USD per hour.
         at_epoch_s: When it was written, seconds since 1970.
         lines: Every amount of the month.
+        unattended_s: Seconds after which its machines end without their controller.
     """
 
     name: str
@@ -67,11 +71,34 @@ class Account:
     usd_per_hour: float
     at_epoch_s: float
     lines: Sequence[AccountLine] = field(default=(), repr=False)
+    unattended_s: float = _UNATTENDED_S
 
-    def committed_usd(self, now_s: float) -> float:
-        """What the run has spent, and may have by the time that it is read again, USD."""
-        unseen_s = min(max(now_s - self.at_epoch_s, 0.0), _MOST_UNSEEN_S) + _UNSEEN_S
+    def committed_usd(self, age_s: float) -> float:
+        """What the run has spent, and may have by the time that it is read again, USD.
+
+        Args:
+            age_s: Seconds since it was written.
+        """
+        unseen_s = min(max(age_s, 0.0), self.unattended_s) + UNSEEN_S
         return self.spent_usd + (self.usd_per_hour * unseen_s / HOUR_S if self.machines else 0.0)
+
+    def machines_left(self, age_s: float) -> int:
+        """Number of machines that it may rent still: none, once they have ended without their controller.
+
+        Args:
+            age_s: Seconds since it was written.
+        """
+        return self.machines if counts(age_s, self.unattended_s) else 0
+
+
+def counts(age_s: float, unattended_s: float) -> bool:
+    """Whether machines may still run of which their controller wrote so long ago.
+
+    Args:
+        age_s: Seconds since it wrote.
+        unattended_s: Seconds after which they end without it, besides what they take for that.
+    """
+    return age_s <= unattended_s + min(UNSEEN_S, 2.0 * unattended_s)
 
 
 @dataclass(frozen=True)
@@ -101,16 +128,15 @@ class AccountBook:
             file.write_text(json_text(content), encoding="utf-8")
             self.objects.put_file(_key(account.month, account.name), file)
 
-    def read(self, month: str, *, lines: bool = True, damaged: dict[str, str] | None = None) -> list[Account]:
+    def read(self, month: str, damaged: dict[str, str], *, lines: bool = True) -> list[Account]:
         """The accounts of a month, in order of their runs.
 
         Args:
             month: Calendar month (UTC), as `2026-11`.
+            damaged: Takes why an account cannot be read, by its name.
             lines: Whether their lines are read as well.
-            damaged: Takes accounts that cannot be read, and why, by key; None: one is an error.
 
         Raises:
-            InputError: One is damaged, or a newer Ebbtide wrote it.
             OSError: The store does not answer.
         """
         found = []
@@ -119,19 +145,20 @@ class AccountBook:
                 content = self.objects.get(key)
             except MissingObjectError:
                 continue
+            name = key.rpartition("/")[2].removesuffix(".json")
             try:
-                found.append(_account_of(key, content, lines=lines))
-            except InputError as error:
-                if damaged is None:
-                    raise
-                damaged[key] = str(error)
+                found.append(_account_of(content, name, month, lines=lines))
+            except (ValueError, KeyError, TypeError, RecursionError, InputError) as error:
+                why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+                damaged[name] = (
+                    f"account {key} of the team's store cannot be read: {why}; a run that goes on writes its own "
+                    "anew; remove that of one that is over, once you know what it has spent"
+                )
         return found
 
 
-_PLAIN = (
-    *("name", "run", "month", "owner", "provider", "policy", "state"),
-    *("spent_usd", "machines", "usd_per_hour", "at_epoch_s"),
-)
+_TEXTS = ("name", "run", "month", "owner", "provider", "policy", "state")
+_PLAIN = (*_TEXTS, *_MOST)
 
 
 def account_name(folder: RunFolder) -> str:
@@ -139,25 +166,54 @@ def account_name(folder: RunFolder) -> str:
     return unique_name(folder.settings.run, fingerprint_of(folder.key))
 
 
+def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> float:
+    """A number of an account, of the kind that it has.
+
+    Raises:
+        KeyError: It is not there.
+        ValueError: It is none, or none that can be.
+    """
+    value, most = values[field_], _MOST[field_]
+    kinds = int if field_ == "machines" else (int, float)
+    # A NaN is between no numbers.
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        kind = "a whole number" if field_ == "machines" else "a number"
+        raise ValueError(f"{field_} is {str(value)[:40]!r}; {kind} from {least:g} to {most:g} is needed")
+    return value
+
+
 def _key(month: str, name: str) -> str:
     return checked_key(f"accounts/{month}/{name}.json")
 
 
-def _account_of(key: str, content: bytes, *, lines: bool) -> Account:
-    try:
-        values: dict[str, Any] = json.loads(content)
-        if int(values["version"]) > _VERSION:
-            raise InputError(f"account {key} was written by a newer Ebbtide; upgrade ebbtide")
-        own = {name: values[name] for name in _PLAIN}
-        kept = tuple(AccountLine(**line) for line in values["lines"]) if lines else ()
-        account = Account(**own, tags=dict(values["tags"]), lines=kept)
-        Accounting(account.owner, account.tags)
-        figures = [account.spent_usd, account.usd_per_hour, account.at_epoch_s, account.machines]
-        if not math.isfinite(math.fsum([*figures, *(line.usd for line in kept)])):
-            raise ValueError("a figure in it is none")
-        return account
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"account {key} of the team's store cannot be read: {error}; a run that goes on writes its own anew; "
-            "remove that of one that is over, once you know what it has spent"
-        ) from None
+def _account_of(content: bytes, name: str, month: str, *, lines: bool) -> Account:
+    if not content.strip():
+        raise ValueError("it is empty")
+    values = json.loads(content)
+    if not isinstance(values, dict):
+        raise TypeError(f"it holds {type(values).__name__}, no account")
+    if lines and int(values["version"]) > _VERSION:
+        # What it says in all counts all the same.
+        raise InputError("a newer Ebbtide wrote it; upgrade ebbtide")
+    own: dict[str, Any] = {field_: values[field_] for field_ in _TEXTS}
+    for field_, value in own.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{field_} is no text")
+    for field_, stands_at in (("name", name), ("month", month)):
+        if own[field_] != stands_at:
+            raise ValueError(f"{field_} is {own[field_][:80]!r}, in the place of {stands_at}")
+    # Accounts of earlier versions do not say after what time their machines end.
+    given = {"unattended_s": _UNATTENDED_S} | values
+    own |= {field_: amount(given, field_) for field_ in _MOST}
+    kept = tuple(_line_of(line) for line in values["lines"]) if lines else ()
+    account = Account(**own, tags=dict(values["tags"]), lines=kept)
+    Accounting(account.owner, account.tags)
+    return account
+
+
+def _line_of(values: Mapping[str, Any]) -> AccountLine:
+    line = AccountLine(**values)
+    most = _MOST["spent_usd"]
+    if isinstance(line.usd, bool) or not isinstance(line.usd, (int, float)) or not -most <= line.usd <= most:
+        raise ValueError(f"usd of a line is {str(line.usd)[:40]!r}; a number is needed")
+    return line

@@ -62,6 +62,9 @@ _LOGGER = logging.getLogger(__name__)
 
 # After so many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
+# Between two looks an agent counts as silent for so long at most: what stopped the looks may have stopped it, too.
+_MOST_SILENT_S = 60.0
+_NEVER_HEARD = "its agent was never heard from"
 _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last seen"
 
 
@@ -74,12 +77,14 @@ class Pace:
         missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
         kept_s: Real seconds between writes of the run's state while nothing happens.
         many: So many events of one look are told together, so that one decision answers them all.
+        silent_s: Real seconds after which a machine ends whose agent was never heard from.
     """
 
     poll_s: float = 0.1
     missing_s: float = 120.0
     kept_s: float = 2.0
     many: int = 16
+    silent_s: float = 1800.0
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,9 @@ class AgentProvider:
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
+        # Real seconds for which machines were seen and their agents not heard from, and when was last looked.
+        self._silent_s: dict[int, float] = {}
+        self._looked_s = math.inf
         # The price of each market at the last look; None: prices are not watched, or not looked at yet.
         self._watches_prices = False
         self._price_seen: dict[Market, float] | None = None
@@ -399,6 +407,8 @@ class AgentProvider:
         self._requests.request_all()
         instances, silent = self._listed()
         self._requests.check_listed(instances)
+        now_s = self._runtime.monotonic_s()
+        passed_s, self._looked_s = min(max(now_s - self._looked_s, 0.0), _MOST_SILENT_S), now_s
         self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
         for lease_id, lease in list(self._leases.items()):
             self.beat()
@@ -411,6 +421,7 @@ class AgentProvider:
                 self._machines.see(lease_id, instance)
                 self._missing_since_s.pop(lease_id, None)
                 self._compare(lease, instance)
+                self._check_heard(lease, passed_s)
             else:
                 self._missing(lease)
         if self._watches_prices and silent is None:
@@ -489,6 +500,36 @@ class AgentProvider:
         lease.ended_s = end_of(lease, self._machines.last_seen_s(lease))
         self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
         self._training.gone(lease)
+
+    def _check_heard(self, lease: Lease, passed_s: float) -> None:
+        """End a machine that is paid for and whose agent is not heard from for long: its set-up hangs, or it does.
+
+        Raises:
+            InputError: Too many machines in a row have ended so.
+        """
+        lease_id, limit_s = lease.lease_id, self._pace.silent_s
+        if not (lease.is_open and lease.is_charged) or self._mailboxes.has_reported(lease_id):
+            self._silent_s.pop(lease_id, None)
+            return
+        self._silent_s[lease_id] = self._silent_s.get(lease_id, 0.0) + passed_s
+        if self._silent_s[lease_id] < limit_s:
+            return
+        # It may run, whatever its cloud says of it.
+        self._mailboxes.open(lease_id)
+        self._receive(lease)
+        if self._mailboxes.has_reported(lease_id):
+            return
+        _LOGGER.warning(
+            "machine %s has run for %.0f s, and %s: its set-up hangs, or it cannot reach the store; it is ended, "
+            "and counts as a failed boot",
+            self._machines.token(lease_id),
+            self._silent_s.pop(lease_id),
+            _NEVER_HEARD,
+        )
+        self._ends.end(lease)
+        self._notify_of(Wake.ENDED, lease, _NEVER_HEARD)
+        self._training.gone(lease)
+        self._check_begins(lease)
 
     def _check_begins(self, lease: Lease) -> None:
         """Stop the run after several failed boots, or machines would be rented for ever and end unused.

@@ -1,7 +1,7 @@
 """Looks after a controller from a second thread while its policy thinks, which may take long, or never end.
 
-Meanwhile machines are told that their controller lives, a request of the user to stop is answered, and the budget
-is kept: the policy is interrupted, as if it had answered nothing, and the run saves and gives back what it has.
+Meanwhile machines are told that their controller lives, a request of the user to stop is answered, and the limits
+are kept: the policy is interrupted, as if it had answered nothing, and the run saves and gives back what it has.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ class Attendant:
         is_asked: Whether the user has requested the end of the run.
         beat: Tells the machines that their controller lives.
         runtime: Gives the time.
-        is_spent: Whether the budget is reached, so that the run has to end at once.
-
-    Attributes:
-        has_interrupted: Whether it ever has interrupted the policy.
+        is_spent: Whether a limit is reached, so that the run has to end at once.
     """
 
     def __init__(
@@ -54,7 +51,6 @@ class Attendant:
         self._asked_since_s: float | None = None
         self._thread_id = 0
         self._ended = threading.Event()
-        self.has_interrupted = False
 
     def begin(self) -> None:
         """Look after the calling thread until `end`."""
@@ -82,7 +78,6 @@ class Attendant:
             except PolicyInterruptedError:
                 # It may have arrived before that was noted.
                 self._thinks_since_s = None
-                self.has_interrupted = True
                 _LOGGER.warning("the policy was interrupted, since the run is to end and it did not answer")
                 return
             yield answer

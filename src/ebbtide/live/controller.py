@@ -33,16 +33,18 @@ from ebbtide.live.progress_news import ProgressNews
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
+from ebbtide.live.spending_gate import SpendingGate
 from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.live.team_account import TeamAccount
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.budget import WithinBudget
 
 _LOGGER = logging.getLogger(__name__)
 
 # Real seconds to wait for saves. What a machine cannot save in two minutes it could not save after a notice.
 _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
+# The same where a limit has ended the run, and nobody waits.
+_ENDED_GRACE_S = 600.0
 # After the run, machines whose end was refused are asked to end again for so long, or for so many polls.
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
 # The same where a user waits, and the cloud refuses or does not answer.
@@ -53,6 +55,8 @@ _STORAGE_S = 8.0
 _POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
 # A run without any machine for so long looks as if it hung, so its user is warned.
 _IDLE_S = 60.0
+# Limits are reached so many looks early: one may have just been made, and the next may be late.
+_LOOKS_LEAD = 2.0
 
 OnProgress = Callable[[Engine, AgentProvider], None]
 
@@ -80,11 +84,13 @@ class Outside:
         runtime: Gives the time, and waits.
         objects: The storage of the run.
         journal: The journal of the run.
+        accounts: Store of the accounts of its team; None: the one that the team names.
     """
 
     runtime: Runtime
     objects: ObjectStore
     journal: Journal
+    accounts: ObjectStore | None = None
 
     @classmethod
     def of(cls, folder: RunFolder) -> Outside:
@@ -147,18 +153,18 @@ class Controller:
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
         self._figures_s, self._figures_took_s = -math.inf, 0.0
-        self._account = TeamAccount.of(folder, self._runtime)
-        if self._account is not None:
-            policy = self._account.limited(policy)
-        self._budget = WithinBudget(policy, self._work.budget_usd) if self._work.budget_usd else None
-        self._ends_unwritten = False
+        self._account = TeamAccount.of(folder, self._runtime, outside.accounts)
+        speed = self._settings.options.get("speed", 1.0)
+        lead_s = 1.0 + speed * _LOOKS_LEAD * max(pace.poll_s, _POLL_AGAIN_S)
+        self._gate = SpendingGate(policy, self._work.budget_usd, self._account, lead_s, self._runtime)
+        policy = self._gate.limited(lambda: len(self._provider.unended))
         self._phase: Phase | None = None
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
         self._rented_s, self._warned_idle = self._runtime.monotonic_s(), False
         self._attendant = Attendant(
-            self._waits_no_more, self._provider.beat, self._runtime, self._is_budget_reached
+            self._waits_no_more, self._provider.beat, self._runtime, lambda: self._is_spent("the policy thought")
         )
         self._engine = Engine(
             policy,
@@ -196,8 +202,8 @@ class Controller:
                     self._go_on_with_account()
                 self._provider.check_is_newest()
                 self._provider.claim_run(self._claim())
-                if self._account is not None and not self._engine.leases:
-                    self._account.check()
+                if not self._engine.leases:
+                    self._gate.check()
                 self._write({"phase": self._phase.encode(), "outcome": None}, has_begun=False)
                 if self._runtime is RUNTIME:
                     self._attendant.begin()
@@ -205,10 +211,13 @@ class Controller:
                 outcome = self._end_remaining(outcome)
             except BaseException as error:
                 why = " ".join(str(error).split()) or type(error).__name__
-                # One that was taken over has nothing to write.
-                with suppress(JournalError, SupersededError):
-                    ended = self._phase.end(self._broken_as(error), why)
-                    self._journal.keep({"phase": ended.encode(), "unended": self._provider.unended})
+                ended = self._phase.end(self._broken_as(error), why)
+                if not isinstance(error, SupersededError):
+                    # One that was taken over has nothing to write.
+                    with suppress(Exception):
+                        self._note_account(self._figures(), str(ended.state), is_last=True)
+                    with suppress(JournalError, SupersededError):
+                        self._journal.keep({"phase": ended.encode(), "unended": self._provider.unended})
                 raise
             finally:
                 self._attendant.end()
@@ -271,17 +280,18 @@ class Controller:
             self._on_progress(engine, self._provider)
 
     def _obey(self, engine: Engine) -> None:
-        """Do what the run's user requested, if anything."""
+        """Do what the run's user requested, if anything, and end the run where a limit is reached."""
         request = requested_stop(self._folder.path)
-        if self._attendant.has_interrupted and request is None and not engine.gave_up:
-            engine.give_up(self._budget_reached("the policy thought"))
-        if request is None:
-            return
-        if request is not self._stopping:
+        if request is not None and request is not self._stopping:
             self._stopping = request
             self._end_by_s = self._runtime.monotonic_s() + _GRACE_S[request]
             if not engine.gave_up:
                 engine.give_up("stopped by its user")
+        elif self._gate.why and not engine.gave_up:
+            engine.give_up(self._gate.why)
+        if engine.gave_up and math.isinf(self._end_by_s):
+            # Machines that do not answer are not paid for without end.
+            self._end_by_s = self._runtime.monotonic_s() + _ENDED_GRACE_S
         if self._runtime.monotonic_s() >= self._ends_by_s:
             engine.end_all()
 
@@ -301,10 +311,10 @@ class Controller:
         if self._on_progress is not None:
             self._on_progress(self._engine, self._provider)
         self._watch_idleness(now_s)
+        if now_s >= self._ends_by_s or (self._gate.closes_at_poll(self._engine.view) and not self._engine.gave_up):
+            return True
         request = requested_stop(self._folder.path)
-        if request is None:
-            return False
-        return request is not self._stopping or now_s >= self._ends_by_s or not self._engine.leases
+        return request is not None and (request is not self._stopping or not self._engine.leases)
 
     def _watch_idleness(self, now_s: float) -> None:
         """Warn about a policy that has had no machine for long: it may wait for a price, or for ever."""
@@ -324,7 +334,7 @@ class Controller:
 
         While that cannot be done, because the disk is full, another process has locked it or its server is away,
         nothing else is done either: machines train on, and are told that their controller lives. Only when its
-        user requests that, or when its budget is reached, the run goes on, unwritten, to give its machines back.
+        user requests that, or when a limit is reached, the run goes on, unwritten, to give its machines back.
         """
         began_s, warned_s = self._runtime.monotonic_s(), -math.inf
         moments, changes = self._moments(), self._changes.changes() if has_begun else NOTHING
@@ -336,7 +346,6 @@ class Controller:
                 if has_begun:
                     self._changes.written()
                     self._prices.written()
-                self._ends_unwritten = False
                 break
             except JournalError as error:
                 if not error.is_passing:
@@ -345,7 +354,7 @@ class Controller:
                 if now_s - warned_s >= _WARN_AGAIN_S:
                     warned_s = now_s
                     _LOGGER.warning("the run's journal cannot be written: %s; the run waits until it can", error)
-                if self._waits_no_more() or self._has_spent_all():
+                if self._waits_no_more() or (has_begun and self._has_spent_all()):
                     break
                 self._provider.beat()
                 self._runtime.sleep(_POLL_AGAIN_S)
@@ -353,25 +362,15 @@ class Controller:
         self._keeping_s = self._kept_s - began_s
 
     def _has_spent_all(self) -> bool:
-        """Whether the budget is reached, and so the run is ended: nobody else looks while the journal waits."""
-        engine = self._engine
-        if not self._ends_unwritten and self._is_budget_reached():
-            self._ends_unwritten = True
-            if not engine.gave_up:
-                engine.give_up(self._budget_reached("the journal could not be written"))
-        return self._ends_unwritten and bool(engine.leases)
+        """Whether a limit is reached, and so the run is ended: nobody else looks while the journal waits."""
+        if self._is_spent("the journal could not be written") and not self._engine.gave_up:
+            self._engine.give_up(self._gate.why)
+        return bool(self._gate.why) and bool(self._engine.leases)
 
-    def _is_budget_reached(self) -> bool:
-        if self._budget is None or not self._engine.leases:
-            return False
-        try:
-            return self._budget.is_reached(self._engine.view)
-        except (CloudError, InputError):
-            return False  # prices are not known at the moment
-
-    def _budget_reached(self, when: str) -> str:
-        assert self._budget is not None
-        return f"budget of {self._budget.budget_usd:g} USD reached while {when}"
+    def _is_spent(self, when: str) -> bool:
+        """Whether a limit is reached while the controller waits for something else; the team is told meanwhile."""
+        self._due_figures()
+        return self._gate.closes(self._engine.view, when)
 
     def _waits_no_more(self) -> bool:
         """Whether the user has requested the end of the run, so that it is not to wait for disk or storage."""
@@ -443,7 +442,7 @@ class Controller:
         engine = self._engine
         self._account.note(
             lambda: lines_of(engine.ledger, engine.all_leases, dict(figures["open_usd"]), WallClock.of(figures)),
-            len(engine.leases),
+            len(engine.leases) + len(self._provider.unended),
             figures["usd_per_hour"] or 0.0,
             state,
             is_last=is_last,

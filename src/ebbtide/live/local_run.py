@@ -48,6 +48,8 @@ _POLL_S = 0.1
 _FIRST_SAVE_S = 1.0
 _MARGIN_S = 0.4
 _LEAST_NOTICE_S = 2.5
+# Agents begin within seconds here, on a busy machine within a minute.
+_SETUP_LIMIT_S = 300.0
 
 # Files of a run's folder.
 _PRICES, _CAPACITY = "prices.parquet", "capacity.parquet"
@@ -291,7 +293,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         cloud,
         agent,
         Programs(MTTR_S / speed, code=_code(folder)),
-        Pace(_POLL_S, missing_s=0.0),
+        Pace(_POLL_S, missing_s=0.0, silent_s=_SETUP_LIMIT_S),
         outside,
     )
     outcome = controller.run(on_progress)

@@ -188,7 +188,15 @@ def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
     spent_usd = settled_usd(settings.run, kept, figures, bills, _later_s(folder, settings, figures))
     ended = frozenset(lease_id for lease_id in still_open if f"{settings.run}-m{lease_id:04d}" in bills)
     rate = 0.0 if ended == still_open else figures["usd_per_hour"]
-    return {**figures, "spent_usd": spent_usd, "usd_per_hour": rate}, ended
+    paid = {lease_id: bills[f"{settings.run}-m{lease_id:04d}"] for lease_id in ended}
+    unpaid = {lease_id: usd for lease_id, usd in figures["open_usd"] if lease_id not in paid}
+    # What those cost of which the cloud has no bill is known in all: each has its share.
+    left_usd = spent_usd - math.fsum([*paid.values(), *(_usd(bill) for _, bill in kept["engine"]["bills"])])
+    known_usd = math.fsum(unpaid.values())
+    if known_usd > 0.0:
+        unpaid = {lease_id: max(left_usd, 0.0) * usd / known_usd for lease_id, usd in unpaid.items()}
+    open_usd = sorted([*paid.items(), *unpaid.items()])
+    return {**figures, "spent_usd": spent_usd, "usd_per_hour": rate, "open_usd": open_usd}, ended
 
 
 def settled_usd(

@@ -147,7 +147,7 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
         _cloud(live, machines, prices),
         agent,
         Programs(_MTTR_S, settings.python, _code_of(live)),
-        Pace(settings.poll_s),
+        Pace(settings.poll_s, silent_s=settings.setup_limit_s),
     )
     return controller.run(on_progress)
 

@@ -1,40 +1,45 @@
-"""A run's account with its team: kept up to date by its controller, which obeys the common limits."""
+"""A run's account with its team: kept up to date by its controller, which obeys the common limits.
+
+Neither needs the run's journal. While the accounts cannot be read or written, those read last count, growing by
+what their machines cost. Once that has lasted as long as machines go on without a controller, the limits count as
+reached: soon the others will count this run's machines no more.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 from ebbtide.errors import InputError
-from ebbtide.live.account_book import READ_EVERY_S, Account, AccountBook, account_name
+from ebbtide.live.account_book import UNSEEN_S, Account, AccountBook, account_name, counts
 from ebbtide.live.account_lines import AccountLine, month_of, sums_by_month
+from ebbtide.live.quota_book import QuotaBook, Reservation
 from ebbtide.live.runtime import Runtime
 from ebbtide.live.settings import LiveSettings, RunFolder
-from ebbtide.live.storage import object_store
+from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.live.team import Accounting, Team
-from ebbtide.policies.api.actions import Action, Hold, Request, WakeAt
-from ebbtide.policies.api.events import Wake
-from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.api.reasons import Reason
-from ebbtide.policies.api.view import View
-from ebbtide.policies.budget import WithinBudget
+from ebbtide.live.team import Limits as TeamLimits
 
 _LOGGER = logging.getLogger(__name__)
 
-# An account is written so often; at its end a run writes it once more.
+# An account is written so often, and at once where the number of machines changes; the others' are read so often.
 _WRITE_EVERY_S = 30.0
+READ_EVERY_S = 20.0
+# The last account of a run is written so many times, if need be, with so many seconds between.
+_LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
 _WARN_EVERY_S = 300.0
-# A request that the quota of machines did not leave room for is made again after so long.
-_AGAIN_S = 60.0
-# With a common budget the others' accounts are looked at so often while machines are rented, seconds.
-LOOK_EVERY_S = 60.0
-# Times closer than this are the same, seconds.
-_SAME_S = 1e-6
+# A request to the store that fails is repeated later.
+_STORAGE_S = 8.0
+# Clocks of two hosts may differ by so much.
+_CLOCKS_S = 600.0
+_LONGEST_MONTH_S = 31 * 86_400.0
 # Less than this is nothing, USD: a limit of zero is none that a policy can be given.
-_LEAST_USD = 1e-6
+LEAST_USD = 1e-6
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,14 @@ class Room:
 
 
 class Reader(Protocol):
-    """Gives what a team's limits leave to a run now."""
+    """What a team's limits leave to a run."""
 
     def room(self) -> Room:
-        """What is left."""
+        """What is left now."""
+        ...
+
+    def reserve(self, machines: int) -> bool:
+        """Reserve so many machines in all, before more are requested; returns whether they may be."""
         ...
 
 
@@ -69,34 +78,47 @@ class TeamAccount:
         name: Name of the run's account.
         settings: What the run was started with.
         accounting: Whose it is, and the limits of its team.
-        book: Where all accounts are kept.
-        runtime: Gives the time.
+        objects: Store of all accounts.
+        runtime: Gives the time, and waits.
     """
 
     def __init__(
-        self, name: str, settings: LiveSettings, accounting: Accounting, book: AccountBook, runtime: Runtime
+        self, name: str, settings: LiveSettings, accounting: Accounting, objects: ObjectStore, runtime: Runtime
     ) -> None:
         assert accounting.team is not None
-        self._name = name
-        self._settings, self._accounting, self._book, self._runtime = settings, accounting, book, runtime
+        self._name, self._settings, self._accounting, self._runtime = name, settings, accounting, runtime
         self._team: Team = accounting.team
-        self._others: list[Account] = []
-        self._read_s = self._written_s = self._warned_s = -math.inf
+        self._book, self._quotas = AccountBook(objects), QuotaBook(objects)
+        # The controller's thread and its attendant's ask.
+        self._lock = threading.RLock()
+        self._others: dict[str, Account] = {}
+        # By account: when it was written, when that was first seen, and whether it was seen to change.
+        self._seen: dict[str, tuple[float, float, bool]] = {}
+        self._damaged: dict[str, str] = {}
+        self._tried_s = self._warned_s = -math.inf
+        # When the accounts were last read and written; machines may have run for long when a controller begins.
+        self._read_s = self._kept_s = runtime.monotonic_s()
+        self._written_s = -math.inf
+        self._written: tuple[int, str] | None = None
         self._months: dict[str, float] = {}
         self._unwritten: set[str] = set()
+        # Machines that the quotas have for this run; None: not known.
+        self._reserved: int | None = None
 
     @classmethod
-    def of(cls, folder: RunFolder, runtime: Runtime) -> TeamAccount | None:
-        """The account of a run; None: it is of no team."""
+    def of(cls, folder: RunFolder, runtime: Runtime, objects: ObjectStore | None = None) -> TeamAccount | None:
+        """The account of a run; None: it is of no team.
+
+        Args:
+            folder: Folder of the run.
+            runtime: Gives the time, and waits.
+            objects: Store of all accounts; None: the one that the team names.
+        """
         accounting = Accounting.of(folder)
         if accounting.team is None:
             return None
-        book = AccountBook(object_store(accounting.team.accounts))
-        return cls(account_name(folder), folder.settings, accounting, book, runtime)
-
-    def limited(self, policy: Policy) -> Policy:
-        """The policy, kept within what the team's limits leave."""
-        return WithinTeam(policy, self, self._has_budget)
+        objects = objects or object_store(accounting.team.accounts, within_s=_STORAGE_S)
+        return cls(account_name(folder), folder.settings, accounting, objects, runtime)
 
     def go_on(self, lines: Sequence[AccountLine]) -> None:
         """Take note of what the run spent before: what was in another month is none of this one's.
@@ -105,6 +127,17 @@ class TeamAccount:
             lines: Every amount of the run so far.
         """
         self._months = sums_by_month(lines)
+
+    def last_lines(self) -> list[AccountLine]:
+        """Every amount of this month and the one before, as the run's account was written last.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        at_s = self._runtime.epoch_s()
+        months = {month_of(at_s), month_of(at_s - _LONGEST_MONTH_S)}
+        accounts = [one for month in months for one in self._book.read(month, {}) if one.name == self._name]
+        return [line for one in accounts for line in one.lines]
 
     def check(self) -> None:
         """Read the others' accounts before anything is rented.
@@ -117,39 +150,51 @@ class TeamAccount:
         except OSError as error:
             raise InputError(f"the team's accounts in {self._team.accounts} cannot be read: {error}") from None
         room = self.room()
-        if room.usd - math.fsum(self._months.values()) <= _LEAST_USD:
+        if room.usd - math.fsum(self._months.values()) <= LEAST_USD:
             raise InputError(f"{room.usd_limit} is spent", field="team")
 
     def room(self) -> Room:
         """What the limits leave now; where the store does not answer, by what was read last."""
-        now_s = self._runtime.monotonic_s()
-        if now_s - self._read_s >= READ_EVERY_S:
+        with self._lock:
+            self._read_if_due()
+            at_s = self._runtime.epoch_s()
+            month, silence = month_of(at_s), self._silence
+            earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month)
+            found = Room()
+            for whose, owner, limits in self._limits:
+                others = [one for one in self._others.values() if owner in (None, one.owner)]
+                if limits.monthly_budget_usd is not None:
+                    usd = limits.monthly_budget_usd - math.fsum(
+                        one.committed_usd(self._age_s(one)) for one in others
+                    )
+                    usd = 0.0 if silence else earlier_usd + max(usd, 0.0)
+                    if usd < found.usd:
+                        limit = silence or f"{whose} budget of {limits.monthly_budget_usd:g} USD for {month}"
+                        found = replace(found, usd=usd, usd_limit=limit)
+                if limits.machines is not None:
+                    machines = limits.machines - sum(one.machines_left(self._age_s(one)) for one in others)
+                    machines = 0 if silence else max(machines, 0)
+                    if machines < found.machines:
+                        limit = silence or f"{whose} quota of {limits.machines} machines"
+                        found = replace(found, machines=machines, machines_limit=limit)
+            return found
+
+    def reserve(self, machines: int) -> bool:
+        """Reserve so many machines in all, before more are requested; returns whether they may be."""
+        with self._lock:
+            if not self._has_quota:
+                return True
             try:
-                self._read()
-            except (OSError, InputError) as error:
-                self._warn(f"the team's accounts cannot be read: {error}; those read last count")
-        at_s, owner = self._runtime.epoch_s(), self._accounting.owner
-        month = month_of(at_s)
-        earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month)
-        mine = [one for one in self._others if one.owner == owner]
-        found = Room()
-        for whose, limits, others in (
-            ("the team's", self._team, self._others),
-            (f"{owner}'s", self._team.owners.get(owner), mine),
-        ):
-            if limits is None:
-                continue
-            if limits.monthly_budget_usd is not None:
-                usd = limits.monthly_budget_usd - math.fsum(one.committed_usd(at_s) for one in others)
-                if earlier_usd + max(usd, 0.0) < found.usd:
-                    limit = f"{whose} budget of {limits.monthly_budget_usd:g} USD for {month}"
-                    found = replace(found, usd=earlier_usd + max(usd, 0.0), usd_limit=limit)
-            if limits.machines is not None:
-                machines = limits.machines - sum(one.machines for one in others)
-                if machines < found.machines:
-                    limit = f"{whose} quota of {limits.machines} machines"
-                    found = replace(found, machines=max(machines, 0), machines_limit=limit)
-        return found
+                is_free = self._quotas.write(
+                    self._name, self._reservation(machines), partial(self._fits, machines)
+                )
+            except OSError as error:
+                self._reserved = None
+                self._warn(f"no machines can be reserved of the team's quota: {error}; tried again")
+                return False
+            if is_free:
+                self._reserved = machines
+            return is_free
 
     def note(
         self,
@@ -159,7 +204,7 @@ class TeamAccount:
         state: str,
         *,
         is_last: bool = False,
-    ) -> None:
+    ) -> str:
         """Write the run's account, if it is time.
 
         Args:
@@ -168,148 +213,167 @@ class TeamAccount:
             usd_per_hour: What they cost now, USD per hour.
             state: What the run does.
             is_last: Write it in any case: nothing follows.
+
+        Returns:
+            Why it could not be written; empty: it was, or it was not time.
         """
-        now_s = self._runtime.monotonic_s()
-        if not is_last and now_s - self._written_s < _WRITE_EVERY_S:
-            return
+        with self._lock:
+            for _ in range(_LAST_TRIES if is_last else 1):
+                problem = self._note(lines, machines, usd_per_hour, state, is_last=is_last)
+                if not problem or not is_last:
+                    break
+                self._runtime.sleep(_LAST_AGAIN_S)
+            return problem
+
+    def _note(
+        self,
+        lines: Callable[[], Sequence[AccountLine]],
+        machines: int,
+        usd_per_hour: float,
+        state: str,
+        *,
+        is_last: bool,
+    ) -> str:
+        now_s, at_s = self._runtime.monotonic_s(), self._runtime.epoch_s()
+        # Others may rent what this run gives back, or may not what it has begun to rent.
+        has_changed = self._written != (machines, month_of(at_s)) or self._reserved != machines
+        every_s = READ_EVERY_S if self._kept_s < self._written_s else 0.0 if has_changed else _WRITE_EVERY_S
+        if not is_last and now_s - self._written_s < every_s:
+            return ""
         self._written_s = now_s
-        at_s, all_lines = self._runtime.epoch_s(), lines()
-        before, self._months = self._months, {month_of(at_s): 0.0, **sums_by_month(all_lines)}
+        try:
+            if self._has_quota and self._reserved != machines:
+                self._reserved = None
+                self._quotas.write(self._name, self._reservation(machines))
+            self._reserved = machines
+            self._write(lines(), machines, usd_per_hour, state, at_s)
+        except OSError as error:
+            self._warn(f"the run's account cannot be written for the team: {error}; it is tried again")
+            return str(error)
+        self._kept_s, self._written = self._runtime.monotonic_s(), (machines, month_of(at_s))
+        return ""
+
+    def _write(
+        self, lines: Sequence[AccountLine], machines: int, usd_per_hour: float, state: str, at_s: float
+    ) -> None:
+        before, self._months = self._months, {month_of(at_s): 0.0, **sums_by_month(lines)}
         settings, accounting = self._settings, self._accounting
-        for month, spent_usd in self._months.items():
+        self._unwritten |= {
+            month for month, usd in self._months.items() if month == month_of(at_s) or before.get(month) != usd
+        }
+        for month in sorted(self._unwritten):
             is_current = month == month_of(at_s)
-            if not is_current and before.get(month) == spent_usd and month not in self._unwritten:
-                continue
-            self._unwritten.discard(month)
-            account = Account(
-                self._name,
-                settings.run,
-                month,
-                accounting.owner,
-                accounting.tags,
-                settings.provider,
-                settings.policy,
-                state,
-                spent_usd,
-                machines if is_current else 0,
-                usd_per_hour if is_current else 0.0,
-                at_s,
-                [line for line in all_lines if line.month == month],
+            self._book.write(
+                Account(
+                    self._name,
+                    settings.run,
+                    month,
+                    accounting.owner,
+                    accounting.tags,
+                    settings.provider,
+                    settings.policy,
+                    state,
+                    # Of a month that has only refunds of another it is nothing.
+                    max(self._months.get(month, 0.0), 0.0),
+                    machines if is_current else 0,
+                    usd_per_hour if is_current else 0.0,
+                    at_s,
+                    [line for line in lines if line.month == month],
+                    settings.controller_limit_s,
+                )
             )
-            try:
-                self._book.write(account)
-            except OSError as error:
-                self._unwritten.add(month)
-                self._warn(f"the run's account cannot be written for the team: {error}; it is tried again")
+            self._unwritten.discard(month)
 
     @property
-    def _has_budget(self) -> bool:
-        own = self._team.owners.get(self._accounting.owner)
-        return self._team.monthly_budget_usd is not None or (
-            own is not None and own.monthly_budget_usd is not None
-        )
+    def _limits(self) -> list[tuple[str, str | None, TeamLimits]]:
+        """Each limit: whose it is, whom it counts (None: all), and what it is."""
+        owner = self._accounting.owner
+        own = self._team.owners.get(owner)
+        return [("the team's", None, self._team), *([] if own is None else [(f"{owner}'s", owner, own)])]
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether money is limited, not machines alone."""
+        return any(limits.monthly_budget_usd is not None for _, _, limits in self._limits)
+
+    @property
+    def _has_quota(self) -> bool:
+        return any(limits.machines is not None for _, _, limits in self._limits)
+
+    @property
+    def _silence(self) -> str:
+        """Why the limits count as reached, though nobody knows; empty: the accounts were there lately."""
+        grace_s = self._settings.controller_limit_s
+        if self._runtime.monotonic_s() - min(self._read_s, self._kept_s) <= grace_s:
+            return ""
+        return f"the grace of {grace_s:.0f} s without the team's accounts in {self._team.accounts}"
+
+    def _reservation(self, machines: int) -> Reservation:
+        limit_s = self._settings.controller_limit_s
+        return Reservation(self._accounting.owner, machines, self._runtime.epoch_s(), limit_s)
+
+    def _fits(self, machines: int, others: dict[str, Reservation]) -> bool:
+        """Whether so many machines fit beside what others have reserved, or rent by their accounts."""
+        at_s, known = self._runtime.epoch_s(), self._others
+        for name, one in list(others.items()):
+            if name in known:
+                # Both times are by the clock of the one who wrote them.
+                age_s = self._age_s(known[name]) - max(one.at_epoch_s - known[name].at_epoch_s, 0.0)
+            else:
+                age_s = abs(at_s - one.at_epoch_s) - _CLOCKS_S
+            if not counts(age_s, one.unattended_s):
+                del others[name]
+        for _, owner, limits in self._limits:
+            if limits.machines is None:
+                continue
+            taken = {name: one.machines for name, one in others.items() if owner in (None, one.owner)}
+            for name, account in known.items():
+                if owner in (None, account.owner):
+                    taken[name] = max(taken.get(name, 0), account.machines_left(self._age_s(account)))
+            if machines + sum(taken.values()) > limits.machines:
+                return False
+        return True
+
+    def _age_s(self, account: Account) -> float:
+        """Seconds since an account was written: since that was seen, or longer if clocks cannot differ so much."""
+        at_s, since_s, has_changed = self._seen[account.name]
+        seen_for_s = self._runtime.monotonic_s() - since_s
+        return seen_for_s if has_changed else max(self._runtime.epoch_s() - at_s - _CLOCKS_S, seen_for_s)
+
+    def _read_if_due(self) -> None:
+        if self._runtime.monotonic_s() - self._tried_s >= READ_EVERY_S:
+            try:
+                self._read()
+            except OSError as error:
+                self._warn(f"the team's accounts cannot be read: {error}; those read last count")
 
     def _read(self) -> None:
-        accounts = self._book.read(month_of(self._runtime.epoch_s()), lines=False)
-        self._others = [one for one in accounts if one.name != self._name]
+        self._tried_s = self._runtime.monotonic_s()
+        at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
+        month, before = month_of(at_s), month_of(at_s - UNSEEN_S)
+        found = {one.name: one for one in self._book.read(month, damaged, lines=False)}
+        if before != month:
+            # What others rent they write down for the new month soon.
+            for one in self._book.read(before, {}, lines=False):
+                found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
+        for name, why in damaged.items():
+            known = self._others.get(name)
+            if known is not None:
+                found[name] = known if known.month == month else replace(known, month=month, spent_usd=0.0)
+            if name != self._name and self._damaged.get(name) != why:
+                counted = "nothing was ever read of it" if known is None else "what was last read of it counts"
+                _LOGGER.warning("%s; %s", why, counted)
+        self._damaged = damaged
+        found.pop(self._name, None)
+        self._others = found
         self._read_s = self._runtime.monotonic_s()
+        for name, one in found.items():
+            seen = self._seen.get(name)
+            if seen is None or seen[0] != one.at_epoch_s:
+                self._seen[name] = (one.at_epoch_s, self._read_s, seen is not None)
 
     def _warn(self, words: str) -> None:
         now_s = self._runtime.monotonic_s()
         if now_s - self._warned_s >= _WARN_EVERY_S:
             self._warned_s = now_s
             _LOGGER.warning("%s", words)
-
-
-@dataclass(frozen=True)
-class WithinTeam:
-    """Wraps a policy and passes on its requests while its team's limits leave room.
-
-    Attributes:
-        policy: The policy that decides what to rent.
-        reader: Gives what the limits leave.
-        has_budget: Whether money is limited, not machines alone.
-    """
-
-    policy: Policy
-    reader: Reader
-    has_budget: bool
-    # Whether this controller has asked the policy: a run that is resumed begins with a timer that nobody has set.
-    _begun: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def wakes_on(self) -> frozenset[Wake]:
-        return self.policy.wakes_on | ({Wake.PRICE} if self.has_budget else frozenset())
-
-    @property
-    def period_lead_s(self) -> float:
-        """How long before the end of a charge period the policy is woken, seconds."""
-        return float(getattr(self.policy, "period_lead_s", 0.0))
-
-    def decide(self, view: View) -> Iterable[Action]:
-        room = self.reader.room()
-        policy: Policy = self.policy if self._is_asked(view) else _Silent(self.name)
-        if self.has_budget:
-            # Another run of the team may spend what this one counted on: the limit is another at each look.
-            budget_usd, whose = max(room.usd, _LEAST_USD), room.usd_limit or "team's budget"
-            policy = WithinBudget(policy, budget_usd, "team_budget", whose)
-        yield from self._in_number(view, policy.decide(view), room)
-        if self.has_budget and view.leases and self._own(view).get("look_s", -math.inf) <= view.now_s:
-            self._own(view)["look_s"] = view.now_s + LOOK_EVERY_S
-            self._own(view).setdefault("looks", []).append(view.now_s + LOOK_EVERY_S)
-            yield WakeAt(view.now_s + LOOK_EVERY_S)
-
-    @staticmethod
-    def _own(view: View) -> dict[str, Any]:
-        """What this wrapper remembers."""
-        memory: dict[str, Any] = view.memory.setdefault("team", {})
-        return memory
-
-    def _is_asked(self, view: View) -> bool:
-        """Whether the policy within is meant: not where time has passed that it did not ask for."""
-        own = self._own(view)
-        wakes = own.setdefault("wakes", [])
-        is_other = any(event.wake is not Wake.TIMER for event in view.events)
-        is_first = not self._begun
-        if is_first:
-            self._begun.append(True)
-        if not any(event.wake is Wake.TIMER for event in view.events):
-            return True
-        looks = own.setdefault("looks", [])
-        own["wakes"] = [time_s for time_s in wakes if time_s > view.now_s + _SAME_S]
-        own["looks"] = [time_s for time_s in looks if time_s > view.now_s + _SAME_S]
-        # The engine has timers of its own, which are meant for the policy; a look alone is not.
-        is_look = len(own["looks"]) < len(looks) and len(own["wakes"]) == len(wakes)
-        return is_first or is_other or not is_look
-
-    def _in_number(self, view: View, actions: Iterable[Action], room: Room) -> Iterator[Action]:
-        for action in actions:
-            if isinstance(action, WakeAt):
-                self._own(view).setdefault("wakes", []).append(action.time_s)
-            if not isinstance(action, Request) or math.isinf(room.machines):
-                yield action
-                continue
-            free = int(room.machines) - len(view.leases)
-            if free >= action.count:
-                yield action
-            else:
-                # Machines that work as one are of no use in part.
-                if action.job is not None:
-                    yield Hold(action.job, Reason(f"{room.machines_limit} leaves none for it now"))
-                self._own(view)["wakes"].append(view.now_s + _AGAIN_S)
-                yield WakeAt(view.now_s + _AGAIN_S)
-
-
-@dataclass(frozen=True)
-class _Silent:
-    """A policy that answers nothing."""
-
-    name: str
-    wakes_on: frozenset[Wake] = frozenset()
-
-    def decide(self, view: View) -> Iterable[Action]:  # noqa: ARG002
-        return ()

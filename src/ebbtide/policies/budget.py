@@ -104,9 +104,12 @@ class WithinBudget:
         memory: dict[str, Any] = view.memory.setdefault(self.key, {})
         return memory
 
-    def is_reached(self, view: View) -> bool:
-        """Whether everything has to be given back now, or more might be spent than may be."""
-        return bool(view.leases) and self._limit_s(view) <= view.now_s + 1.0
+    def affordable_until_s(self, view: View) -> float:
+        """Time until which everything rented can be paid, whatever prices do, seconds since 1970.
+
+        Then everything has to be given back, or more might be spent than may be; infinity: ten days or more.
+        """
+        return self._limit_s(view)
 
     def _affordable(self, view: View, actions: Iterable[Action]) -> Iterator[Action]:
         """The actions without the requests that the budget cannot pay; gives up if no machine is left.

@@ -65,7 +65,17 @@ def test_where_setting_up_fails_the_agent_is_not_started(tmp_path: Path) -> None
     broken = settings(tmp_path, setup=["false", "echo later"], python="python-here")
     called, log = run(tmp_path, start_script(broken, {"bundle": BUNDLE}, EC2))
     assert called == ["shutdown -h now"]
-    assert log == "ebbtide: the set-up failed\n"
+    assert log == "ebbtide: the set-up failed, or took over 1800 s\n"
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_set_up_that_hangs_ends_the_machine(tmp_path: Path) -> None:
+    hangs = settings(tmp_path, setup=["sleep 100000"], python="python-here", setup_limit_s=60.0)
+    script = start_script(hangs, {"bundle": BUNDLE}, EC2)
+    assert "timeout -k 30 60 bash" in script
+    called, log = run(tmp_path, script.replace("timeout -k 30 60 bash", "timeout -k 30 0.2 bash"))
+    assert called == ["shutdown -h now"]
+    assert log == "ebbtide: the set-up failed, or took over 60 s\n"
 
 
 @pytest.mark.usefixtures("processes")

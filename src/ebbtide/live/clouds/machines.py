@@ -17,8 +17,10 @@ class MachineSettings(Frozen):
         store_endpoint_url: Address at which machines reach the store; empty: its cloud's own. With another, set
             AWS_ENDPOINT_URL_S3, or for gs:// STORAGE_EMULATOR_HOST, to it where the run is started.
         python: Python on the machine, 3.10 or later; `python` in a sweep's command is this one.
-        setup: Lines of shell that set up the training's needs, run as root before the agent; if one fails, the
-            machine ends.
+        setup: Lines of shell that set up the training's needs, run as root before the agent; if one fails, or they
+            take longer than `setup_limit_s`, the machine ends.
+        setup_limit_s: Seconds after which a machine ends whose agent was never heard from, set-up included. After
+            three in a row the run ends.
         folder: Folder on the machine for everything that Ebbtide writes there.
         controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
         poll_s: Seconds between looks for orders and reports.
@@ -31,6 +33,7 @@ class MachineSettings(Frozen):
     store_endpoint_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9._:/-]+)?$")] = ""
     python: Annotated[str, Field(min_length=1)] = "python3"
     setup: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    setup_limit_s: Annotated[float, Field(ge=1)] = 1800.0
     folder: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/var/lib/ebbtide"
     controller_limit_s: Annotated[float, Field(ge=20)] = 900.0
     poll_s: Annotated[float, Field(gt=0)] = 5.0

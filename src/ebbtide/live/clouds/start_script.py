@@ -36,7 +36,7 @@ umask 077
 mkdir -p {folder} && cd {folder} || fails 'there is no folder {folder}'
 exec >> agent.log 2>&1
 printf %s {config} | base64 -d > agent.json
-bash -e <<'EBBTIDE_SETUP' || fails 'the set-up failed'
+timeout -k 30 {limit_s:.0f} bash -e <<'EBBTIDE_SETUP' || fails 'the set-up failed, or took over {limit_s:.0f} s'
 {setup}
 EBBTIDE_SETUP
 {endpoint}cat > bootstrap.py <<'EBBTIDE_BOOTSTRAP'
@@ -101,6 +101,7 @@ def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: Scr
         folder=settings.folder,
         console=rules.console,
         off=rules.off,
+        limit_s=settings.setup_limit_s,
         config=config,
         setup="\n".join(settings.setup) or ":",
         endpoint=_endpoint(settings),

@@ -30,6 +30,8 @@ _LATENCY_S, _SLOW_S = (0.02, 0.3), (1.0, 12.0)
 _REQUEST_S, _BOOT_S, _LIFE_S, _NOTICE_S = (0.5, 6.0), (2.0, 15.0), (30.0, 900.0), (8.0, 40.0)
 _FORGOTTEN_AFTER_S, _REFUSED_FOR_S = (5.0, 60.0), (10.0, 90.0)
 _NO_SET_UP, _NO_SET_UP_FOR_S = 0.02, (20.0, 120.0)
+# A set-up that hangs is ended by the start script after so long, if the controller has not done that long before.
+_HANGS, HANGS_FOR_S = 0.015, 400.0
 _LOOK_S, _SKEW_S = 2.0, 400.0
 _OPEN = (LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING)
 
@@ -72,6 +74,7 @@ class RentedMachine:
         bill_usd: What it cost; 0 until it has ended.
         agent: The process of its agent; None: none was started.
         agent_began_s: When that was started, seconds since 1970; infinity: it was not.
+        hangs_since_s: Since when its set-up hangs, seconds since 1970; infinity: it does not.
     """
 
     wanted: Wanted
@@ -88,6 +91,7 @@ class RentedMachine:
     bill_usd: float = 0.0
     agent: Process | None = None
     agent_began_s: float = math.inf
+    hangs_since_s: float = math.inf
     exit_code: int | None = None
     skew_s: float = 0.0
 
@@ -201,6 +205,11 @@ class SimulatedCloud:
         if self._set_up_fails(machine):
             self.time.sleep(number("set-up fails after", *_REQUEST_S))
             self.end(machine, LeaseState.RELEASED, "its set-up failed")
+            return
+        if self.faults.strikes("cloud: set-up hangs", _HANGS, self.time.now_s, wanted.token):
+            machine.hangs_since_s = self.time.now_s
+            self.time.sleep(HANGS_FOR_S)
+            self.end(machine, LeaseState.RELEASED, "its set-up hung")
             return
         machine.skew_s = number("skew", -_SKEW_S, _SKEW_S)
         self._boot(machine)

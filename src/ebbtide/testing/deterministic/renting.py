@@ -25,6 +25,8 @@ from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime, 
 
 # Real seconds without a controller after which machines end themselves.
 LIMIT_S = 60.0
+# An agent that is not heard from for so long is given up.
+SILENT_S = 90.0
 
 
 def settings_of(scenario: Scenario, folder: Path, seed: int, fingerprint: str = "") -> LiveSettings:
@@ -74,14 +76,21 @@ class Renting:
         rents: Cloud = CloudOf(self.cloud, self.tenant, process, runtime)
         if settings.fingerprint:
             rents = OwnMachines(cast(RentingCloud, rents), settings.run, settings.unique_name)
+        objects = StorageOf(self.tenant.storage, process, runtime)
         return Controller(
             folder,
             self.scenario.policy(),
             rents,
             agent,
             Programs(600.0, "python"),
-            Pace(poll_s, missing_s=5.0 * poll_s, kept_s=3.0 * poll_s, many=self.scenario.many),
-            Outside(runtime, StorageOf(self.tenant.storage, process, runtime), journal),
+            Pace(
+                poll_s,
+                missing_s=5.0 * poll_s,
+                kept_s=3.0 * poll_s,
+                many=self.scenario.many,
+                silent_s=SILENT_S,
+            ),
+            Outside(runtime, objects, journal, accounts=objects),
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ebbtide.jobs.sweep import Sweep
+from ebbtide.live.team import Team
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -29,6 +30,9 @@ _SHARING, _SHARES = 0.4, (0.5, 0.3)
 # Some runs can spend little: so much. They are so many times longer, so that this is reached, and slower.
 TIGHT, _BUDGET_USD, _LONGER, _SLOWER = 0.06, (0.04, 0.09), 8, 6.0
 _STEPS_PER_HOUR = 1_200
+# Some runs are of a team, with a quota of so many machines and a budget that its runs may reach. They are charged
+# by the second: a charge period is short.
+TEAMS, _QUOTA, _TEAM_USD = 0.15, (2, 6), (0.04, 0.3)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Scenario:
         prices: Prices of all markets.
         poll_s: Seconds between looks at cloud and storage.
         many: So many events of one look are told together.
+        team: The team of the run, with its limits; None: it is of none.
     """
 
     sweep: Sweep
@@ -48,6 +53,7 @@ class Scenario:
     prices: PriceHistory
     poll_s: float
     many: int
+    team: Team | None = None
 
     @classmethod
     def drawn(cls, faults: Faults) -> Scenario:
@@ -56,6 +62,7 @@ class Scenario:
         is_tight = number("budget", 0.0, 1.0) < TIGHT
         trials = int(number("trials", 1, 4))
         shares = number("sharing", 0.0, 1.0) < _SHARING
+        team = _team(faults)
         sweep = Sweep.model_validate(
             {
                 "name": "simulated",
@@ -65,14 +72,14 @@ class Scenario:
                 "max_trial_steps": int(number("steps", 10, 36)) * (_LONGER if is_tight else 1),
                 "theta": 1.0,
                 "steps_per_hour": {"c3.xlarge": _STEPS_PER_HOUR},
-                "billing": _BILLING[int(number("billing", 0, len(_BILLING)))],
+                "billing": "gcp-spot" if team else _BILLING[int(number("billing", 0, len(_BILLING)))],
                 "share": _SHARES[int(number("share", 0, len(_SHARES)))] if shares else 1.0,
                 "budget_usd": number("budget of", *_BUDGET_USD) if is_tight else 500.0,
             }
         )
         policy_name = _POLICIES[int(number("policy", 0, len(_POLICIES)))]
         poll_s = _POLL_S * (_SLOWER if is_tight else 1.0)
-        return cls(sweep, policy_name, _prices(faults), poll_s, int(number("many", 1, 8)))
+        return cls(sweep, policy_name, _prices(faults), poll_s, int(number("many", 1, 8)), team)
 
     @property
     def steps(self) -> int:
@@ -94,6 +101,15 @@ class Scenario:
         """The policy, within the sweep's budget."""
         decides = Fickle() if self.policy_name == "fickle" else policy_named(self.policy_name)
         return within_budget(self.sweep, decides)
+
+
+def _team(faults: Faults) -> Team | None:
+    if faults.number("team", 0.0, 1.0) >= TEAMS:
+        return None
+    has_budget = faults.number("team has a budget", 0.0, 1.0) < 0.7
+    usd = faults.number("team's budget", *_TEAM_USD)
+    machines = int(faults.number("team's quota", *_QUOTA))
+    return Team(accounts="accounts", machines=machines, monthly_budget_usd=usd if has_budget else None)
 
 
 def _prices(faults: Faults) -> PriceHistory:

@@ -20,13 +20,15 @@ from ebbtide.live.claims import SupersededError
 from ebbtide.live.controller import Controller
 from ebbtide.live.phase import StopRequest, request_stop, requested_stop
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.team import Accounting
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import LeaseState
 from ebbtide.testing.deterministic.cloud import RentedMachine, SimulatedCloud, Tenant
 from ebbtide.testing.deterministic.faults import Fault, Faults
 from ebbtide.testing.deterministic.invariants import Invariants, Violation
-from ebbtide.testing.deterministic.renting import LIMIT_S, Namesake, Renting, settings_of
+from ebbtide.testing.deterministic.renting import LIMIT_S, SILENT_S, Namesake, Renting, settings_of
+from ebbtide.testing.deterministic.rivals import Rivals
 from ebbtide.testing.deterministic.scenario import FAULTS_S, RUN, START_S, Scenario
 from ebbtide.testing.deterministic.storage import Disk, SimulatedJournal, SimulatedStorage
 from ebbtide.testing.deterministic.strangers import write_stray
@@ -34,6 +36,10 @@ from ebbtide.testing.deterministic.virtual_time import Killed, Process, VirtualR
 
 # Time that a machine has to end by itself after it has missed the heartbeat.
 _ENDS_WITHIN_S = 90.0
+# A machine whose agent is given up, since it was never heard from, has ended so much later.
+_SILENT_ENDS_S = 120.0
+# What a team may spend beyond its budget: one charge period, a minute, of as many machines as there may be.
+_CHARGE_PERIOD_S, _MOST_USD_PER_HOUR = 60.0, 0.25
 # Shares of users' looks, each some seconds after the one before.
 _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.02, 0.02, 0.03, 0.3
 # Share of the runs whose account somebody else uses, too, for a run of the same id.
@@ -42,6 +48,8 @@ _NAMESAKES = 0.15
 _ANSWERED_WITHIN_S = 60.0
 # One that another has taken over from acts no more after so many seconds, though its disk may be full for a while.
 _STOPS_ACTING_S = 120.0
+# Words of limits that have ended a run.
+_LIMITS = ("budget", "the grace of")
 
 
 @dataclass
@@ -129,16 +137,20 @@ class _World:
         self.invariants.watch(self.storage, self.cloud, self.tenant)
         self.folder, self.disk = RunFolder(folder / RUN), Disk()
         self.folder.begin(settings_of(self.scenario, folder, seed))
+        Accounting(team=self.scenario.team).keep(self.folder)
         self.found = SimulatedRun(seed, self.scenario.policy_name, violations=self.invariants.violations)
         self.namesake: Namesake | None = None
         if faults.number("a namesake", 0.0, 1.0) < _NAMESAKES:
             given = self.time, faults, self.scenario, self.cloud
             self.namesake = Namesake(*given, folder / "theirs" / RUN, seed)
         self.user = Process("user")
+        self.rivals: Rivals | None = None
+        if self.scenario.team is not None:
+            self.rivals = Rivals(self.time, faults, self.storage, self.scenario.team, lambda: self.over)
         self.controller: Process | None = None
         self.outcome: Outcome | None = None
         self.ended: dict[str, BaseException | None] = {}
-        self.over = False
+        self.over = self.is_refused = False
         # Where the run was before it went on from a copy, the latest last.
         self.others: list[tuple[RunFolder, Disk]] = []
         self.controls: dict[str, Disk] = {}
@@ -157,6 +169,9 @@ class _World:
             time.begin(self.user, self._watch_orphans)
             if self.namesake is not None:
                 time.begin(self.user, partial(self.namesake.live, lambda: self.over))
+            if self.rivals is not None:
+                self.rivals.begin(self.user)
+                time.begin(self.user, self._watch_team)
             time.run(lambda: self.over or bool(found.violations), START_S + self.scenario.longest_s)
             if not self.over and not found.violations:
                 self.invariants.violated("stuck", f"after {self.scenario.longest_s:.0f} s: {self._standing()}")
@@ -170,6 +185,8 @@ class _World:
                 if process is not None:
                     time.kill(process)
             time.kill(self.cloud.process)
+            if self.rivals is not None:
+                self.rivals.end()
             time.run(lambda: False, math.inf)
         found.faults, found.turns = list(self.faults.happened), time.turns
         found.simulated_s, found.machines = time.now_s - START_S, len(self.cloud.machines)
@@ -187,11 +204,13 @@ class _World:
                 self.time.sleep(2.0)
             if self.outcome is not None and self.outcome.finished:
                 break
-            if self.outcome is not None and "budget" in self.outcome.gave_up:
+            if self.outcome is not None and any(word in self.outcome.gave_up for word in _LIMITS):
                 if has_spent_all:
                     break
                 # One that the budget has ended is resumed once, and ends again.
                 has_spent_all = True
+            if self.is_refused and not self.faults.is_active:
+                break  # until the next month
             pause_s = number("user waits", 1.0, 20.0)
             if self.faults.strikes("user: waits for long", 0.1, self.time.now_s):
                 pause_s += number("user waits for long", 30.0, 5.0 * LIMIT_S)
@@ -217,6 +236,8 @@ class _World:
                     self._control(self.folder, self.disk, is_second=True)
                 elif faults.strikes("user: copies the run", _COPIES, now_s):
                     self._copy()
+            if self.rivals is not None:
+                self.rivals.write_absurd()
             if faults.strikes("a stranger writes", _STRAY, now_s):
                 machines = [machine.wanted.token for machine in self._open()]
                 write_stray(self.storage, faults, machines, self.scenario.trials, self.scenario.steps)
@@ -227,17 +248,48 @@ class _World:
 
     def _watch_orphans(self) -> None:
         """Machines without a controller end by themselves."""
-        alone_since_s = self.time.now_s
+        alone_since_s = seen_since_s = self.time.now_s
         while not self.over:
             self.time.sleep(10.0)
             now_s = self.time.now_s
             if any(process.is_alive for process in self.processes):
                 alone_since_s = now_s
+            else:
+                seen_since_s = now_s
             for machine in self._open():
+                if now_s - max(machine.hangs_since_s, seen_since_s) > SILENT_S + _SILENT_ENDS_S:
+                    self.invariants.violated("a silent machine is paid on", machine.wanted.token)
                 if now_s - max(alone_since_s, machine.agent_began_s) > LIMIT_S + _ENDS_WITHIN_S:
                     self.invariants.violated(
                         "machines left running", f"{machine.wanted.token}, without a controller"
                     )
+
+    def _watch_team(self) -> None:
+        """All runs of the team together stay within its limits."""
+        team, rivals = self.scenario.team, self.rivals
+        assert team is not None
+        assert rivals is not None
+        while not self.over:
+            self.time.sleep(1.0)
+            now_s = self.time.now_s
+            own = [machine for machine in self._open() if machine.is_known]
+            machines = len(own) + rivals.open_at(now_s)
+            if team.machines is not None and machines > team.machines:
+                why = f"{len(own)} of the run and {machines - len(own)} of others, of {team.machines}"
+                self.invariants.violated("the team's quota passed", why)
+            if team.monthly_budget_usd is None:
+                continue
+            bills = [
+                self.cloud.cost_usd(machine, now_s) if machine.is_open else machine.bill_usd
+                for machine in self.cloud.machines_of(self.tenant).values()
+                if not math.isnan(machine.started_s)
+            ]
+            usd = math.fsum(bills) + rivals.spent_usd(now_s)
+            beyond_usd = (team.machines or 0) * _MOST_USD_PER_HOUR * _CHARGE_PERIOD_S / 3600.0
+            if usd > team.monthly_budget_usd + beyond_usd:
+                self.invariants.violated(
+                    "the team's budget passed", f"{usd:.6f} USD of {team.monthly_budget_usd:.6f}"
+                )
 
     def _request(self, controller: Process, request: StopRequest) -> None:
         """The user asks for the end of the run, and looks whether that is answered."""
@@ -297,6 +349,8 @@ class _World:
             self.ended[process.name] = error
             if isinstance(error, SupersededError) and process.name.startswith("namesake"):
                 self.invariants.violated("taken for another run", f"{process.name}: {error}")
+            if process.name.startswith("controller"):
+                self.is_refused = str(error).endswith("is spent")
             is_older = "older copy" in str(error) and process.name in self.controls
             if is_older and self.controls[process.name] is self.disk and self.others:
                 # The user is told to go on where the run ran last, and may have to look for that.
@@ -314,7 +368,8 @@ class _World:
         """A controller ends a machine: not because its own disk is full, nor when another has long taken over."""
         name, token = controller.name, machine.wanted.token
         disk_is_full = self.time.now_s < self.controls[name].full_until_s and self.faults.is_active
-        is_to_end = name in self.stopping or "budget" in self.engines[name].gave_up
+        gave_up = self.engines[name].gave_up
+        is_to_end = name in self.stopping or any(word in gave_up for word in _LIMITS)
         if disk_is_full and not is_to_end and machine.state is LeaseState.RUNNING:
             self.invariants.violated("given back unsaved", f"{token}, while the disk was full")
         epoch, _ = self.acting.get(name, (math.inf, 0.0))
@@ -347,7 +402,9 @@ class _World:
 
     def _check_end(self) -> None:
         outcome = self.outcome
-        assert outcome is not None
+        if outcome is None:
+            self.found.state = "the team's budget is spent"
+            return
         self.found.state = "finished" if outcome.finished else outcome.gave_up
         self.invariants.check_end(outcome, self._unended)
 

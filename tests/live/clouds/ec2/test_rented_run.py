@@ -14,6 +14,7 @@ from tests.live.clouds.renters import EC2, Renter, renter
 from tests.live.sweeps import total
 from tests.waiting import eventually
 
+from ebbtide.live.clouds import start_script
 from ebbtide.live.clouds.ec2.cloud import RUN_TAG
 from ebbtide.live.journal import Journal
 from ebbtide.live.runs import end_machines
@@ -130,6 +131,23 @@ def test_a_machine_that_cannot_be_set_up_ends_and_is_not_rented_for_ever(ec2: Re
     assert 3 <= len(machines.all) <= 4
     assert machines.running == []
     assert "the set-up failed" in (next(iter(machines.all.values())).folder / "root" / "agent.log").read_text()
+
+
+@pytest.mark.parametrize("ends_itself", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_machine_whose_set_up_hangs_ends_and_is_not_paid_without_limit(
+    ends_itself: bool, ec2: Renter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself, or by its controller where it does not."""
+    if not ends_itself:
+        monkeypatch.setattr(
+            start_script, "_SCRIPT", start_script._SCRIPT.replace("timeout -k 30 {limit_s:.0f} ", "")
+        )
+    own = {"setup": ["sleep 100000"], "setup_limit_s": 3.0}
+    ec2.write(settings=ec2.settings.model_copy(update=own), trials=1, steps=10)
+    code, _, errors = ec2.do(*ec2.words)
+    assert code == 2
+    assert "machines ended before their agent began" in errors
+    eventually(lambda: not ec2.machines.running)
 
 
 def test_what_a_policy_does_not_fit_is_refused_before_anything_is_made(ec2: Renter) -> None:
