@@ -521,10 +521,10 @@ class AgentProvider:
                 self._notify_of(Wake.REBALANCE, lease)
             case Stranded():
                 _LOGGER.warning("machine %s had lost sight of us and ends", self._machines.token(lease.lease_id))
-            case Log(trial_id, line):
+            case Log(trial_id, line, left_out):
                 # A name from outside becomes part of a path only if it is a trial's.
                 if self._training.is_trial(trial_id):
-                    self._log(trial_id, line)
+                    self._log(trial_id, line if not left_out else f"ebbtide: {left_out:,} lines were left out")
             case Up() | Down():
                 pass
             case _:

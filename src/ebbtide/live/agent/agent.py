@@ -13,8 +13,9 @@ from pathlib import Path
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.heartbeats import Heartbeats
 from ebbtide.live.agent.machine import Machine, ThisMachine
-from ebbtide.live.agent.messages import MessageLog, Outbox, Unreadable
+from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.metadata import Notice
+from ebbtide.live.agent.outbox import Outbox
 from ebbtide.live.agent.protocol import (
     ORDERS,
     REPORTS,
