@@ -1,8 +1,8 @@
 """What a program prints, on its way to the agent's loop: little waits at a time, whatever it prints.
 
 A program may print faster than its lines can be read. Then, of lines that differ in their numbers alone, the
-newest is kept, so that progress is still read, and the others are counted. Of Ebbtide's own protocol all that counts
-is kept.
+newest is kept, so that progress is still read, and the others are counted. Of Ebbtide's own protocol all that
+counts is kept.
 """
 
 from __future__ import annotations
