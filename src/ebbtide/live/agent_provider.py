@@ -142,7 +142,8 @@ class AgentProvider:
         self._training = self._agent_jobs(agent, callbacks, key)
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
-        self._heartbeats = Heartbeats(objects, agent.run, agent.controller_limit_s)
+        self._heartbeats = Heartbeats(objects, agent.run, key, agent.controller_limit_s)
+        self._longest_notice_s = agent.longest_notice_s
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
@@ -563,8 +564,20 @@ class AgentProvider:
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
             lease.state = LeaseState.NOTICED
-            lease.revoke_at_s = self._cloud.time_of(taken_at_s)
+            lease.revoke_at_s = self._plausible(taken_at_s)
             self._notify_of(Wake.NOTICE, lease)
+
+    def _plausible(self, taken_at_s: float) -> float:
+        """When a machine is taken, by the cloud's clock: after the longest notice at the latest."""
+        epoch_s, now_s = self._runtime.epoch_s(), self.now_s
+        longest_s = self._cloud.time_of(epoch_s + self._longest_notice_s) - self._cloud.time_of(epoch_s)
+        told_s = self._cloud.time_of(taken_at_s)
+        # Rounding moves nothing.
+        return (
+            told_s
+            if now_s - 1.0 <= told_s <= now_s + longest_s + 1.0
+            else min(max(told_s, now_s), now_s + longest_s)
+        )
 
     def _notify(self, event: Event) -> None:
         self._out.append(event)
@@ -581,7 +594,9 @@ class AgentProvider:
             now_s = self._runtime.monotonic_s()
             if now_s - self._beat_s >= self._heartbeats.every_s:
                 self._beat_s = now_s
-                self._heartbeats.beat([self._machines.token(lease_id) for lease_id in self._ends.unended])
+                # Those that are to end have none; another thread may add some meanwhile.
+                leases = [each for each in list(self._leases.items()) if each[1].is_open]
+                self._heartbeats.beat([self._machines.token(lease_id) for lease_id, _ in leases])
         except OSError as error:
             _LOGGER.warning("the heartbeat could not be written: %s", error)
         finally:
