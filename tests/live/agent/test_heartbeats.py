@@ -103,7 +103,7 @@ def test_many_forged_ones_are_read_once_each(store: FolderStore, monkeypatch: py
     beats.beat(["m-1"])
     assert reader.look() == beats._number
     read = list[str]()
-    monkeypatch.setattr(FolderStore, "get", lambda _self, key: read.append(key) or b"{}")
+    monkeypatch.setattr(FolderStore, "get", lambda _self, key: read.__iadd__([key]) and b"{}")
     reader.look()
     assert read == []
 

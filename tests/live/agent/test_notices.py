@@ -38,5 +38,5 @@ def test_a_clock_that_is_wrong_moves_it_no_further_than_notices_go(
     clock.now_s = 1e9 - behind_s
     machine = SimpleNamespace(runtime=clock, objects=FolderStore(tmp_path))
     config = AgentConfig("run", "m-1", str(tmp_path), str(tmp_path / "work"), key="00" * 32)
-    agent = Agent(config, machine)  # type: ignore[arg-type]
+    agent = Agent(config, machine)
     assert agent._left_s(1e9 + 110.0) == expected_s
