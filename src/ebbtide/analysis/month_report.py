@@ -15,6 +15,7 @@ from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError, InputError, unknown_name
 from ebbtide.live.account_book import Account, AccountBook, account_name
 from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
+from ebbtide.live.from_storage import from_storage_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of, state_now
 from ebbtide.live.settings import SIMULATED, RunFolder, known_runs
@@ -150,6 +151,8 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
                 continue  # a copy of another folder
             rows += _rows_of_journal(folder, month, name)
             known.add(name)
+            if (lost := from_storage_of(journal_of(folder, read_only=True))) is not None:
+                unreadable[folder.path.name] = str(lost)
             own = Accounting.of(folder).team
             if team is not None and (own is None or own.accounts != team.accounts):
                 outside.add(folder.path.name)

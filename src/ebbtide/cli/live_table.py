@@ -90,6 +90,12 @@ def state_line(standing: RunStanding) -> str:
         case State.GONE:
             may = f"{machines(standing.rented)} may run for a while" if standing.rented else "no machine runs"
             return f"controller gone, and {may}; `ebbtide resume {run}` continues, `ebbtide down {run}` ends them"
+        case State.LOST:
+            return (
+                f"{standing.state}{why}: a controller of it has begun, and its journal is empty; "
+                f"`ebbtide resume {run} --from-storage` goes on from its checkpoints, `ebbtide down {run}` ends "
+                "its machines"
+            )
         case State.FINISHED:
             return "finished"
         case State.FAILED:
@@ -207,6 +213,8 @@ def _money_lines(standing: RunStanding) -> Iterator[str]:
         yield f"rented {machines(standing.rented_ever)} in all, none now; {_times_revoked(standing)}"
     rest = "" if standing.rest_s is None else f", about {seconds(standing.rest_s)} left at most"
     yield standing.money.in_words(simulated=standing.is_simulated)
+    if standing.unknown:
+        yield standing.unknown
     if standing.elapsed_s:
         yield f"elapsed {seconds(standing.elapsed_s)}{rest}"
 

@@ -196,6 +196,10 @@ class AgentProvider:
         """Refuse to act where others have rented since: see `MachineRequests.check_is_newest`."""
         self._requests.check_is_newest()
 
+    def begin_at(self, number: int) -> None:
+        """Begin with this number of a machine: earlier ones are of a journal that is lost."""
+        self._requests.begin_at(number)
+
     def claim_run(self, claim: Claim) -> None:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
         self._mailboxes.epoch = claim.epoch
@@ -364,6 +368,7 @@ class AgentProvider:
             "unended": list(unended.items()),
             "seen": self._machines.seen_of(seen_of),
             "numbers": self._requests.numbers.record(),
+            "first_machine": self._machines.first,
             "quarantined": self._mailboxes.quarantined,
             "quarantine": list(self._mailboxes.quarantine),
         }
@@ -376,6 +381,7 @@ class AgentProvider:
             leases: All leases of the restored engine, by lease id.
         """
         self._kept = kept
+        self._machines.first = kept.get("first_machine", 0)
         self._requests.restore({lease_id: leases[lease_id] for lease_id in kept["leases"]}, kept["numbers"])
 
     def _restore(self, kept: ProviderSnapshot) -> None:

@@ -96,6 +96,11 @@ class ChangeLog:
             self._written[kind].update(stamps)
         self._metrics_written.update(self._metrics)
 
+    def forget(self) -> None:
+        """What was written is lost: all there is is to be written again."""
+        self._written = {kind: {} for kind in _SIDES}
+        self._metrics_written = {}
+
     def _changed(self, items: Items) -> list[Record]:
         stamps = {}
         records = []

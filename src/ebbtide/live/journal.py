@@ -28,6 +28,8 @@ Moment = tuple[float, str, int, int, str]
 # Counted up whenever what is kept changes in a way that an older Ebbtide would misread.
 SCHEMA_VERSION = 2
 
+_FROM_STORAGE = "`ebbtide resume RUN --from-storage` goes on with a new journal"
+
 
 class Journal:
     """The journal of one run.
@@ -188,10 +190,14 @@ class Journal:
         except JournalAwayError:
             raise
         except JournalError as error:
-            raise InputError(f"the run's journal cannot be read: {error}", file=self._database.place) from None
+            way = "" if error.is_passing or _FROM_STORAGE in str(error) else f"; {_FROM_STORAGE}"
+            raise InputError(
+                f"the run's journal cannot be read: {error}{way}", file=self._database.place
+            ) from None
 
     def _damaged(self, error: Exception) -> InputError:
-        return InputError(f"the run's journal is damaged: {misfit(error)}", file=self._database.place)
+        problem = f"the run's journal is damaged: {misfit(error)}; {_FROM_STORAGE}"
+        return InputError(problem, file=self._database.place)
 
     def _migrated_run(self, kept: dict[str, Any]) -> RunSnapshot:
         try:
@@ -230,6 +236,23 @@ def journal_of(folder: RunFolder, *, read_only: bool = False) -> Journal:
     if settings is None or not settings.journal:
         return Journal(folder.journal, read_only=read_only)
     return Journal(PostgresPlace.of(settings.journal, settings.run), read_only=read_only)
+
+
+def set_aside(folder: RunFolder) -> str:
+    """Keep the journal of a run, whatever there is of it, elsewhere, so that the run can have a new one.
+
+    Args:
+        folder: Folder of the run.
+
+    Returns:
+        Its name there; empty: there was none.
+
+    Raises:
+        JournalError: That cannot be done at present.
+    """
+    settings = folder.settings
+    place = PostgresPlace.of(settings.journal, settings.run) if settings.journal else folder.journal
+    return _database_of(place, read_only=False).set_aside()
 
 
 def check_database(address: str) -> None:

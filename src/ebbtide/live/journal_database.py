@@ -113,5 +113,8 @@ class JournalDatabase(Protocol):
     def is_controlled(self) -> bool:
         """Whether the database knows of a controller that has the run now, on whatever host."""
 
+    def set_aside(self) -> str:
+        """Keep what there is of the run elsewhere, whatever it is; returns its name there; empty: it is none."""
+
     def stamp(self) -> tuple[int, ...]:
         """Differs whenever the journal was written; empty: that is not known."""

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,15 @@ class SqliteDatabase:
     def is_controlled(self) -> bool:
         """Only the lock of the run's folder tells."""
         return False
+
+    def set_aside(self) -> str:
+        """Rename the file, whatever is in it, for a new one; returns its name; empty: there is none."""
+        named = (f"{self._path.name}.lost-{number}" for number in count(1))
+        aside = next(name for name in named if not self._path.with_name(name).exists())
+        for end in ("-wal", "-shm", ""):
+            with suppress(FileNotFoundError):
+                self._path.with_name(f"{self._path.name}{end}").rename(self._path.with_name(f"{aside}{end}"))
+        return aside if self._path.with_name(aside).exists() else ""
 
     def stamp(self) -> tuple[int, ...]:
         """When the file was last written, and its size; so of the file with the latest writes."""
