@@ -24,7 +24,6 @@ from ebbtide.live.standing import standing_of
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.catalogue import default_catalogue
 
-
 pytestmark = pytest.mark.usefixtures("processes")
 
 

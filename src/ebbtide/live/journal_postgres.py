@@ -43,7 +43,7 @@ _LOCKS = 0x45626274
 # Nobody has made the tables yet.
 _NO_TABLES = (errors.UndefinedTable, errors.InvalidSchemaName)
 
-_LOST = ": it failed over to another one, or somebody removed it; `ebbtide resume RUN --from-storage` goes on"
+_LOST = ", or that failed over to an empty one; `ebbtide resume RUN --from-storage` goes on with a new journal"
 
 _MADE_ONCE = "select pg_advisory_xact_lock(%s, 0)"
 _RUNS = """
@@ -155,7 +155,7 @@ class PostgresDatabase:
                     (self._run,),
                 ).fetchone()
                 if row is None:
-                    raise UnusableJournalError(f"run {self._run} is not in {self.place} any more{_LOST}")
+                    raise UnusableJournalError(f"run {self._run} was removed from {self.place}{_LOST}")
                 if self._writes is not None and row[2] <= self._writes and row[1] <= (self._controller or 0):
                     raise _OlderCopyError
                 if self._controller not in (None, row[1]):
