@@ -182,7 +182,7 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
 def _rows_of_journal(folder: RunFolder, month: str, name: str) -> list[dict[str, Any]]:
     journal = journal_of(folder, read_only=True)
     with journal.connected():
-        kept, figures, phase = journal.run(decisions=False), journal.figures(), phase_of(journal)
+        kept, figures, phase = journal.run(decisions=False, metrics=False), journal.figures(), phase_of(journal)
     if kept is None or figures is None:
         return []
     settings, accounting = folder.settings, Accounting.of(folder)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ebbtide._terminal import visible
-from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
+from ebbtide.cli.live_table import MOST_ROWS, answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import EbbtideError, InputError, JournalError
@@ -56,6 +56,7 @@ def status_command(
     ] = None,
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help=f"Show all trials, and not the first {MOST_ROWS}.")] = False,
 ) -> None:
     """Show all runs, or one in detail: state, trials, machines, cost and savings."""
     if run is None:
@@ -79,7 +80,7 @@ def status_command(
     if run == LATEST:
         typer.echo(_named(folder, run))
     if standing.trials:
-        table_console().print(run_table(standing))
+        table_console().print(run_table(standing, None if every else MOST_ROWS))
     if standing.state in OVER:
         for line in answer_lines(standing):
             typer.echo(line)
@@ -189,7 +190,7 @@ def _leases_open(folder: RunFolder) -> list[bool]:
     """For each requested machine, whether the run still has it; none, where the journal cannot be read."""
     kept = None
     with suppress(*_UNREADABLE):
-        kept = journal_of(folder, read_only=True).run(decisions=False)
+        kept = journal_of(folder, read_only=True).run(decisions=False, metrics=False)
     return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 

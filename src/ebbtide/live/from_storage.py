@@ -109,7 +109,7 @@ def _known_of(folder: RunFolder) -> tuple[str, int, dict[str, Any]]:
             with suppress(EbbtideError):
                 if (state := journal.state(name)) is not None:
                     carried[name] = state
-        before, kept = from_storage_of(journal), journal.run(decisions=False)
+        before, kept = from_storage_of(journal), journal.run(decisions=False, metrics=False)
         phase_of(journal)
         leases = len(kept["engine"]["leases"]) if kept is not None else 0
         return "", leases + (before.first_machine if before is not None else 0), carried

@@ -25,7 +25,7 @@ from ebbtide.errors import InputError, JournalWentBackError, UnusableJournalErro
 from ebbtide.live import postgres_connection
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.journal_address import PostgresPlace
-from ebbtide.live.journal_database import TABLES, Table
+from ebbtide.live.journal_database import METRIC_ENDS, METRICS, TABLES, Table
 from ebbtide.live.postgres_connection import answering, within
 from ebbtide.live.settings import check_schema_version
 
@@ -371,6 +371,12 @@ class PostgresSession:
         where = f" and {condition.replace('?', '%s')}" if condition else ""
         query = f"select {', '.join(table.names)} from ebbtide.{table.name} where run = %s{where} order by place"
         return self._connection.execute(query.encode(), (self._run, *values)).fetchall()
+
+    def metric_ends(self) -> list[tuple[Any, ...]]:
+        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
+        metrics = f"(select * from ebbtide.{METRICS.name} where run = %s)"
+        query = METRIC_ENDS.format(metrics=metrics, order="here.place")
+        return self._connection.execute(query.encode(), (self._run, self._run)).fetchall()
 
     def remove(self, table: Table, condition: str, values: Sequence[Any]) -> None:
         """Remove the rows of which a condition holds."""

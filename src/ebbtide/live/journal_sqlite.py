@@ -12,7 +12,7 @@ from typing import Any
 
 from ebbtide._files import private
 from ebbtide.errors import JournalError, UnusableJournalError
-from ebbtide.live.journal_database import TABLES, Table
+from ebbtide.live.journal_database import METRIC_ENDS, METRICS, TABLES, Table
 
 _WAIT_S, _WRITE_WAIT_S = 10.0, 1.0
 
@@ -126,7 +126,13 @@ class SqliteSession:
     def rows(self, table: Table, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows in the order in which they were written; none, where there is no such table yet."""
         where = f" where {condition}" if condition else ""
-        query = f"select {', '.join(table.names)} from {table.name}{where} order by rowid"
+        return self._rows(f"select {', '.join(table.names)} from {table.name}{where} order by rowid", values)
+
+    def metric_ends(self) -> list[tuple[Any, ...]]:
+        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
+        return self._rows(METRIC_ENDS.format(metrics=METRICS.name, order="here.rowid"), ())
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, values).fetchall()
         except sqlite3.OperationalError as error:

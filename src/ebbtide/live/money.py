@@ -180,7 +180,7 @@ def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
     """
     settings, journal = folder.settings, journal_of(folder, read_only=True)
     with journal.connected():
-        kept, figures = journal.run(decisions=False), journal.figures()
+        kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
     leases = [lease_of(values) for values in kept["engine"]["leases"]] if kept is not None else []
     still_open = {lease.lease_id for lease in leases if lease.is_open}
     if kept is None or figures is None or not still_open:

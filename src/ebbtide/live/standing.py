@@ -180,7 +180,7 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     with journal.connected():
         phase = phase_of(journal)
         state, pid = state_now(folder, phase)
-        kept, figures = journal.run(decisions=False), journal.figures()
+        kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
         unended, from_storage = journal.state("unended"), from_storage_of(journal)
     orphans = orphans_of(folder) if state is State.GONE else None
     if kept is not None and orphans is not None:
@@ -342,11 +342,11 @@ def _trial(
     state: State,
 ) -> TrialStanding:
     trial_id = trial_id_of(settings.run, number)
-    metrics = {int(step): float(value) for step, value in live["metrics"]}
+    metrics = dict(live["metrics"])
     best_step = None
     if metrics:
         choose = max if sweep.direction is Direction.MAXIMIZE else min
-        best_step = choose(metrics, key=lambda step: metrics[step])
+        best_step = choose(metrics, key=metrics.__getitem__)
     on = [leases[lease_id] for lease_id in leases_on(live)] if state in _ACTIVE else []
     has_saved = job["checkpoints"] > 0 or live["began_number"] > 0
     return TrialStanding(
