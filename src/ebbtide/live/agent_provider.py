@@ -62,6 +62,9 @@ _LOGGER = logging.getLogger(__name__)
 
 # After so many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
+# Messages to and from machines that are over stay for so long, and of so many machines they are deleted at a look.
+_MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
+_DELETE_EVERY_S = 5.0
 _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last seen"
 
 
@@ -147,6 +150,9 @@ class AgentProvider:
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
+        # When each machine was first seen to be over; infinite: its messages are deleted.
+        self._over_since_s: dict[int, float] = {}
+        self._delete_s = -math.inf
         # The price of each market at the last look; None: prices are not watched, or not looked at yet.
         self._watches_prices = False
         self._price_seen: dict[Market, float] | None = None
@@ -423,8 +429,30 @@ class AgentProvider:
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._ends.unended
         )
+        with suppress(OSError):
+            # It is tried again, and nothing waits for it.
+            self._delete_old()
         if silent is not None:
             raise silent
+
+    def written(self) -> None:
+        """The state of the run is in its journal: what it was made from is not needed any more."""
+        self._mailboxes.written()
+
+    def _delete_old(self) -> None:
+        """Delete messages that nobody reads any more, some at a look."""
+        now_s = self._runtime.monotonic_s()
+        if now_s < self._delete_s:
+            return
+        self._delete_s = now_s + max(_DELETE_EVERY_S, self._pace.poll_s)
+        self._mailboxes.delete_old()
+        for lease_id, lease in self._leases.items():
+            if not lease.is_open and lease_id not in self._ends.unended:
+                self._over_since_s.setdefault(lease_id, now_s)
+        over = [each for each, since_s in self._over_since_s.items() if since_s <= now_s - _MESSAGES_KEPT_S]
+        self._mailboxes.delete_all(over[:_DELETED_AT_ONCE])
+        for lease_id in over[:_DELETED_AT_ONCE]:
+            self._over_since_s[lease_id] = math.inf
 
     def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
         """The machines that the cloud lists, or why it does not answer: machines are reached without it."""

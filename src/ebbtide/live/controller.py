@@ -345,6 +345,7 @@ class Controller:
                 self._moments_kept += len(moments)
                 if has_begun:
                     self._changes.written()
+                    self._provider.written()
                     self._prices.written()
                 self._ends_unwritten = False
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ebbtide.errors import MissingObjectError
@@ -55,6 +55,8 @@ class MessageLog:
         self.read = read
         # Looks since the last time that later objects were looked for.
         self._looks = 0
+        # The first later object, where the next one is missing.
+        self._later = 0
         # The next object: its number, its content or None, and whether it never comes.
         self._fetched: tuple[int, bytes | None, bool] | None = None
 
@@ -89,7 +91,7 @@ class MessageLog:
                 if not is_lost:
                     return
                 yield Unreadable(key, 0, "is missing, though later ones are there", b"")
-                self.read += 1
+                self.read = max(self.read + 1, self._later - 1)
                 continue
             self._looks = 0
             try:
@@ -111,15 +113,38 @@ class MessageLog:
         self._looks += 1
         if self._looks % _LOOKS_FOR_LATER:
             return False
-        return self.last() > self.read + 1
+        # Many may be missing: a journal that is older than they are reads on where there are some.
+        self._later = next((number for number in self._after() if self._is_ours(number)), 0)
+        return self._later > self.read + 1
+
+    def delete(self, numbers: Iterable[int]) -> None:
+        """Delete the objects of these numbers; those that are not there are no harm.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        for number in numbers:
+            self._objects.delete(f"{self._folder}/{number:08d}")
+
+    def clear(self) -> None:
+        """Delete all there is, whoever left it.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        for key in list(self._objects.keys(f"{self._folder}/")):
+            self._objects.delete(key)
+
+    def _after(self) -> list[int]:
+        """Numbers of later objects, the lowest first."""
+        return sorted(number for number in numbers_below(self._objects, self._folder) if number > self.read)
 
     def last(self) -> int:
         """Number of the last object with a message sealed for this log; 0: there is none.
 
         What others put there says nothing of the objects before it.
         """
-        later = (number for number in numbers_below(self._objects, self._folder) if number > self.read)
-        return next((number for number in sorted(later, reverse=True) if self._is_ours(number)), self.read)
+        return next((number for number in reversed(self._after()) if self._is_ours(number)), self.read)
 
     def _is_ours(self, number: int) -> bool:
         try:
