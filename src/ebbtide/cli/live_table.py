@@ -230,6 +230,8 @@ def _money_lines(standing: RunStanding) -> Iterator[str]:
         yield f"rented {machines(standing.rented_ever)} in all, none now; {_times_revoked(standing)}"
     rest = "" if standing.rest_s is None else f", about {seconds(standing.rest_s)} left at most"
     yield standing.money.in_words(simulated=standing.is_simulated)
+    if standing.requests_usd_estimate:
+        yield f"requests to storage: about {standing.requests_usd_estimate:.4f} USD more (an estimate)"
     if standing.unknown:
         yield standing.unknown
     if standing.elapsed_s:

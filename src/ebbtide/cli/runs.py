@@ -104,7 +104,10 @@ def logs_command(
         over = controller_of(folder) is None
         for (number, kind, machine), path in _logs(folder):
             if trial in (None, number):
-                content = path.read_text(encoding="utf-8", errors="replace")[known.get(path, 0) :]
+                content = path.read_text(encoding="utf-8", errors="replace")
+                if len(content) < known.get(path, 0):
+                    known[path] = 0  # what was there is in its older part
+                content = content[known.get(path, 0) :]
                 known[path] = known.get(path, 0) + len(content)
                 label = f"{number}-{kind}{machine}" if kind else f"{number}"
                 for line in content.splitlines():

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ebbtide._files import private
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore
@@ -31,6 +30,7 @@ from ebbtide.live.journal import Journal, Moment, journal_of
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.price_log import PriceLog
 from ebbtide.live.progress_news import ProgressNews
+from ebbtide.live.run_logs import append_line
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
@@ -496,8 +496,7 @@ class Controller:
         """Append a line that a program printed to its log; a failure to do so must not stop the run."""
         self._progress_news.hear(trial_id, line)
         try:
-            with open(self._folder.log_of(trial_id), "a", encoding="utf-8", opener=private) as log:
-                log.write(line + "\n")
+            append_line(self._folder.log_of(trial_id), line)
         except OSError as error:
             _LOGGER.warning("what trial %s prints cannot be kept: %s", trial_id, error)
 

@@ -22,6 +22,7 @@ from ebbtide.live.money import Money, money_of, orphans_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import SIMULATED, LiveSettings, RunFolder
 from ebbtide.live.snapshots import Figures, RunSnapshot, first_machine_of
+from ebbtide.live.storage_requests import estimated_requests_usd
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
 
@@ -106,6 +107,7 @@ class RunStanding:
         budget_usd: The most that may be spent, USD; None: it has no budget.
         provider: Who rents its machines out, such as `local` or `ec2`.
         unknown: Which part of what it paid is not known, in words; empty: all is.
+        requests_usd_estimate: An estimate of what requests to its storage have cost, USD; in no other sum.
     """
 
     run: str
@@ -134,6 +136,7 @@ class RunStanding:
     budget_usd: float | None = None
     provider: str = ""
     unknown: str = ""
+    requests_usd_estimate: float = 0.0
 
     @property
     def is_simulated(self) -> bool:
@@ -303,6 +306,7 @@ def standing(
         work.budget_usd,
         settings.provider,
         unknown,
+        estimated_requests_usd(settings, leases, figures["time_s"] if figures else math.nan),
     )
 
 
