@@ -170,6 +170,18 @@ class JournalAwayError(JournalError):
     """The database server that keeps the journal does not answer, or lets nobody in."""
 
 
+class JournalWentBackError(JournalError):
+    """The database has lost what was written last: it failed over to a copy that is older.
+
+    Attributes:
+        lost_events: Number of the last events that it lost.
+    """
+
+    def __init__(self, message: str, lost_events: int) -> None:
+        super().__init__(message)
+        self.lost_events = lost_events
+
+
 class UnusableJournalError(JournalError):
     """It is damaged, or its database does not allow what is needed: to ask again does not help."""
 

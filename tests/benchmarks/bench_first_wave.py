@@ -15,7 +15,7 @@ import pytest
 
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.agent.config import AgentConfig
-from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.heartbeats import every_s_of
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.controller import Controller, Outside, Programs
 from ebbtide.live.journal import Journal
@@ -137,7 +137,7 @@ def test_the_first_wave(tmp_path: Path, trials: int, markets: int, name: str) ->
 
         controller.run(looked)
     ended_s = time.monotonic() - began_s - wave_s
-    every_s = Heartbeats(store, "large", agent.controller_limit_s).every_s
+    every_s = every_s_of(agent.controller_limit_s)
     gaps = np.diff([began_s, *(beat for beat in store.beats_s if beat <= began_s + wave_s), began_s + wave_s])
     floor = FolderStore(tmp_path / "floor")
     began_s = time.monotonic()

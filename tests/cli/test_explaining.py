@@ -189,3 +189,23 @@ def test_who_shows_a_run_does_not_read_its_decisions(runs: Path) -> None:
     assert without["engine"].pop("decisions_made") == []  # type: ignore[misc]
     assert without["provider"].keys() == whole["provider"].keys()
     assert without["engine"]["leases"] == whole["engine"]["leases"]
+
+
+def test_a_long_list_of_decisions_has_pages(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = command(capsys, "why", "--json", "--runs", runs)
+    count = len(json.loads(out))
+    assert count > 1
+    monkeypatch.setattr("ebbtide.cli.explaining._PAGE", 1)
+    _, out, _ = command(capsys, "why", "--runs", runs)
+    name = next(path.name for path in runs.iterdir())
+    assert f"decisions {count} to {count} of {count}; `ebbtide why {name} --page 2` shows those before" in out
+    _, out, _ = command(capsys, "why", "--page", count, "--runs", runs)
+    assert f"decisions 1 to 1 of {count}; --all" in out
+    _, out, _ = command(capsys, "why", "--page", 2, "--json", "--runs", runs)
+    assert [one["number"] for one in json.loads(out)] == [count - 1]
+    _, out, _ = command(capsys, "why", "--all", "--runs", runs)
+    assert "decisions 1 to" not in out
+    code, _, errors = command(capsys, "why", "--page", count + 1, "--runs", runs)
+    assert (code, f"the list has {count} pages" in errors) == (2, True)

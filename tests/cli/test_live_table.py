@@ -44,3 +44,12 @@ def test_simulated_money_is_called_so_wherever_it_is_told(provider: str, is_simu
     assert (plain["provider"], plain["is_simulated"]) == (provider, is_simulated)
     told = f'ebbtide_run_info{{provider="{provider}",run="run",simulated="{str(is_simulated).lower()}"}} 1.0'
     assert told in exposition([one]).decode()
+
+
+def test_of_very_many_trials_the_first_are_shown_and_the_others_counted() -> None:
+    one = stands([job() for _ in range(60)], [trial({1: number / 100}) for number in range(60)])
+    shown = printed(run_table(one))
+    assert shown.count(" done") == 50 + 1
+    assert "and 10 more trials: 10 done; `ebbtide status run --all` shows them" in shown
+    assert printed(run_table(one, None)).count(" done") == 60
+    assert "more trials" not in printed(run_table(one, 60))

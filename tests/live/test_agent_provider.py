@@ -7,16 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.live.cloud_as_told import KEY, provider, running
-from tests.live.sweeps import START_S
+from tests.live.cloud_as_told import KEY, Clock, provider, running
+from tests.live.sweeps import START_S, A
 
-from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.heartbeats import HeartbeatReader
 from ebbtide.live.agent.messages import MessageLog
 from ebbtide.live.agent.protocol import REPORTS, Channel, Envelope, Log, Noticed, key_of
 from ebbtide.live.agent_provider import Pace
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
-from ebbtide.market.leases import Lease
+from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event, Wake
 
 
@@ -118,9 +118,27 @@ def test_finished_is_believed_where_storage_of_the_run_has_it(tmp_path: Path) ->
 
 def test_machines_that_should_have_ended_get_no_heartbeat(tmp_path: Path) -> None:
     rents = provider(tmp_path, None, None)
-    rents._ends.unended[0] = "refused"
+    running(rents).state = LeaseState.RELEASED
+    rents._leases[1] = Lease(1, A, 0.21, on_demand=False, requested_s=START_S)
     rents.beat()
-    heartbeats = Heartbeats(FolderStore(tmp_path), "run", 900.0)
-    newest = heartbeats.newest()
-    assert heartbeats.keeps_alive(newest, "run-m0001")
-    assert not heartbeats.keeps_alive(newest, "run-m0000")
+
+    def newest(machine: str) -> int:
+        store, key = FolderStore(tmp_path), key_of(KEY, machine)
+        return HeartbeatReader(store, "run", machine, key, 900.0).look()
+
+    assert [newest("run-m0000"), newest("run-m0001")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("told_s", "expected_s"), [(90.0, 90.0), (120.0, 120.0), (86_400.0, 120.0), (-86_400.0, 0.0)]
+)
+def test_a_notice_has_its_longest_time_whatever_a_machine_says(
+    tmp_path: Path, told_s: float, expected_s: float
+) -> None:
+    clock = Clock()
+    clock.now_s = START_S
+    rents = provider(tmp_path, None, None, runtime=clock)
+    rents._cloud.now_s, rents._cloud.time_of = START_S, lambda epoch_s: epoch_s  # type: ignore[misc, method-assign]
+    lease = running(rents)
+    rents._noticed(lease, START_S + told_s)
+    assert lease.revoke_at_s - START_S == expected_s

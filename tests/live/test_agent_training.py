@@ -14,6 +14,7 @@ from tests.live.sweeps import START_S, A
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Bucket
+from ebbtide.live import agent_state
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.protocol import Ended, Ending, Leave, Order, Repeat, Restored, Saved, Stepped, Train
 from ebbtide.live.agent_state import trial_values
@@ -339,3 +340,14 @@ def test_orders_of_a_shared_machine_name_their_trial_and_who_stays() -> None:
     training.gone(lease)
     assert not training.in_use(lease)
     assert all(trial.members[0].ended == "lost" for trial in training.trials[1:])
+
+
+def test_of_very_many_metrics_some_are_kept_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_state, "_MOST_METRICS", 10)
+    trained = Trained()
+    first = trained.machine()
+    trained.tell(first, *(Stepped(TRIAL, 1, step, 0.0, step, 1.0 / step) for step in range(1, 101)))
+    kept = list(trained.trial.metrics)
+    assert kept[:10] == list(range(1, 11))
+    assert kept[-1] == 100
+    assert len(kept) < 40

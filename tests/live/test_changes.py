@@ -18,7 +18,7 @@ from ebbtide.jobs.job import Job
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.protocol import Saved, Stepped
 from ebbtide.live.agent_provider import AgentProvider, Callbacks
-from ebbtide.live.changes import ChangeLog, joined, split
+from ebbtide.live.changes import ChangeLog, Changes, joined, split
 from ebbtide.live.journal import Journal
 from ebbtide.live.storage import FolderStore
 from ebbtide.market.billing import Bill, Charge, billing_preset
@@ -138,3 +138,31 @@ def test_nothing_written_is_no_run(journal_place: Places) -> None:
     assert joined([], []) is None
     assert Journal(journal_place("journal")).run() is None
     assert Journal(journal_place("none"), read_only=True).run() is None
+
+
+@pytest.mark.usefixtures("processes")
+def test_of_metrics_the_ends_can_be_read_alone(journal_place: Places) -> None:
+    journal = Journal(journal_place("journal"))
+    Journal(journal_place("other")).keep({}, changes=Changes((), [(0, 1, -9.0)]))
+    values = [0.5, 0.1, 0.1, 0.9, 0.9, 0.3, 0.4]
+    kept = [(job, step, value + job) for job in range(2) for step, value in enumerate(values, 1)]
+    journal.keep({}, changes=Changes((), kept))
+    with journal._read() as session:
+        assert session is not None
+        found = session.metric_ends()
+    # Each job's lowest, highest and last.
+    assert found == [row for row in kept if row[1] in (2, 3, 4, 5, 7)]
+
+
+def test_where_all_that_was_written_is_lost_all_is_given_again(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.report(3, 7)
+    first = run.log.changes()
+    run.log.written()
+    assert written(run) == []
+    run.log.forget()
+    again = run.log.changes()
+    assert [(each.kind, each.number) for each in again.records] == [
+        (each.kind, each.number) for each in first.records
+    ]
+    assert again.metrics == [(3, 7, 1 / 8)]

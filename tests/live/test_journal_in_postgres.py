@@ -20,7 +20,13 @@ import pytest
 from tests.postgres import PostgresServer, ended_sessions, free_port
 from tests.waiting import eventually
 
-from ebbtide.errors import InputError, JournalAwayError, JournalError, UnusableJournalError
+from ebbtide.errors import (
+    InputError,
+    JournalAwayError,
+    JournalError,
+    JournalWentBackError,
+    UnusableJournalError,
+)
 from ebbtide.live import journal_postgres, postgres_connection
 from ebbtide.live.changes import Changes, Record
 from ebbtide.live.claims import SupersededError
@@ -459,3 +465,76 @@ def test_an_address_is_named_by_host_and_database(monkeypatch: pytest.MonkeyPatc
     assert journal_address() == "postgres://db.example.org/runs"
     # An empty one stands for the file in the run's folder.
     assert journal_address("") == ""
+
+
+def test_a_controller_notices_that_the_database_has_gone_back_and_writes_on(
+    postgres: PostgresServer, place: PostgresPlace
+) -> None:
+    """It failed over to a replica that had not received the last transactions."""
+    journal = Journal(place)
+    event = (0.0, "start", 0, 0, "")
+    with journal.controlled():
+        journal.keep({"phase": 1}, [event])
+        with psycopg.connect(postgres.address) as connection:
+            before = connection.execute(
+                "select controller, writes from ebbtide.runs where run = %s", (place.run,)
+            ).fetchone()
+        journal.keep({"phase": 2}, [event, event])
+        journal.keep({"phase": 3}, [event])
+        with psycopg.connect(postgres.address) as connection:
+            connection.execute(
+                "update ebbtide.runs set controller = controller - 1, writes = %s where run = %s",
+                (before[1] if before else 0, place.run),
+            )
+            connection.execute("delete from ebbtide.moments where run = %s and place > 1", (place.run,))
+            connection.execute("update ebbtide.state set content = '1' where run = %s", (place.run,))
+        with pytest.raises(JournalWentBackError, match="failed over to an older copy") as told:
+            journal.keep({"phase": 4}, [event])
+        assert told.value.lost_events == 3
+        assert told.value.is_passing
+        journal.keep({"phase": 4}, [event] * 4)
+        journal.keep({"phase": 5})
+    assert journal.state("phase") == 5
+    assert len(journal.moments()) == 5
+
+
+def test_one_whose_run_another_controller_took_has_not_gone_back(place: PostgresPlace) -> None:
+    journal = Journal(place)
+    with journal.controlled():
+        journal.keep({"phase": 1})
+        with psycopg.connect(place.address) as connection:
+            connection.execute(
+                "update ebbtide.runs set controller = controller + 1, writes = 0 where run = %s", (place.run,)
+            )
+        with pytest.raises(SupersededError):
+            journal.keep({"phase": 2})
+
+
+def test_an_empty_database_says_how_the_run_can_go_on(postgres: PostgresServer) -> None:
+    address = postgres.make(f"emptied-{secrets.token_hex(4)}")
+    place = PostgresPlace.of(address, new_run())
+    journal = Journal(place)
+    with journal.controlled():
+        journal.keep({"phase": 1})
+        with psycopg.connect(address) as connection:
+            connection.execute("delete from ebbtide.runs")
+        with pytest.raises(
+            UnusableJournalError,
+            match=r"was removed from .*failed over to an empty one; `ebbtide resume RUN --from-storage`",
+        ):
+            journal.keep({"phase": 2})
+        with psycopg.connect(address) as connection:
+            connection.execute("drop schema ebbtide cascade")
+        with pytest.raises(UnusableJournalError, match=r"has no journals any more: .*--from-storage"):
+            journal.keep({"phase": 2})
+
+
+def test_what_there_is_of_a_run_is_kept_aside(place: PostgresPlace) -> None:
+    for number in (1, 2):
+        journal = Journal(place)
+        with journal.controlled():
+            journal.keep({"phase": number}, [(0.0, "start", 0, 0, "")])
+        name = PostgresDatabase(place).set_aside()
+        assert name == f"{place.run}~lost-{number}"
+        assert (journal.state("phase"), journal.moments()) == (None, [])
+        assert Journal(PostgresPlace.of(place.address, name), read_only=True).state("phase") == number

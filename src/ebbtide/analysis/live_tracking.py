@@ -22,6 +22,7 @@ from ebbtide.analysis.tracking import parent_tags, tracking
 from ebbtide.errors import CloudError, EbbtideError, InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
+from ebbtide.live.from_storage import from_storage_of
 from ebbtide.live.handle import KEPT_MODELS
 from ebbtide.live.journal import journal_of
 from ebbtide.live.settings import LiveSettings, RunFolder
@@ -81,6 +82,8 @@ def _begin(folder: RunFolder, uri: str, artifacts: Path, tags: Mapping[str, str]
         parent = known.get("") or _created(
             client, home, settings.run, {"ebbtide.kind": "live", **common, **parent_tags()}
         )
+        for key, value in _unknown_tags(folder).items():
+            client.set_tag(parent, key, value)
         _log_parameters(client, parent, _parameters(settings, work))
         runs = {}
         names: set[str] = set()
@@ -127,6 +130,12 @@ def _known_runs(client: MlflowClient, home: str, settings: LiveSettings) -> dict
     }
 
 
+def _unknown_tags(folder: RunFolder) -> dict[str, str]:
+    """Which part of what the run paid is not known, where its journal was lost."""
+    found = from_storage_of(journal_of(folder, read_only=True))
+    return {} if found is None else {"ebbtide.unknown": str(found)}
+
+
 def _model_tags(folder: RunFolder) -> dict[str, str]:
     """The version of each model that the run's policy asks."""
     bundle = folder.path / KEPT_MODELS
@@ -145,7 +154,7 @@ def resume_tracking(folder: RunFolder) -> None:
         untold(folder.path.name, "of the resumption"),
         tracking(kept["uri"], _EXPERIMENT, kept["artifacts"]) as client,
     ):
-        for key, value in parent_tags().items():
+        for key, value in (parent_tags() | _unknown_tags(folder)).items():
             client.set_tag(kept["parent"], key, value)
         for run in (kept["parent"], *kept["runs"].values()):
             if client.get_run(run).info.status == "KILLED":

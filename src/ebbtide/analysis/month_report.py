@@ -14,6 +14,7 @@ import pandas as pd
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import EbbtideError, InputError, unknown_name
 from ebbtide.live.account_book import Account, AccountBook, account_name
+from ebbtide.live.from_storage import from_storage_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import phase_of, state_now
 from ebbtide.live.settings import SIMULATED, RunFolder, known_runs
@@ -150,6 +151,8 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
             if name in found:
                 continue  # a copy of another folder
             found[name] = _account_of_journal(folder, month, name)
+            if (lost := from_storage_of(journal_of(folder, read_only=True))) is not None:
+                unreadable[folder.path.name] = str(lost)
             own = Accounting.of(folder).team
             if team is not None and (own is None or own.accounts != team.accounts):
                 outside.add(name)

@@ -115,7 +115,7 @@ VERBS = (
     Verb("ui", "serving", "ui_command"),
     Verb("fetch", "fetching", "fetch_command"),
     Verb("stop", "runs", "stop_command"),
-    Verb("resume", "running", "resume_command"),
+    Verb("resume", "resuming", "resume_command"),
     Verb("down", "runs", "down_command"),
     Verb("portfolio", "portfolio", "portfolio_command"),
     Verb("backtest", "backtesting", "backtest_command"),

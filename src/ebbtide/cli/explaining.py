@@ -26,6 +26,8 @@ from ebbtide.live.settings import RUNS, SIMULATED, find_run
 
 # What cost more than so many times what was expected is said why.
 _FAR_MORE = 1.5
+# Decisions on a page of the list.
+_PAGE = 50
 
 
 def why_command(
@@ -42,6 +44,11 @@ def why_command(
     decision: Annotated[
         int | None, typer.Option(min=1, metavar="NUMBER", help="The decision of this number in the list.")
     ] = None,
+    page: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Page of the list, of {_PAGE} decisions each; 1, by default, has the newest."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="List all decisions on one page.")] = False,
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,12 +57,19 @@ def why_command(
     told = told_of(folder)
     if sum(one is not None for one in (lease, trial, decision)) > 1:
         raise InputError("give one of LEASE, --trial and --decision")
+    if page is not None and (every or lease is not None or decision is not None):
+        raise InputError("pages are of the list: give no LEASE, --decision or --all with it", field="--page")
+    found: Sequence[Explanation]
     if lease is not None:
         found = told.of_lease(lease_named(folder, lease))
     elif decision is not None:
         found = told.numbered(decision)
     else:
         found = told.all() if trial is None else told.of_trial(trial)
+    before, count = 0, len(found)
+    # Programs get all, people a page.
+    if page is not None or (lease is None and trial is None and decision is None and not (every or as_json)):
+        before, found = _page_of(found, page or 1)
     if as_json:
         typer.echo(json.dumps(finite([one.as_plain() for one in found]), indent=2))
         return
@@ -67,6 +81,12 @@ def why_command(
         if folder.settings.provider in SIMULATED:
             typer.echo(f"provider {folder.settings.provider}: prices and costs are simulated")
         table_console().print(decisions_table(found))
+        if len(found) < count:
+            run_id = folder.path.name
+            older = f"`ebbtide why {run_id} --page {(page or 1) + 1}` shows those before, " if before else ""
+            typer.echo(
+                f"decisions {before + 1:,} to {before + len(found):,} of {count:,}; {older}--all shows all of them"
+            )
         typer.echo(
             f"`ebbtide why {folder.path.name} LEASE` explains one, such as `{_a_lease(found)}`; --trial and "
             "--decision NO show others"
@@ -80,6 +100,19 @@ def why_command(
                 table_console().print(part)
             else:
                 typer.echo(visible(part))
+
+
+def _page_of(found: Sequence[Explanation], page: int) -> tuple[int, Sequence[Explanation]]:
+    """How many decisions are before those of a page, and the page; page 1 has the newest.
+
+    Raises:
+        InputError: There is no such page.
+    """
+    pages = max(math.ceil(len(found) / _PAGE), 1)
+    if page > pages:
+        raise InputError(f"the list has {'1 page' if pages == 1 else f'{pages:,} pages'}", field="--page")
+    end = len(found) - (page - 1) * _PAGE
+    return max(end - _PAGE, 0), found[max(end - _PAGE, 0) : end]
 
 
 def decisions_table(found: Sequence[Explanation]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,11 +19,21 @@ from ebbtide.live.standing import RunStanding, TrialStanding
 from ebbtide.policies.parameters import parameters_text
 
 _TAIL_LINES = 6
+# A table of a run has so many rows, unless more are wanted.
+MOST_ROWS = 50
 
 
-def run_table(standing: RunStanding) -> RenderableType:
-    """A table of trials, the best first, and below it policy, machines, costs and warnings."""
-    parts: list[RenderableType] = [_trials(standing)] if standing.trials else []
+def run_table(standing: RunStanding, most: int | None = MOST_ROWS) -> RenderableType:
+    """A table of trials, the best first, and below it policy, machines, costs and warnings.
+
+    Args:
+        standing: Status of the run.
+        most: The most trials that have a row; None: all have. The states of the others are counted.
+    """
+    shown = standing.trials[:most]
+    parts: list[RenderableType] = [_trials(standing, shown)] if shown else []
+    if len(shown) < len(standing.trials):
+        parts.append(Text(_rest_words(standing.trials[most:], standing.run)))
     policy = f"policy {policy_words(standing.policy, standing.parameters)}"
     lines = (policy, f"provider {provider_words(standing)}", *_money_lines(standing))
     parts += [Text(line) for line in (*lines, *warning_lines(standing))]
@@ -90,6 +101,12 @@ def state_line(standing: RunStanding) -> str:
         case State.GONE:
             may = f"{machines(standing.rented)} may run for a while" if standing.rented else "no machine runs"
             return f"controller gone, and {may}; `ebbtide resume {run}` continues, `ebbtide down {run}` ends them"
+        case State.LOST:
+            return (
+                f"{standing.state}{why}: a controller of it has begun, and its journal is empty; "
+                f"`ebbtide resume {run} --from-storage` goes on from its checkpoints, `ebbtide down {run}` ends "
+                "its machines"
+            )
         case State.FINISHED:
             return "finished"
         case State.FAILED:
@@ -163,7 +180,13 @@ def warning_lines(standing: RunStanding) -> Iterator[str]:
         yield f"warning: machine {name} still runs and costs: {why}" if name not in why else f"warning: {why}"
 
 
-def _trials(standing: RunStanding) -> Table:
+def _rest_words(rest: Sequence[TrialStanding], run: str) -> str:
+    states = Counter(trial.state for trial in rest)
+    words = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+    return f"and {len(rest):,} more trials: {words}; `ebbtide status {run} --all` shows them"
+
+
+def _trials(standing: RunStanding, trials: Sequence[TrialStanding]) -> Table:
     metric = standing.metric or ""
     table = Table(title=Text(standing.run), box=SIMPLE_HEAD)
     headings = [
@@ -177,7 +200,7 @@ def _trials(standing: RunStanding) -> Table:
     ]
     for heading in headings:
         table.add_column(Text(heading), justify="left" if heading in ("setting", "state", "machine") else "right")
-    for trial in standing.trials:
+    for trial in trials:
         values = [_number(trial.best), _number(trial.last)] if metric else []
         row = [
             str(trial.number),
@@ -207,6 +230,10 @@ def _money_lines(standing: RunStanding) -> Iterator[str]:
         yield f"rented {machines(standing.rented_ever)} in all, none now; {_times_revoked(standing)}"
     rest = "" if standing.rest_s is None else f", about {seconds(standing.rest_s)} left at most"
     yield standing.money.in_words(simulated=standing.is_simulated)
+    if standing.requests_usd_estimate:
+        yield f"requests to storage: about {standing.requests_usd_estimate:.4f} USD more (an estimate)"
+    if standing.unknown:
+        yield standing.unknown
     if standing.elapsed_s:
         yield f"elapsed {seconds(standing.elapsed_s)}{rest}"
 

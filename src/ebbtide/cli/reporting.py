@@ -116,7 +116,7 @@ def _print_month(spent: Spent) -> None:
         if report.outside & set(report.lines["run"]):
             typer.echo("runs without this team are in the sum, and not in its budgets")
     for run, why in report.unreadable.items():
-        typer.echo(visible(f"{run} cannot be read: {why}"), err=True)
+        typer.echo(visible(f"{run} cannot be read whole: {why}"), err=True)
     if spent.audit is not None:
         write_text(spent.audit, report.audit().to_csv(index=False, float_format="%.12g"))
         typer.echo(f"wrote {len(report.lines)} amounts to {spent.audit}", err=spent.as_json)

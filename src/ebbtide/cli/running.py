@@ -1,4 +1,4 @@
-"""`ebbtide run` and `resume`: live trainings and sweeps."""
+"""`ebbtide run`: live trainings and sweeps."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from ebbtide.cli.options import (
     catalogue_with,
     terminal,
 )
-from ebbtide.cli.runs import RunArgument, RunsOption
+from ebbtide.cli.runs import RunsOption
 from ebbtide.errors import InputError, JournalError, unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
-from ebbtide.jobs.job_list import JobList, Runnable, runnable
+from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.collected_speeds import Rates, rates_of
-from ebbtide.live.handle import Run
 from ebbtide.live.journal import journal_of
 from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 from ebbtide.live.measured_speed import speed_text
 from ebbtide.live.progress_news import show
 from ebbtide.live.run import PROVIDERS, RunOptions, begin
 from ebbtide.live.run import run as run_once
-from ebbtide.live.settings import RENTED, RUNS, RunFolder, find_run
+from ebbtide.live.settings import RENTED, RUNS, RunFolder
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.choice import asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
@@ -334,9 +333,3 @@ def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
     # The number of steps of a stopped training is not known.
     if sweep.max_trial_steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
         typer.echo(f"  steps: {done:g}")
-
-
-def resume_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
-    """Continue a run that was stopped, or whose controller was killed."""
-    found = Run(find_run(runs, run))
-    run_in_foreground(found.kept, found.policy, runnable(found.kept.settings.sweep))

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ebbtide._terminal import visible
-from ebbtide.cli.live_table import answer_lines, machines, run_table, runs_table, state_line
+from ebbtide.cli.live_table import MOST_ROWS, answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import EbbtideError, InputError
@@ -57,6 +57,7 @@ def status_command(
     ] = None,
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help=f"Show all trials, and not the first {MOST_ROWS}.")] = False,
 ) -> None:
     """Show all runs, or one in detail: state, trials, machines, cost and savings."""
     if run is None:
@@ -80,7 +81,7 @@ def status_command(
     if run == LATEST:
         typer.echo(_named(folder, run))
     if standing.trials:
-        table_console().print(run_table(standing))
+        table_console().print(run_table(standing, None if every else MOST_ROWS))
     if standing.state in OVER:
         for line in answer_lines(standing):
             typer.echo(line)
@@ -104,7 +105,10 @@ def logs_command(
         over = controller_of(folder) is None
         for (number, kind, machine), path in _logs(folder):
             if trial in (None, number):
-                content = path.read_text(encoding="utf-8", errors="replace")[known.get(path, 0) :]
+                content = path.read_text(encoding="utf-8", errors="replace")
+                if len(content) < known.get(path, 0):
+                    known[path] = 0  # what was there is in its older part
+                content = content[known.get(path, 0) :]
                 known[path] = known.get(path, 0) + len(content)
                 label = f"{number}-{kind}{machine}" if kind else f"{number}"
                 for line in content.splitlines():
@@ -192,7 +196,7 @@ def _leases_open(folder: RunFolder) -> list[bool]:
     """For each requested machine, whether the run still has it; none, where the journal cannot be read."""
     kept = None
     with suppress(*_UNREADABLE):
-        kept = journal_of(folder, read_only=True).run(decisions=False)
+        kept = journal_of(folder, read_only=True).run(decisions=False, metrics=False)
     return [lease_of(values).is_open for values in kept["engine"]["leases"]] if kept else []
 
 

@@ -65,6 +65,9 @@ _MOST_FAILED_BOOTS = 3
 # Between two looks an agent counts as silent for so long at most: what stopped the looks may have stopped it, too.
 _MOST_SILENT_S = 60.0
 _NEVER_HEARD = "its agent was never heard from"
+# Messages to and from machines that are over stay for so long, and of so many machines they are deleted at a look.
+_MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
+_DELETE_EVERY_S = 5.0
 _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last seen"
 
 
@@ -149,13 +152,17 @@ class AgentProvider:
         self._training = self._agent_jobs(agent, callbacks, key)
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
-        self._heartbeats = Heartbeats(objects, agent.run, agent.controller_limit_s)
+        self._heartbeats = Heartbeats(objects, agent.run, key, agent.controller_limit_s)
+        self._longest_notice_s = agent.longest_notice_s
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
         # Real seconds for which machines were seen and their agents not heard from, and when was last looked.
         self._silent_s: dict[int, float] = {}
         self._looked_s = math.inf
+        # When each machine was first seen to be over; infinite: its messages are deleted.
+        self._over_since_s: dict[int, float] = {}
+        self._delete_s = -math.inf
         # The price of each market at the last look; None: prices are not watched, or not looked at yet.
         self._watches_prices = False
         self._price_seen: dict[Market, float] | None = None
@@ -205,6 +212,10 @@ class AgentProvider:
     def check_is_newest(self) -> None:
         """Refuse to act where others have rented since: see `MachineRequests.check_is_newest`."""
         self._requests.check_is_newest()
+
+    def begin_at(self, number: int) -> None:
+        """Begin with this number of a machine: earlier ones are of a journal that is lost."""
+        self._requests.begin_at(number)
 
     def claim_run(self, claim: Claim) -> None:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
@@ -374,6 +385,7 @@ class AgentProvider:
             "unended": list(unended.items()),
             "seen": self._machines.seen_of(seen_of),
             "numbers": self._requests.numbers.record(),
+            "first_machine": self._machines.first,
             "quarantined": self._mailboxes.quarantined,
             "quarantine": list(self._mailboxes.quarantine),
         }
@@ -386,6 +398,7 @@ class AgentProvider:
             leases: All leases of the restored engine, by lease id.
         """
         self._kept = kept
+        self._machines.first = kept.get("first_machine", 0)
         self._requests.restore({lease_id: leases[lease_id] for lease_id in kept["leases"]}, kept["numbers"])
 
     def _restore(self, kept: ProviderSnapshot) -> None:
@@ -430,8 +443,30 @@ class AgentProvider:
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._ends.unended
         )
+        with suppress(OSError):
+            # It is tried again, and nothing waits for it.
+            self._delete_old()
         if silent is not None:
             raise silent
+
+    def written(self) -> None:
+        """The state of the run is in its journal: what it was made from is not needed any more."""
+        self._mailboxes.written()
+
+    def _delete_old(self) -> None:
+        """Delete messages that nobody reads any more, some at a look."""
+        now_s = self._runtime.monotonic_s()
+        if now_s < self._delete_s:
+            return
+        self._delete_s = now_s + max(_DELETE_EVERY_S, self._pace.poll_s)
+        self._mailboxes.delete_old()
+        for lease_id, lease in self._leases.items():
+            if not lease.is_open and lease_id not in self._ends.unended:
+                self._over_since_s.setdefault(lease_id, now_s)
+        over = [each for each, since_s in self._over_since_s.items() if since_s <= now_s - _MESSAGES_KEPT_S]
+        self._mailboxes.delete_all(over[:_DELETED_AT_ONCE])
+        for lease_id in over[:_DELETED_AT_ONCE]:
+            self._over_since_s[lease_id] = math.inf
 
     def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
         """The machines that the cloud lists, or why it does not answer: machines are reached without it."""
@@ -565,10 +600,10 @@ class AgentProvider:
                 self._notify_of(Wake.REBALANCE, lease)
             case Stranded():
                 _LOGGER.warning("machine %s had lost sight of us and ends", self._machines.token(lease.lease_id))
-            case Log(trial_id, line):
+            case Log(trial_id, line, left_out):
                 # A name from outside becomes part of a path only if it is a trial's.
                 if self._training.is_trial(trial_id):
-                    self._log(trial_id, line)
+                    self._log(trial_id, line if not left_out else f"ebbtide: {left_out:,} lines were left out")
             case Up() | Down():
                 pass
             case _:
@@ -607,8 +642,20 @@ class AgentProvider:
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
             lease.state = LeaseState.NOTICED
-            lease.revoke_at_s = self._cloud.time_of(taken_at_s)
+            lease.revoke_at_s = self._plausible(taken_at_s)
             self._notify_of(Wake.NOTICE, lease)
+
+    def _plausible(self, taken_at_s: float) -> float:
+        """When a machine is taken, by the cloud's clock: after the longest notice at the latest."""
+        epoch_s, now_s = self._runtime.epoch_s(), self.now_s
+        longest_s = self._cloud.time_of(epoch_s + self._longest_notice_s) - self._cloud.time_of(epoch_s)
+        told_s = self._cloud.time_of(taken_at_s)
+        # Rounding moves nothing.
+        return (
+            told_s
+            if now_s - 1.0 <= told_s <= now_s + longest_s + 1.0
+            else min(max(told_s, now_s), now_s + longest_s)
+        )
 
     def _notify(self, event: Event) -> None:
         self._out.append(event)
@@ -625,7 +672,9 @@ class AgentProvider:
             now_s = self._runtime.monotonic_s()
             if now_s - self._beat_s >= self._heartbeats.every_s:
                 self._beat_s = now_s
-                self._heartbeats.beat([self._machines.token(lease_id) for lease_id in self._ends.unended])
+                # Those that are to end have none; another thread may add some meanwhile.
+                leases = [each for each in list(self._leases.items()) if each[1].is_open]
+                self._heartbeats.beat([self._machines.token(lease_id) for lease_id, _ in leases])
         except OSError as error:
             _LOGGER.warning("the heartbeat could not be written: %s", error)
         finally:

@@ -17,6 +17,8 @@ from ebbtide.market.leases import Lease
 
 # Real seconds of training after which a warning about it is given, if its machine was not revoked before.
 WARNED_AFTER_S = 60.0
+# Of more values of a trial's metric only some are kept.
+_MOST_METRICS = 20_000
 
 
 def trial_id_of(run: str, job_id: int, rank: int = 0) -> str:
@@ -352,6 +354,20 @@ class TrialRecord(TypedDict):
 def trial_values(trial: Trial) -> TrialRecord:
     """A trial as plain values, for the journal; its progress is in the engine's snapshot."""
     return {**values_without_metrics(trial), "metrics": list(trial.metrics.items())}  # type: ignore[typeddict-item]
+
+
+def note_metric(trial: Trial, step: int, value: float) -> None:
+    """Note the value of a trial's metric at a step; of very many, those that are some way from the last one.
+
+    Args:
+        trial: The trial.
+        step: The step at which it was measured.
+        value: Its value.
+    """
+    metrics = trial.metrics
+    is_near = len(metrics) >= _MOST_METRICS and step - next(reversed(metrics)) < step / _MOST_METRICS
+    if not is_near or step >= trial.progress.job.steps:
+        metrics.setdefault(step, value)
 
 
 def values_without_metrics(trial: Trial) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from ebbtide.live.agent_state import (
     Stretch,
     Trial,
     TrialRecord,
+    note_metric,
     restore_trial,
     resumed,
     trial_id_of,
@@ -546,7 +547,7 @@ class AgentTraining:
             case Stepped(step=step, at=at, metric=metric):
                 self._stepped(trial, float(step))
                 if math.isfinite(metric):
-                    trial.metrics.setdefault(at, metric)
+                    note_metric(trial, at, metric)
                     self._withdraw_warnings(trial)
                 self._reached(trial)
             case Named(names=names):

@@ -6,6 +6,7 @@ records, one a thing; metrics, which are only added, one by one; all else as one
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +18,7 @@ from ebbtide.live.agent_provider import AgentProvider
 from ebbtide.live.snapshots import RunSnapshot
 
 # The kind of what a policy has decided.
-DECISIONS = "decisions_made"
+DECISIONS, MAILBOXES = "decisions_made", "mailboxes"
 
 # The side of a run's state that each kind of thing belongs to; speeds are a mapping by job id, all else are lists.
 _SIDES = {
@@ -27,7 +28,7 @@ _SIDES = {
     "transfers": "engine",
     DECISIONS: "engine",
     "trials": "provider",
-    "mailboxes": "provider",
+    MAILBOXES: "provider",
     "speeds": "provider",
 }
 
@@ -96,6 +97,11 @@ class ChangeLog:
             self._written[kind].update(stamps)
         self._metrics_written.update(self._metrics)
 
+    def forget(self) -> None:
+        """What was written is lost: all there is is to be written again."""
+        self._written = {kind: {} for kind in _SIDES}
+        self._metrics_written = {}
+
     def _changed(self, items: Items) -> list[Record]:
         stamps = {}
         records = []
@@ -148,9 +154,9 @@ def joined(records: Iterable[Record], metrics: Iterable[tuple[int, int, float]])
             sides[record.kind] = record.content
     if not sides:
         return None
-    by_job: dict[int, list[tuple[int, float]]] = {}
+    by_job = defaultdict[int, list[tuple[int, float]]](list)
     for job_id, step, value in metrics:
-        by_job.setdefault(job_id, []).append((step, value))
+        by_job[job_id].append((step, value))
     for kind, side in _SIDES.items():
         # Bills stay in the order in which they were entered.
         found = of_kind[kind] if kind == "bills" else sorted(of_kind[kind], key=lambda record: record.number)
@@ -166,7 +172,7 @@ def joined(records: Iterable[Record], metrics: Iterable[tuple[int, int, float]])
 def _numbered(kind: str, values: Any) -> Iterable[tuple[int, Any]]:
     if kind == "speeds":
         return ((int(job_id), content) for job_id, content in dict(values).items())
-    if kind == "mailboxes":
+    if kind == MAILBOXES:
         return ((content["lease_id"], content) for content in values)
     if kind == "bills":
         return ((content[0], content) for content in values)

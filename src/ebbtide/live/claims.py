@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from ebbtide._utc import iso
@@ -34,6 +34,30 @@ class SupersededError(InputError):
 
 class OthersRunError(InputError):
     """Storage has a run of this name, and it is somebody else's."""
+
+
+class LostJournalError(SupersededError):
+    """The run's journal is empty, though it has rented machines."""
+
+
+def older_copy(what: str, *, is_empty: bool) -> SupersededError:
+    """The refusal to act by a journal that is older than storage.
+
+    Args:
+        what: What is not in the journal.
+        is_empty: Whether nothing is.
+    """
+    if is_empty:
+        return LostJournalError(
+            f"{what}, and the run's journal is empty: it was lost, or its database failed over to an empty one; "
+            "`ebbtide resume RUN --from-storage` goes on from its checkpoints with a new journal, "
+            "`ebbtide down` ends its machines"
+        )
+    return SupersededError(
+        f"{what}: this folder is an older copy; resume the run where it ran last. If there is no such place, "
+        "since its journal's database has gone back in time, `ebbtide resume RUN --from-storage` goes on from its "
+        "checkpoints with a new journal"
+    )
 
 
 @dataclass(frozen=True)
@@ -178,6 +202,18 @@ class MachineNumbers:
                 raise StorageError(f"{name} was stored by somebody else meanwhile")
             self.next = last + 1
 
+    def first_free(self) -> int:
+        """The first number that nobody was given.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        taken = replace(self)
+        while (found := taken._taken()[1]) is not None:
+            last = found.get("last")
+            taken.next = max(last if isinstance(last, int) else taken.next, taken.next) + 1
+        return taken.next
+
     def record(self) -> NumberRecord:
         """The numbers as plain values."""
         return {"next": self.next, "epochs": self.epochs}
@@ -208,10 +244,8 @@ class MachineNumbers:
         """The last of the numbers that were given to us together."""
         last = found.get("last")
         if found.get("epoch") != self._epoch or not isinstance(last, int) or not self.next <= last <= newest:
-            raise SupersededError(
-                f"machine {self.next} of this run was rented by another controller{_named(found)}: this folder is "
-                "an older copy; resume the run where it ran last"
-            )
+            what = f"machine {self.next} of this run was rented by another controller{_named(found)}"
+            raise older_copy(what, is_empty=newest < 0)
         return last
 
 

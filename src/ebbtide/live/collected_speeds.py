@@ -82,7 +82,7 @@ def speeds_of_runs(runs: Path) -> dict[str, Rates]:
 
 
 def _measured(folder: RunFolder) -> SpeedRecords:
-    kept = journal_of(folder, read_only=True).run(decisions=False)
+    kept = journal_of(folder, read_only=True).run(decisions=False, metrics=False)
     if kept is None or any(trial["problem"] for trial in kept["provider"]["trials"]):
         return {}
     return kept["provider"]["speeds"]

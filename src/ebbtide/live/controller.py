@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ebbtide._files import private
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore
-from ebbtide.errors import CloudError, InputError, JournalError
+from ebbtide.errors import CloudError, InputError, JournalError, JournalWentBackError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.account_lines import WallClock, lines_of
@@ -24,12 +23,14 @@ from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.assignments import command_of, inputs_of, kinds_of, programs_of, secrets_of
 from ebbtide.live.attendant import Attendant
 from ebbtide.live.changes import NOTHING, ChangeLog
-from ebbtide.live.claims import Claim, SupersededError
+from ebbtide.live.claims import Claim, LostJournalError, SupersededError
 from ebbtide.live.clouds.cloud import Cloud
+from ebbtide.live.from_storage import FROM_STORAGE, FromStorage
 from ebbtide.live.journal import Journal, Moment, journal_of
 from ebbtide.live.phase import Phase, State, StopRequest, controlling, forget_stop, phase_of, requested_stop
 from ebbtide.live.price_log import PriceLog
 from ebbtide.live.progress_news import ProgressNews
+from ebbtide.live.run_logs import append_line
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.snapshots import Figures, OutcomeRecord
@@ -53,6 +54,8 @@ _KEEPING_SHARE = 20.0
 # A request to storage that fails is repeated at the next look, when a request of the user is seen, too.
 _STORAGE_S = 8.0
 _POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
+# States that others write.
+_KEPT_STATES = ("tracking", "environment", FROM_STORAGE)
 # A run without any machine for so long looks as if it hung, so its user is warned.
 _IDLE_S = 60.0
 # Limits are reached so many looks early: one may have just been made, and the next may be late.
@@ -150,8 +153,13 @@ class Controller:
             pace=pace,
             runtime=self._runtime,
         )
+        self._from_storage = FromStorage.decode(self._journal.state(FROM_STORAGE))
+        if self._from_storage is not None:
+            self._provider.begin_at(self._from_storage.first_machine)
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
+        # What else is in the journal, to be written again where that is lost.
+        self._states = {name: kept for name in _KEPT_STATES if (kept := self._journal.state(name)) is not None}
         self._figures_s, self._figures_took_s = -math.inf, 0.0
         self._account = TeamAccount.of(folder, self._runtime, outside.accounts)
         speed = self._settings.options.get("speed", 1.0)
@@ -261,6 +269,8 @@ class Controller:
         return Phase.begin(before, os.getpid(), last_seen_s)
 
     def _broken_as(self, error: BaseException) -> State:
+        if isinstance(error, LostJournalError):
+            return State.LOST
         if isinstance(error, SupersededError):
             return State.ELSEWHERE
         return State.REFUSED if isinstance(error, InputError) and not self._engine.all_leases else State.BROKEN
@@ -342,11 +352,21 @@ class Controller:
         while True:
             try:
                 self._journal.keep(states, moments, changes, prices)
+                self._states |= states
                 self._moments_kept += len(moments)
                 if has_begun:
                     self._changes.written()
+                    self._provider.written()
                     self._prices.written()
                 break
+            except JournalWentBackError as error:
+                _LOGGER.warning("%s; all of the run is written again", error)
+                self._moments_kept = max(self._moments_kept - error.lost_events, 0)
+                self._changes.forget()
+                self._prices = PriceLog(self._engine)
+                moments, changes = self._moments(), self._changes.changes() if has_begun else NOTHING
+                prices = self._prices.changes() if has_begun else ()
+                states = {**self._states, **states}
             except JournalError as error:
                 if not error.is_passing:
                     raise
@@ -476,8 +496,7 @@ class Controller:
         """Append a line that a program printed to its log; a failure to do so must not stop the run."""
         self._progress_news.hear(trial_id, line)
         try:
-            with open(self._folder.log_of(trial_id), "a", encoding="utf-8", opener=private) as log:
-                log.write(line + "\n")
+            append_line(self._folder.log_of(trial_id), line)
         except OSError as error:
             _LOGGER.warning("what trial %s prints cannot be kept: %s", trial_id, error)
 

@@ -55,6 +55,16 @@ METRICS = Table(
 TABLES = (STATE, MOMENTS, RECORDS, PRICES, METRICS)
 
 
+# Of each job the last, the lowest and the highest value.
+METRIC_ENDS = """
+select here.job_id, here.step, here.value from {metrics} as here join (
+    select job_id, max(step) as last, min(value) as low, max(value) as high from {metrics} as each group by job_id
+) as ends on here.job_id = ends.job_id and (
+    here.step = ends.last or here.value = ends.low or here.value = ends.high
+) order by {order}
+"""
+
+
 class Session(Protocol):
     """A transaction on the journal of one run; what is read in it is as of one moment."""
 
@@ -75,6 +85,9 @@ class Session(Protocol):
             condition: What holds of them, in SQL with `?` for each value; empty: all are meant.
             values: Values in the condition.
         """
+
+    def metric_ends(self) -> list[tuple[Any, ...]]:
+        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
 
     def remove(self, table: Table, condition: str, values: Sequence[Any]) -> None:
         """Remove the rows of which a condition holds."""
@@ -112,6 +125,9 @@ class JournalDatabase(Protocol):
 
     def is_controlled(self) -> bool:
         """Whether the database knows of a controller that has the run now, on whatever host."""
+
+    def set_aside(self) -> str:
+        """Keep what there is of the run elsewhere, whatever it is; returns its name there; empty: it is none."""
 
     def stamp(self) -> tuple[int, ...]:
         """Differs whenever the journal was written; empty: that is not known."""

@@ -14,17 +14,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.pq import TransactionStatus
 
-from ebbtide.errors import InputError, UnusableJournalError
+from ebbtide.errors import InputError, JournalWentBackError, UnusableJournalError
 from ebbtide.live import postgres_connection
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.journal_address import PostgresPlace
-from ebbtide.live.journal_database import TABLES, Table
+from ebbtide.live.journal_database import METRIC_ENDS, METRICS, TABLES, Table
 from ebbtide.live.postgres_connection import answering, within
 from ebbtide.live.settings import check_schema_version
 
@@ -41,6 +42,8 @@ _LOCKS = 0x45626274
 
 # Nobody has made the tables yet.
 _NO_TABLES = (errors.UndefinedTable, errors.InvalidSchemaName)
+
+_LOST = ", or that failed over to an empty one; `ebbtide resume RUN --from-storage` goes on with a new journal"
 
 _MADE_ONCE = "select pg_advisory_xact_lock(%s, 0)"
 _RUNS = """
@@ -62,6 +65,10 @@ select exists (
 """
 
 
+class _OlderCopyError(Exception):
+    """The database has lost what this controller wrote."""
+
+
 class PostgresDatabase:
     """The journal of one run in a database.
 
@@ -80,6 +87,8 @@ class PostgresDatabase:
         self._lock, self._has_lock = 0, False
         # How many events of the run are written; None: that was not asked yet.
         self._events: int | None = None
+        # Of a controller: how often the run had been written after its own last write; None: it wrote nothing.
+        self._writes: int | None = None
 
     @property
     def place(self) -> str:
@@ -136,24 +145,65 @@ class PostgresDatabase:
         Raises:
             SupersededError: The run is controlled, and by another controller.
         """
-        with self._transaction() as connection:
-            if patient:
-                connection.execute(f"set local lock_timeout = '{_PATIENT_LOCK_S:g}s'".encode())
-            row = connection.execute(
-                "update ebbtide.runs set writes = writes + 1 where run = %s returning version, controller",
-                (self._run,),
-            ).fetchone()
-            if row is None:
-                raise UnusableJournalError(f"run {self._run} was removed from {self.place}")
-            if self._controller not in (None, row[1]):
-                raise SupersededError("another controller has taken this run over; this one ends")
-            session = PostgresSession(connection, self._run, row[0], self._events)
-            yield session
-            if self._is_controlling:
-                # It may be lost that this was kept. Then the same events are written again, in the same places.
-                self._events = session.first_event
+        try:
+            with self._transaction() as connection:
+                if patient:
+                    connection.execute(f"set local lock_timeout = '{_PATIENT_LOCK_S:g}s'".encode())
+                row = connection.execute(
+                    "update ebbtide.runs set writes = writes + 1 where run = %s "
+                    "returning version, controller, writes",
+                    (self._run,),
+                ).fetchone()
+                if row is None:
+                    raise UnusableJournalError(f"run {self._run} was removed from {self.place}{_LOST}")
+                if self._writes is not None and row[2] <= self._writes and row[1] <= (self._controller or 0):
+                    raise _OlderCopyError
+                if self._controller not in (None, row[1]):
+                    raise SupersededError("another controller has taken this run over; this one ends")
+                session = PostgresSession(connection, self._run, row[0], self._events)
+                yield session
+                if self._is_controlling:
+                    # It may be lost that this was kept. Then the same events are written again, in the same
+                    # places.
+                    self._events = session.first_event
+        except _OlderCopyError:
+            lost = self._go_on_with_older_copy()
+            raise JournalWentBackError(
+                f"{self.place} has lost what was written last: it failed over to an older copy", lost
+            ) from None
         if self._is_controlling:
-            self._events = session.events
+            self._events, self._writes = session.events, row[2]
+
+    def _go_on_with_older_copy(self) -> int:
+        """Be the run's controller there as well; returns how many of the last events it has lost."""
+        with self._transaction() as connection:
+            found = connection.execute(
+                "select coalesce(max(place), 0) from ebbtide.moments where run = %s", (self._run,)
+            ).fetchone()
+            connection.execute(
+                "update ebbtide.runs set controller = %s, writes = %s where run = %s",
+                (self._controller, self._writes, self._run),
+            )
+        before, self._events = self._events, int(found[0]) if found else 0
+        return max((before or 0) - self._events, 0)
+
+    def set_aside(self) -> str:
+        """Keep what there is of the run under another id, and begin it anew; returns that id."""
+        self.make()
+        with self._transaction() as connection:
+            for number in count(1):
+                other = f"{self._run}~lost-{number}"
+                if connection.execute(
+                    "insert into ebbtide.runs (run, version) select %s, version from ebbtide.runs where run = %s "
+                    "on conflict do nothing returning run",
+                    (other, self._run),
+                ).fetchone():
+                    break
+            for table in TABLES:
+                connection.execute(
+                    f"update ebbtide.{table.name} set run = %s where run = %s".encode(), (other, self._run)
+                )
+        return other
 
     @contextmanager
     def connected(self) -> Iterator[None]:
@@ -173,7 +223,7 @@ class PostgresDatabase:
             InputError: Another controller holds the lock.
         """
         self._keeps = self._is_controlling = True
-        self._events = None
+        self._events = self._writes = None
         try:
             until_s = time.monotonic() + _HELD_FOR_S
             while not self._takes_lock():
@@ -321,6 +371,12 @@ class PostgresSession:
         where = f" and {condition.replace('?', '%s')}" if condition else ""
         query = f"select {', '.join(table.names)} from ebbtide.{table.name} where run = %s{where} order by place"
         return self._connection.execute(query.encode(), (self._run, *values)).fetchall()
+
+    def metric_ends(self) -> list[tuple[Any, ...]]:
+        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
+        metrics = f"(select * from ebbtide.{METRICS.name} where run = %s)"
+        query = METRIC_ENDS.format(metrics=metrics, order="here.place")
+        return self._connection.execute(query.encode(), (self._run, self._run)).fetchall()
 
     def remove(self, table: Table, condition: str, values: Sequence[Any]) -> None:
         """Remove the rows of which a condition holds."""

@@ -6,12 +6,13 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ebbtide._files import private
 from ebbtide.errors import JournalError, UnusableJournalError
-from ebbtide.live.journal_database import TABLES, Table
+from ebbtide.live.journal_database import METRIC_ENDS, METRICS, TABLES, Table
 
 _WAIT_S, _WRITE_WAIT_S = 10.0, 1.0
 
@@ -71,6 +72,15 @@ class SqliteDatabase:
         """Only the lock of the run's folder tells."""
         return False
 
+    def set_aside(self) -> str:
+        """Rename the file, whatever is in it, for a new one; returns its name; empty: there is none."""
+        named = (f"{self._path.name}.lost-{number}" for number in count(1))
+        aside = next(name for name in named if not self._path.with_name(name).exists())
+        for end in ("-wal", "-shm", ""):
+            with suppress(FileNotFoundError):
+                self._path.with_name(f"{self._path.name}{end}").rename(self._path.with_name(f"{aside}{end}"))
+        return aside if self._path.with_name(aside).exists() else ""
+
     def stamp(self) -> tuple[int, ...]:
         """When the file was last written, and its size; so of the file with the latest writes."""
         files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
@@ -116,7 +126,13 @@ class SqliteSession:
     def rows(self, table: Table, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows in the order in which they were written; none, where there is no such table yet."""
         where = f" where {condition}" if condition else ""
-        query = f"select {', '.join(table.names)} from {table.name}{where} order by rowid"
+        return self._rows(f"select {', '.join(table.names)} from {table.name}{where} order by rowid", values)
+
+    def metric_ends(self) -> list[tuple[Any, ...]]:
+        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
+        return self._rows(METRIC_ENDS.format(metrics=METRICS.name, order="here.rowid"), ())
+
+    def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, values).fetchall()
         except sqlite3.OperationalError as error:

@@ -17,6 +17,16 @@ _WARN_AGAIN_S = 60.0
 OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
 
 
+def machine_id(run: str, number: int) -> str:
+    """The id of a machine.
+
+    Args:
+        run: Id of its run.
+        number: Its number in the run, from 0.
+    """
+    return f"{run}-m{number:04d}"
+
+
 class MachineList:
     """What the cloud says of the machines of one run.
 
@@ -28,6 +38,7 @@ class MachineList:
     Attributes:
         trouble: Why the cloud or storage did not answer at the last look; empty: both answered.
         seen_s: When the cloud last listed a machine, seconds since 1970 by its clock, by lease id.
+        first: Number of the first machine in the run's journal: earlier ones are of a journal that was lost.
     """
 
     def __init__(self, cloud: Cloud, run: str, runtime: Runtime) -> None:
@@ -37,10 +48,15 @@ class MachineList:
         self._warned_s = -math.inf
         self.trouble = ""
         self.seen_s: dict[int, float] = {}
+        self.first = 0
 
     def token(self, lease_id: int) -> str:
         """The id of the machine of a lease."""
-        return f"{self._run}-m{lease_id:04d}"
+        return machine_id(self._run, self.first + lease_id)
+
+    def is_of_lost_journal(self, token: str) -> bool:
+        """Whether a machine was rented before the run's journal was lost."""
+        return any(token == machine_id(self._run, number) for number in range(self.first))
 
     def listed(self, within_s: float = 0.0) -> dict[str, Instance]:
         """Machines by id, as the cloud lists them now, or did within so many seconds.

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.protocol import key_of
-from ebbtide.live.claims import Claim, MachineNumbers, NumberRecord, SupersededError, newest_claim
+from ebbtide.live.claims import Claim, MachineNumbers, NumberRecord, SupersededError, newest_claim, older_copy
 from ebbtide.live.clouds.cloud import Cloud, Wanted
 from ebbtide.live.machine_list import MachineList
 from ebbtide.live.runtime import Runtime
@@ -93,6 +93,10 @@ class MachineRequests:
             with suppress(CloudError):
                 self._check_known(self._machines.listed())
 
+    def begin_at(self, number: int) -> None:
+        """Begin with this number of a machine: earlier ones are of a journal that is lost."""
+        self._machines.first = self.numbers.next = number
+
     def claim(self, claim: Claim) -> None:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
         self._claim = claim
@@ -162,16 +166,14 @@ class MachineRequests:
     @property
     def _newest(self) -> int:
         """Number of the newest machine of the run; -1: it has none yet."""
-        return max(self.leases, default=-1)
+        return self._machines.first + max(self.leases, default=-1)
 
     def _check_known(self, tokens: Iterable[str]) -> None:
         known = {self._machines.token(lease_id) for lease_id in self.leases}
-        stray = next((token for token in tokens if token not in known), None)
+        strays = (token for token in tokens if token not in known)
+        stray = next((token for token in strays if not self._machines.is_of_lost_journal(token)), None)
         if stray is not None:
-            raise SupersededError(
-                f"machine {stray} of this run is not in its journal: this folder is an older copy; resume the run "
-                "where it ran last"
-            )
+            raise older_copy(f"machine {stray} of this run is not in its journal", is_empty=not known)
 
     @contextmanager
     def _told_if_superseded(self) -> Iterator[None]:

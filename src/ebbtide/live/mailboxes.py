@@ -35,6 +35,8 @@ _LOGGER = logging.getLogger(__name__)
 _MANY, _AT_A_TIME = 8, 16
 # Unreadable messages that are kept to be looked at; more are only counted.
 _MOST_KEPT = 20
+# Of each machine so many objects of reports stay in storage; of older ones so many are deleted at a look.
+_REPORTS_KEPT, _DELETED_AT_ONCE = 200, 32
 # An agent is asked to repeat its reports at most so often.
 _REPEATED_EVERY_S = 5.0
 
@@ -51,6 +53,8 @@ class _Mailbox:
         pending: Orders that are still to be written, the oldest first.
         received: Number of the last message taken, by boot of its agent.
         aside: What was set aside, by key of its object and place in it.
+        kept: Number of the last object of reports that the run's journal knows to be read.
+        deleted: Number of the last object of reports that was deleted, as far as this controller knows.
         repeated_s: When its agent was last asked to report again how its assignments ended, in monotonic seconds.
     """
 
@@ -61,6 +65,8 @@ class _Mailbox:
     pending: deque[Order] = field(default_factory=deque)
     received: dict[str, int] = field(default_factory=dict)
     aside: set[tuple[str, int]] = field(default_factory=set)
+    kept: int = 0
+    deleted: int = 0
     repeated_s: float = -math.inf
 
 
@@ -220,6 +226,39 @@ class Mailboxes:
                 yield found.message  # type: ignore[misc]
             box.received[found.boot] = found.count
 
+    def written(self) -> None:
+        """What was read of the reports is in the run's journal: nobody reads it again."""
+        for box in self._boxes.values():
+            box.kept = box.reports.read
+
+    def delete_old(self) -> None:
+        """Delete some reports that were read long ago, a few at a call. Of each machine the newest stay.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        old = [box for box in self._boxes.values() if box.deleted < box.kept - _REPORTS_KEPT][:_DELETED_AT_ONCE]
+
+        def delete(box: _Mailbox) -> None:
+            until = min(box.deleted + max(_DELETED_AT_ONCE // len(old), 1), box.kept - _REPORTS_KEPT)
+            box.reports.delete(range(box.deleted + 1, until + 1))
+            box.deleted = until
+
+        self._for_each(delete, old)
+
+    def delete_all(self, lease_ids: Iterable[int]) -> None:
+        """Delete all messages to and from these machines, which are over.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+
+        def clear(box: _Mailbox) -> None:
+            box.orders.clear()
+            box.reports.clear()
+
+        self._for_each(clear, [self._box(lease_id) for lease_id in lease_ids])
+
     @property
     def items(self) -> Items:
         """The mailboxes, each with the id of its lease."""
@@ -230,6 +269,8 @@ class Mailboxes:
         for values in kept:
             box = self._box(values["lease_id"])
             box.reports.read, box.received = values["read"], dict(values["received"])
+            # What an earlier controller has left goes with the machine.
+            box.deleted = max(values["read"] - _REPORTS_KEPT, 0)
             orders = (decoded(order, ORDERS) for order in values["pending"])
             box.pending.extend(order for order in orders if order is not None)  # type: ignore[misc]
 

@@ -14,8 +14,9 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.live.agent_state import Stretch, decode_stretches, present_s
 from ebbtide.live.clouds.local.server import CLOCK, bills_of
 from ebbtide.live.journal import journal_of
+from ebbtide.live.machine_list import machine_id
 from ebbtide.live.settings import LiveSettings, RunFolder
-from ebbtide.live.snapshots import Figures, RunSnapshot
+from ebbtide.live.snapshots import Figures, RunSnapshot, first_machine_of
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
@@ -179,14 +180,15 @@ def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
     """
     settings, journal = folder.settings, journal_of(folder, read_only=True)
     with journal.connected():
-        kept, figures = journal.run(decisions=False), journal.figures()
+        kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
     leases = [lease_of(values) for values in kept["engine"]["leases"]] if kept is not None else []
     still_open = {lease.lease_id for lease in leases if lease.is_open}
     if kept is None or figures is None or not still_open:
         return None
     bills = {bill["token"]: float(bill["usd"]) for bill in bills_of(folder.path / "cloud")}
     spent_usd = settled_usd(settings.run, kept, figures, bills, _later_s(folder, settings, figures))
-    ended = frozenset(lease_id for lease_id in still_open if f"{settings.run}-m{lease_id:04d}" in bills)
+    first = first_machine_of(kept)
+    ended = frozenset(each for each in still_open if machine_id(settings.run, first + each) in bills)
     rate = 0.0 if ended == still_open else figures["usd_per_hour"]
     paid = {lease_id: bills[f"{settings.run}-m{lease_id:04d}"] for lease_id in ended}
     unpaid = {lease_id: usd for lease_id, usd in figures["open_usd"] if lease_id not in paid}
@@ -215,13 +217,14 @@ def settled_usd(
         lease_id: math.fsum(charge["usd"] for charge in bill["charges"]) - float(bill["refund_usd"])
         for lease_id, bill in kept["engine"]["bills"]
     }
-    tokens = {f"{run}-m{lease_id:04d}" for lease_id in ledger}
+    first = first_machine_of(kept)
+    tokens = {machine_id(run, first + lease_id) for lease_id in ledger}
     known_usd = math.fsum([*ledger.values(), *(usd for token, usd in bills.items() if token not in tokens)])
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
     unbilled = [
         lease
         for lease in leases
-        if lease.is_open and lease.is_charged and f"{run}-m{lease.lease_id:04d}" not in bills
+        if lease.is_open and lease.is_charged and machine_id(run, first + lease.lease_id) not in bills
     ]
     if not unbilled:
         return known_usd

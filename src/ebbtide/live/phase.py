@@ -44,11 +44,14 @@ class State(StrEnum):
     BROKEN = "broken off"  # its controller ended with an error
     REFUSED = "refused"  # its policy or prices refused it before anything was rented; resumed, they would again
     ELSEWHERE = "taken over"  # another controller acts for it, from a copy of its folder or another host
+    LOST = "journal lost"  # it is empty, though a controller of the run has begun
     GONE = "controller gone"  # it was killed: machines run until they miss its heartbeat
 
 
 # A run in one of these states can be resumed.
-CAN_RESUME = frozenset({State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.ELSEWHERE, State.GONE})
+CAN_RESUME = frozenset(
+    {State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.ELSEWHERE, State.LOST, State.GONE}
+)
 OVER = frozenset({State.FINISHED, State.FAILED})
 
 
@@ -123,7 +126,8 @@ def state_now(folder: RunFolder, phase: Phase | None) -> tuple[State, int | None
         asked = requested_stop(folder.path) is not None
         return (State.STOPPING if asked else State.RUNNING), pid
     if phase is None:
-        return State.NEW, None
+        # A controller has left its lock, and its first word is its phase.
+        return (State.LOST if (folder.path / LOCK).exists() else State.NEW), None
     return (State.GONE if phase.state is State.RUNNING else phase.state), None
 
 

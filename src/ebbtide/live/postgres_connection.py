@@ -132,6 +132,11 @@ def answering(place: PostgresPlace) -> Iterator[None]:
         raise JournalError(f"{place}: {_line(error)}") from None
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
         raise _away_error(place, error) from None
+    except (errors.UndefinedTable, errors.InvalidSchemaName):
+        raise UnusableJournalError(
+            f"{place} has no journals any more: it failed over to an empty database, or its address names another "
+            "one; `ebbtide resume RUN --from-storage` goes on with a new journal"
+        ) from None
     except psycopg.Error as error:
         raise UnusableJournalError(f"{place}: {_line(error)}") from None
 

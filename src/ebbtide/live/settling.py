@@ -68,7 +68,7 @@ def lines_of_journal(folder: RunFolder) -> list[AccountLine]:
     """
     journal = journal_of(folder, read_only=True)
     with journal.connected():
-        kept, figures = journal.run(decisions=False), journal.figures()
+        kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
     if kept is None or figures is None:
         return []
     leases = [lease_of(values) for values in kept["engine"]["leases"]]

@@ -6,7 +6,7 @@ A run is its engine (`ebbtide.engine.snapshot`) and its provider; each part has 
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from ebbtide.engine import snapshot as engines
 from ebbtide.engine.snapshot import EngineSnapshot
@@ -35,6 +35,7 @@ class ProviderSnapshot(TypedDict):
         unended: Pairs of lease id and why the cloud refused to end its machine.
         seen: Pairs of when the cloud last listed machines, seconds since 1970 by its clock, and their lease ids.
         numbers: Numbers of machines that this copy of the run was given.
+        first_machine: Number of the first machine since a journal that was lost; absent: none was.
         quarantined: Number of messages that could not be read.
         quarantine: The first of them.
     """
@@ -49,6 +50,7 @@ class ProviderSnapshot(TypedDict):
     unended: list[tuple[int, str]]
     seen: list[tuple[float, list[int]]]
     numbers: NumberRecord
+    first_machine: NotRequired[int]
     quarantined: int
     quarantine: list[QuarantineRecord]
 
@@ -63,6 +65,12 @@ class RunSnapshot(TypedDict):
 
     engine: EngineSnapshot
     provider: ProviderSnapshot
+
+
+def first_machine_of(kept: RunSnapshot) -> int:
+    """Number of the machine of the first lease: earlier ones are of a journal that was lost."""
+    provider: dict[str, Any] = {**kept.get("provider", {})}
+    return int(provider.get("first_machine", 0))
 
 
 class Figures(TypedDict):

@@ -15,11 +15,14 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.live.agent_state import TrialRecord, leases_on, trial_id_of
+from ebbtide.live.from_storage import from_storage_of
 from ebbtide.live.journal import journal_of
+from ebbtide.live.machine_list import machine_id
 from ebbtide.live.money import Money, money_of, orphans_of
 from ebbtide.live.phase import Phase, State, phase_of, state_now
 from ebbtide.live.settings import SIMULATED, LiveSettings, RunFolder
-from ebbtide.live.snapshots import Figures, RunSnapshot
+from ebbtide.live.snapshots import Figures, RunSnapshot, first_machine_of
+from ebbtide.live.storage_requests import estimated_requests_usd
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
 
@@ -103,6 +106,8 @@ class RunStanding:
         jobs: Number of jobs of a list; None: it is none.
         budget_usd: The most that may be spent, USD; None: it has no budget.
         provider: Who rents its machines out, such as `local` or `ec2`.
+        unknown: Which part of what it paid is not known, in words; empty: all is.
+        requests_usd_estimate: An estimate of what requests to its storage have cost, USD; in no other sum.
     """
 
     run: str
@@ -130,6 +135,8 @@ class RunStanding:
     jobs: int | None = None
     budget_usd: float | None = None
     provider: str = ""
+    unknown: str = ""
+    requests_usd_estimate: float = 0.0
 
     @property
     def is_simulated(self) -> bool:
@@ -176,8 +183,8 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
     with journal.connected():
         phase = phase_of(journal)
         state, pid = state_now(folder, phase)
-        kept, figures = journal.run(decisions=False), journal.figures()
-        unended = journal.state("unended")
+        kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
+        unended, from_storage = journal.state("unended"), from_storage_of(journal)
     orphans = orphans_of(folder) if state is State.GONE else None
     if kept is not None and orphans is not None:
         figures, ended = orphans
@@ -193,6 +200,7 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
         pid,
         unended or {},
         catalogue,
+        "" if from_storage is None else str(from_storage),
     )
 
 
@@ -205,6 +213,7 @@ def standing(
     pid: int | None,
     unended: Mapping[str, str],
     catalogue: Catalogue,
+    unknown: str = "",
 ) -> RunStanding:
     """Status of a run from what its controller wrote down.
 
@@ -218,6 +227,7 @@ def standing(
         pid: Process id of its controller; None: none runs.
         unended: Why the cloud refused to end a machine, by machine id.
         catalogue: Instance types and list prices.
+        unknown: Which part of what it paid is not known, in words; empty: all is.
     """
     work, now_s = runnable(settings.sweep), time.time()
     metric, direction = _compared_by(work)
@@ -245,6 +255,7 @@ def standing(
             None,
             budget_usd=work.budget_usd,
             provider=settings.provider,
+            unknown=unknown,
         )
     later_s = _later_s(figures, state, now_s)
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
@@ -262,7 +273,8 @@ def standing(
     elapsed_s = phase.elapsed_s(now_s) if phase is not None else 0.0
     if state is State.GONE and phase is not None:
         elapsed_s = phase.elapsed_s(figures["at_epoch_s"] if figures else now_s)
-    known = {f"{settings.run}-m{lease_id:04d}": why for lease_id, why in kept["provider"]["unended"]}
+    first = first_machine_of(kept)
+    known = {machine_id(settings.run, first + lease_id): why for lease_id, why in kept["provider"]["unended"]}
     refused = known if state in _ACTIVE else unended
     money = money_of(kept, catalogue, figures, later_s=later_s)
     if state not in _ACTIVE and not refused:
@@ -293,6 +305,8 @@ def standing(
         len(work.listed) if isinstance(work, JobList) else None,
         work.budget_usd,
         settings.provider,
+        unknown,
+        estimated_requests_usd(settings, leases, figures["time_s"] if figures else math.nan),
     )
 
 
@@ -332,11 +346,11 @@ def _trial(
     state: State,
 ) -> TrialStanding:
     trial_id = trial_id_of(settings.run, number)
-    metrics = {int(step): float(value) for step, value in live["metrics"]}
+    metrics = dict(live["metrics"])
     best_step = None
     if metrics:
         choose = max if sweep.direction is Direction.MAXIMIZE else min
-        best_step = choose(metrics, key=lambda step: metrics[step])
+        best_step = choose(metrics, key=metrics.__getitem__)
     on = [leases[lease_id] for lease_id in leases_on(live)] if state in _ACTIVE else []
     has_saved = job["checkpoints"] > 0 or live["began_number"] > 0
     return TrialStanding(

@@ -24,7 +24,7 @@ from ebbtide.live.agent.folders import code_key
 from ebbtide.live.agent.heartbeats import Heartbeats
 from ebbtide.live.agent.left_processes import MACHINE, kill_processes
 from ebbtide.live.agent.messages import MessageLog, Unreadable
-from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, Ended, Envelope, Message, decoded, plain
+from ebbtide.live.agent.protocol import ORDERS, REPORTS, Channel, Ended, Envelope, Message, decoded, key_of, plain
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.storage import FolderStore
 from ebbtide.testing.metadata_server import MetadataServer
@@ -47,7 +47,7 @@ state.write_text(json.dumps(step))
 """
 
 
-KEY = bytes(range(32))
+RUN_KEY = bytes(range(32))
 
 
 def as_told(message: Message) -> dict[str, Any]:
@@ -61,6 +61,7 @@ class Machine:
     def __init__(self, folder: Path, metadata: MetadataServer, **options: Any) -> None:
         self.objects = FolderStore(folder / "objects")
         self.name = options.pop("machine", "m-1")
+        self.key = key_of(RUN_KEY, self.name)
         config = AgentConfig(
             "run-1",
             self.name,
@@ -73,15 +74,15 @@ class Machine:
                 "report_s": 0.05,
                 "first_save_s": 2.0,
                 "margin_s": 0.3,
-                "key": KEY.hex(),
+                "key": self.key.hex(),
                 **options,
             },
         )
-        self.heartbeats = Heartbeats(self.objects, "run-1", config.controller_limit_s)
+        self.heartbeats = Heartbeats(self.objects, "run-1", RUN_KEY, config.controller_limit_s)
         self.config = folder / f"{self.name}.json"
         self.config.write_text(config.encode())
-        self.orders = MessageLog(self.objects, Channel(self.name, ORDERS, KEY))
-        self.reports = MessageLog(self.objects, Channel(self.name, REPORTS, KEY))
+        self.orders = MessageLog(self.objects, Channel(self.name, ORDERS, self.key))
+        self.reports = MessageLog(self.objects, Channel(self.name, REPORTS, self.key))
         self.told: list[dict[str, Any]] = []
         self.unread: deque[dict[str, Any]] = deque()
         self.boots: set[str] = set()
@@ -96,7 +97,7 @@ class Machine:
         )
 
     def alive(self) -> None:
-        self.heartbeats.beat()
+        self.heartbeats.beat([self.name])
 
     def order(self, kind: str, *, epoch: int = 1, **order: Any) -> None:
         self.sent += 1
@@ -512,7 +513,7 @@ def test_a_machine_that_is_to_end_is_not_kept_alive_by_heartbeats(
     machine.until("up")
 
     def has_ended() -> bool:
-        machine.heartbeats.beat(["m-1"])
+        machine.heartbeats.beat([])
         return machine.process.poll() is not None
 
     eventually(has_ended)

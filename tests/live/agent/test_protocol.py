@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.live.agent.config import Assignment
-from ebbtide.live.agent.heartbeats import Heartbeats
 from ebbtide.live.agent.protocol import (
     ORDERS,
     REPORTS,
@@ -33,7 +31,6 @@ from ebbtide.live.agent.protocol import (
     key_of,
     read_messages,
 )
-from ebbtide.live.storage import FolderStore
 
 KEY = key_of(b"of the run", "m-1")
 ASSIGNMENT = Assignment("t-1", ("python", "x.py", "ü"), 40, "loss", {"A": "b"}, mttr_s=1e9, aside=(3,), attempt=2)
@@ -152,27 +149,6 @@ def test_only_an_order_to_share_a_machine_needs_an_agent_that_can() -> None:
     assert [version(order) for order in (Train(ASSIGNMENT), Leave(1, "t-1", reported=True))] == [1, 1]
     assert [version(Train(half)), version(Train(ASSIGNMENT, ("t-1",)))] == [2, 2]
     assert channel.open(channel.seal(Envelope("b", 1, 1, Train(half, ("t-1",))))).message == Train(half, ("t-1",))
-
-
-def test_heartbeats_are_counted_whatever_the_clocks_say(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    beats, machine = Heartbeats(store, "run", 60.0), Heartbeats(store, "run", 60.0)
-    assert machine.newest() == 0
-    for number in range(1, 30):
-        beats.beat(["m-2"] if number > 20 else [])
-        assert machine.newest() == number
-    assert machine.keeps_alive(29, "m-1")
-    assert not machine.keeps_alive(29, "m-2")
-    # Another controller goes on from there, also beside the first one; few objects are kept.
-    Heartbeats(store, "run", 60.0).beat()
-    beats.beat()
-    assert machine.newest() == 31
-    assert len(list(store.keys("runs/run/alive/"))) <= 10
-    # What is no heartbeat of ours is ignored.
-    store.put_once("runs/run/alive/x", b"")
-    store.put_once("runs/run/alive/0000000032", b"{torn")
-    assert machine.newest() == 32
-    assert machine.keeps_alive(32, "m-2")
 
 
 def test_orders_of_a_newer_controller_are_read_and_incomplete_ones_told() -> None:

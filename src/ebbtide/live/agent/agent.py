@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from ebbtide.live.agent.config import AgentConfig
-from ebbtide.live.agent.heartbeats import Heartbeats
+from ebbtide.live.agent.heartbeats import HeartbeatReader
 from ebbtide.live.agent.machine import Machine, ThisMachine
-from ebbtide.live.agent.messages import MessageLog, Outbox, Unreadable
+from ebbtide.live.agent.messages import MessageLog, Unreadable
 from ebbtide.live.agent.metadata import Notice
+from ebbtide.live.agent.outbox import Outbox
 from ebbtide.live.agent.protocol import (
     ORDERS,
     REPORTS,
@@ -40,6 +41,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # Exit codes of the agent: the machine stays rented, or is to be ended.
 STAYS, ENDS_MACHINE = 0, 42
+# So much later than it was to be a machine may be taken.
+_LATE_S = 5.0
 
 
 class Agent:
@@ -57,7 +60,9 @@ class Agent:
         self._folder = Path(config.folder).resolve()
         key = self._key = bytes.fromhex(config.key)
         self._orders = MessageLog(self._objects, Channel(config.machine, ORDERS, key))
-        self._heartbeats = Heartbeats(self._objects, config.run, config.controller_limit_s)
+        self._heartbeats = HeartbeatReader(
+            self._objects, config.run, config.machine, key, config.controller_limit_s
+        )
         reports = MessageLog(self._objects, Channel(config.machine, REPORTS, key))
         self._outbox = Outbox(reports, config.report_s, self._runtime)
         self._happened: deque[Callable[[], None]] = deque()
@@ -137,8 +142,8 @@ class Agent:
             self._put(lambda: self._noticed(notice))
 
     def _watch_controller(self) -> None:
-        newest = self._heartbeats.newest()
-        if newest != self._beat and self._heartbeats.keeps_alive(newest, self._config.machine):
+        newest = self._heartbeats.look()
+        if newest != self._beat:
             self._beat, self._alive_s = newest, self._runtime.monotonic_s()
 
     # What happens.
@@ -170,10 +175,19 @@ class Agent:
             # A revocation has become more likely: the policy decides what to do about it.
             self._outbox.put(Rebalance())
         if notice.taken_at_s is not None and before.taken_at_s is None:
-            left_s = notice.taken_at_s - self._runtime.epoch_s()
-            self._taken_at_s = self._runtime.monotonic_s() + left_s
+            self._taken_at_s = self._runtime.monotonic_s() + self._left_s(notice.taken_at_s)
             self._outbox.put(Noticed(notice.taken_at_s))
             self._trainings.noticed()
+
+    def _left_s(self, taken_at_s: float) -> float:
+        """Seconds until the machine is taken, as far as its clock can be believed.
+
+        A notice is no longer than the longest, and what still runs is not taken yet.
+        """
+        left_s = taken_at_s - self._runtime.epoch_s()
+        if left_s < -_LATE_S:
+            return self._config.notice_s
+        return min(left_s, self._config.longest_notice_s)
 
     # What is checked at every tick.
 

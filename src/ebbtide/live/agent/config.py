@@ -27,6 +27,7 @@ class AgentConfig:
         metadata_url: Address of the instance metadata; empty: that in AWS_EC2_METADATA_SERVICE_ENDPOINT or
             GCE_METADATA_HOST on the machine, or else the cloud's own.
         notice_s: Seconds between a notice and the revocation, where the metadata do not say when that is.
+        longest_notice_s: The most seconds between a notice and the revocation, whatever clocks say.
         poll_s: Seconds between looks for orders.
         notice_poll_s: Seconds between looks at the metadata; EC2 recommends five.
         report_s: Seconds for which reports are gathered.
@@ -47,6 +48,7 @@ class AgentConfig:
     metadata_of: str = "aws"
     metadata_url: str = ""
     notice_s: float = 30.0
+    longest_notice_s: float = 120.0
     poll_s: float = 5.0
     notice_poll_s: float = 5.0
     report_s: float = 5.0

@@ -1,15 +1,21 @@
 """Heartbeats: numbered objects by which a run's controller tells its machines that it still runs.
 
 Only the order of the numbers counts, no clock: a machine whose clock differs from the controller's is not misled.
-Each heartbeat names the machines that are to end, which are not kept alive by it.
+Each heartbeat names the machines that it keeps alive, each with a seal by that machine's key. So a machine that is
+to end has none, and nobody else who may write to the storage can keep machines alive, or have them end: what is
+not sealed is passed over, whatever its number.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 from ebbtide.errors import MissingObjectError
+from ebbtide.live.agent.protocol import key_of, mac_of
 from ebbtide.live.object_keys import checked_key
 from ebbtide.live.storage import ObjectStore, numbers_below
 
@@ -18,64 +24,138 @@ _BEATS_IN_LIMIT = 24
 _LEAST_S, _MOST_S = 0.25, 30.0
 # Older ones are deleted.
 _KEPT = 8
+# So many objects are read at a look; of those that are not ours each is read once.
+_MOST_READ = 500
+_SEAL_DIGITS = 32
+# In place of a machine's id, of which none is empty.
+_CONTROLLER = ""
 
 
-class Heartbeats:
-    """Heartbeats of a run's controller, read by its machines.
+class _Newest:
+    """The newest heartbeat with a seal by a key.
 
     Args:
         objects: Storage in which heartbeats are left.
         run: Id of the run.
+        key: The key.
+        name: Who has it, a machine or the controller.
+    """
+
+    def __init__(self, objects: ObjectStore, run: str, key: bytes, name: str) -> None:
+        self._objects, self._run, self._key, self._name = objects, run, key, name
+        self.folder = checked_key(f"runs/{run}/alive")
+        self.number = 0
+        self._others = set[int]()
+
+    def look(self) -> int:
+        """Number of the newest; 0: there was none yet.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        there = numbers_below(self._objects, self.folder)
+        # What was deleted need not be remembered.
+        self._others &= there
+        unread = sorted((number for number in there - self._others if number > self.number), reverse=True)
+        for number in unread[:_MOST_READ]:
+            if self._is_sealed(number):
+                self.number = number
+                break
+            self._others.add(number)
+        return self.number
+
+    def _is_sealed(self, number: int) -> bool:
+        try:
+            given = json.loads(self._objects.get(_key_of(self.folder, number)))["alive"][self._name]
+            return hmac.compare_digest(given.encode(), _seal(self._key, self._run, number).encode())
+        except (MissingObjectError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return False
+
+
+class HeartbeatReader(_Newest):
+    """Heartbeats as one machine reads them.
+
+    Args:
+        objects: Storage in which heartbeats are left.
+        run: Id of the run.
+        machine: Id of the machine.
+        key: The machine's key.
         limit_s: Seconds without a heartbeat after which machines end.
     """
 
-    def __init__(self, objects: ObjectStore, run: str, limit_s: float) -> None:
-        self._objects = objects
-        self._folder = checked_key(f"runs/{run}/alive")
-        self.every_s = min(max(limit_s / _BEATS_IN_LIMIT, _LEAST_S), _MOST_S)
-        self._number: int | None = None
+    def __init__(self, objects: ObjectStore, run: str, machine: str, key: bytes, limit_s: float) -> None:
+        super().__init__(objects, run, key, machine)
+        self.every_s = every_s_of(limit_s)
 
-    def beat(self, ending: Iterable[str] = ()) -> None:
+
+class Heartbeats:
+    """Heartbeats of a run's controller.
+
+    Args:
+        objects: Storage in which heartbeats are left.
+        run: Id of the run.
+        run_key: The run's key, from which those of its machines are made.
+        limit_s: Seconds without a heartbeat after which machines end.
+    """
+
+    def __init__(self, objects: ObjectStore, run: str, run_key: bytes, limit_s: float) -> None:
+        self._objects, self._run, self._run_key = objects, run, run_key
+        self._before = _Newest(objects, run, run_key, _CONTROLLER)
+        self.every_s = every_s_of(limit_s)
+        self._number: int | None = None
+        self._written = deque[int]()
+
+    def beat(self, machines: Iterable[str]) -> None:
         """Leave the next heartbeat. To be called every `every_s`.
 
         Args:
-            ending: Ids of machines that are to end.
+            machines: Ids of the machines that it keeps alive.
 
         Raises:
             OSError: Storage does not answer.
         """
         if self._number is None:
-            self._number = self.newest()
-        content = json.dumps(sorted(ending)).encode()
-        # One that is there already is from a write that seemed to fail, or from another controller.
-        while not self._objects.put_once(self._key(self._number + 1), content):
-            self._number += 1
+            self._number = self._begin()
+        kept, skips = list(machines), 1
+        while not self._objects.put_once(
+            _key_of(self._before.folder, self._number + 1), self._content(self._number + 1, kept)
+        ):
+            # One that is there already is from a write that seemed to fail, from another controller or a stranger,
+            # who may have left many.
+            self._number += skips
+            skips *= 2
         self._number += 1
-        if self._number > _KEPT:
-            self._objects.delete(self._key(self._number - _KEPT))
+        self._written.append(self._number)
+        while len(self._written) > _KEPT:
+            self._objects.delete(_key_of(self._before.folder, self._written[0]))
+            self._written.popleft()
 
-    def newest(self) -> int:
-        """Number of the newest heartbeat; 0: there was none yet.
+    def _begin(self) -> int:
+        """Number of the newest heartbeat of an earlier controller; older ones are deleted from now on."""
+        newest = self._before.look()
+        there = numbers_below(self._objects, self._before.folder)
+        self._written.extend(sorted(number for number in there if number <= newest))
+        return newest
 
-        Raises:
-            OSError: Storage does not answer.
-        """
-        return max(numbers_below(self._objects, self._folder), default=0)
+    def _content(self, number: int, machines: Iterable[str]) -> bytes:
+        alive: dict[str, Any] = {
+            machine: _seal(key_of(self._run_key, machine), self._run, number) for machine in machines
+        }
+        return json.dumps({"alive": alive | {_CONTROLLER: _seal(self._run_key, self._run, number)}}).encode()
 
-    def keeps_alive(self, number: int, machine: str) -> bool:
-        """Whether a heartbeat is for a machine, too: those that are to end have none.
 
-        Args:
-            number: Number of the heartbeat.
-            machine: Id of the machine.
+def every_s_of(limit_s: float) -> float:
+    """Seconds between heartbeats.
 
-        Raises:
-            OSError: Storage does not answer.
-        """
-        try:
-            return machine not in json.loads(self._objects.get(self._key(number)))
-        except (MissingObjectError, ValueError, TypeError):
-            return True
+    Args:
+        limit_s: Seconds without a heartbeat after which machines end.
+    """
+    return min(max(limit_s / _BEATS_IN_LIMIT, _LEAST_S), _MOST_S)
 
-    def _key(self, number: int) -> str:
-        return f"{self._folder}/{number:010d}"
+
+def _key_of(folder: str, number: int) -> str:
+    return f"{folder}/{number:010d}"
+
+
+def _seal(key: bytes, run: str, number: int) -> str:
+    return mac_of(key, "heartbeat", run, number)[:_SEAL_DIGITS]

@@ -6,12 +6,13 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ebbtide.live.agent.config import AgentConfig
 from ebbtide.live.agent.left_processes import LeftProcesses
 from ebbtide.live.agent.metadata import Notice, notice_reader
 from ebbtide.live.agent.processes import TrainingProcess, program_path
+from ebbtide.live.agent.program_output import Printed
 from ebbtide.live.agent.watching import Mirror, Span
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.checkpoints.tree import Tree
@@ -19,8 +20,8 @@ from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore, object_store
 from ebbtide.trial import CHECKPOINT_DIR
 
-# Called with each line of JSON that a program prints as a mapping, each other line as text, and None at its end.
-OnLine = Callable[[Mapping[str, Any] | str | None], None]
+# Called with each line that a program prints, with numbers of lines that are left out, and with None at its end.
+OnLine = Callable[[Printed], None]
 
 
 class Program(Protocol):

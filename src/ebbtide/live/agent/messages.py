@@ -1,13 +1,9 @@
-"""Messages in storage: numbered objects, each written once, and an agent's outbox."""
+"""Messages in storage: numbered objects, each written once."""
 
 from __future__ import annotations
 
 import json
-import logging
-import secrets
-import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ebbtide.errors import MissingObjectError
@@ -16,23 +12,14 @@ from ebbtide.live.agent.protocol import (
     BadMessageError,
     Channel,
     Envelope,
-    Log,
-    Message,
     read_messages,
 )
 from ebbtide.live.object_keys import checked_key
-from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore, numbers_below
 
-_LOGGER = logging.getLogger(__name__)
-
-# Lines that a program prints are dropped when so many of them already wait to be written.
-_MOST_LOG_LINES = 200
 # So much is kept of an object that cannot be read.
 _SHOWN_BYTES = 2_000
 _LOOKS_FOR_LATER = 10
-_RETRY_S = 0.5
-_CLOSING_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +55,8 @@ class MessageLog:
         self.read = read
         # Looks since the last time that later objects were looked for.
         self._looks = 0
+        # The first later object, where the next one is missing.
+        self._later = 0
         # The next object: its number, its content or None, and whether it never comes.
         self._fetched: tuple[int, bytes | None, bool] | None = None
 
@@ -102,7 +91,7 @@ class MessageLog:
                 if not is_lost:
                     return
                 yield Unreadable(key, 0, "is missing, though later ones are there", b"")
-                self.read += 1
+                self.read = max(self.read + 1, self._later - 1)
                 continue
             self._looks = 0
             try:
@@ -124,15 +113,38 @@ class MessageLog:
         self._looks += 1
         if self._looks % _LOOKS_FOR_LATER:
             return False
-        return self.last() > self.read + 1
+        # Many may be missing: a journal that is older than they are reads on where there are some.
+        self._later = next((number for number in self._after() if self._is_ours(number)), 0)
+        return self._later > self.read + 1
+
+    def delete(self, numbers: Iterable[int]) -> None:
+        """Delete the objects of these numbers; those that are not there are no harm.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        for number in numbers:
+            self._objects.delete(f"{self._folder}/{number:08d}")
+
+    def clear(self) -> None:
+        """Delete all there is, whoever left it.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        for key in list(self._objects.keys(f"{self._folder}/")):
+            self._objects.delete(key)
+
+    def _after(self) -> list[int]:
+        """Numbers of later objects, the lowest first."""
+        return sorted(number for number in numbers_below(self._objects, self._folder) if number > self.read)
 
     def last(self) -> int:
         """Number of the last object with a message sealed for this log; 0: there is none.
 
         What others put there says nothing of the objects before it.
         """
-        later = (number for number in numbers_below(self._objects, self._folder) if number > self.read)
-        return next((number for number in sorted(later, reverse=True) if self._is_ours(number)), self.read)
+        return next((number for number in reversed(self._after()) if self._is_ours(number)), self.read)
 
     def _is_ours(self, number: int) -> bool:
         try:
@@ -145,78 +157,3 @@ class MessageLog:
         """Write some messages as one object; False if an object of that number exists already."""
         sealed = [self._channel.seal(message) for message in messages]
         return self._objects.put_once(f"{self._folder}/{number:08d}", json.dumps(sealed).encode())
-
-
-class Outbox:
-    """An agent's reports: gathered for a while, written in order by a thread, and tried again until written.
-
-    Args:
-        reports: The log that reports are written to.
-        gather_s: Seconds for which reports that are not urgent are gathered.
-        runtime: Gives the time and the thread.
-    """
-
-    def __init__(self, reports: MessageLog, gather_s: float, runtime: Runtime = RUNTIME) -> None:
-        self._reports = reports
-        self._gather_s = gather_s
-        self._number: int | None = None
-        # With these a reader recognises a message that was written twice.
-        self._boot, self._count = secrets.token_hex(8), 0
-        self._waiting: deque[Envelope] = deque()
-        self._lock = threading.Lock()
-        self._urgent, self._idle, self._ended = runtime.flag(), runtime.flag(), runtime.flag()
-        self._closing = False
-        self._idle.set()
-        runtime.begin(self._write)
-
-    def put(self, message: Message, *, urgent: bool = True) -> None:
-        """Report something; lines of a program's output are dropped while too many wait."""
-        with self._lock:
-            is_log = isinstance(message, Log)
-            logs = sum(isinstance(waiting.message, Log) for waiting in self._waiting) if is_log else 0
-            if logs < _MOST_LOG_LINES:
-                self._count += 1
-                self._waiting.append(Envelope(self._boot, self._count, 0, message))
-                self._idle.clear()
-        if urgent:
-            self._urgent.set()
-
-    def close(self) -> None:
-        """Write what is left, and end the thread; gives up after half a minute."""
-        self._urgent.set()
-        self._idle.wait(_CLOSING_S)
-        self._closing = True
-        self._urgent.set()
-        self._ended.wait(_CLOSING_S)
-
-    def _write(self) -> None:
-        while not self._closing:
-            self._urgent.wait(self._gather_s)
-            self._urgent.clear()
-            with self._lock:
-                messages = list(self._waiting)
-            if not messages:
-                continue
-            if not self._written(messages):
-                self._urgent.wait(_RETRY_S)
-                self._urgent.set()
-                continue
-            with self._lock:
-                for _ in messages:
-                    self._waiting.popleft()
-                if not self._waiting:
-                    self._idle.set()
-        self._ended.set()
-
-    def _written(self, messages: list[Envelope]) -> bool:
-        try:
-            if self._number is None:
-                self._number = self._reports.last()
-            # An object that is there already is from a write that seemed to fail, or from an earlier agent.
-            while not self._reports.write(self._number + 1, messages):
-                self._number += 1
-        except Exception as error:
-            _LOGGER.warning("a report is not written yet: %s", error)
-            return False
-        self._number += 1
-        return True

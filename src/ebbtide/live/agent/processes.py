@@ -11,11 +11,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ebbtide.live.agent.left_processes import end_program
+from ebbtide.live.agent.program_output import MOST_OF_TEXT, LeftOut, Line, LineReader, Printed, Thinning
 
 # `setpriv` ends a program with its parent, without Python code between fork and exec, where other threads may hold
 # locks.
@@ -26,8 +27,8 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _GRACE_S = 5.0
 
-# Longer lines of a program's output are cut.
-_LINE_BYTES = 4096
+# So much of a program's output is read at once.
+_CHUNK_BYTES = 1 << 16
 
 
 def program_path() -> str:
@@ -44,8 +45,8 @@ class TrainingProcess:
         arguments: The command as a list of arguments; no shell reads it.
         environment: Variables that are added to this process's.
         folder: Working directory of the program.
-        on_line: Called, from another thread, with each line of JSON as a mapping, each other line as text, and
-            None when the program has ended.
+        on_line: Called, from another thread, with each line of JSON as a mapping, each other line as text, the
+            number of lines that are left out where there are very many, and None when the program has ended.
         cores: Numbers of the cores that it is kept to; empty: it may use any.
     """
 
@@ -54,7 +55,7 @@ class TrainingProcess:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         folder: Path,
-        on_line: Callable[[Mapping[str, Any] | str | None], None],
+        on_line: Callable[[Printed], None],
         cores: Sequence[int] = (),
     ) -> None:
         self._on_line = on_line
@@ -67,8 +68,6 @@ class TrainingProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
             cwd=folder,
             env=os.environ | {"PATH": program_path()} | dict(environment),
             start_new_session=True,
@@ -130,24 +129,34 @@ class TrainingProcess:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        with self.process.stdout:
-            for line in self.process.stdout:
-                found = _parsed(line)
-                if isinstance(found, dict) and "api" in found:
-                    self._hear(found.get("pid"))
-                self._on_line(found)
+        reader, thinning = LineReader(), Thinning()
+        with self.process.stdout as output:
+            while True:
+                chunk = os.read(output.fileno(), _CHUNK_BYTES)
+                lines = reader.lines(chunk)
+                kept = thinning.passing(lines, time.monotonic())
+                for line in kept:
+                    found = _parsed(line)
+                    if isinstance(found, dict) and "api" in found:
+                        self._hear(found.get("pid"))
+                    self._on_line(found)
+                if len(kept) < len(lines):
+                    self._on_line(LeftOut(len(lines) - len(kept)))
+                if not chunk:
+                    break
         self.process.wait()
         self._on_line(None)
 
 
-def _parsed(line: str) -> Mapping[str, Any] | str:
+def _parsed(line: str) -> Line:
     # A progress bar leaves its line open, so a report of the program may follow it on the same line.
-    begins = line.find('{"')
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(line[max(begins, 0) :])
-        if isinstance(found, dict):
-            return found
-    return line[:_LINE_BYTES].rstrip("\n")
+    if "{" in line:
+        begins = line.find('{"')
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(line[max(begins, 0) :])
+            if isinstance(found, dict):
+                return found
+    return line[:MOST_OF_TEXT]
 
 
 def _parents(pid: int) -> Iterator[int]:

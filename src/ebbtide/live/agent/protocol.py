@@ -179,16 +179,18 @@ class Noticed:
 
 @dataclass(frozen=True)
 class Log:
-    """Report: a line that a program printed.
+    """Report: a line that a program printed, or how many lines were left out, since it prints too much.
 
     Attributes:
         trial: Id of its trial.
-        line: The line.
+        line: The line; empty if there are lines that were left out.
+        left_out: Number of lines that were left out.
     """
 
     kind: ClassVar[str] = "log"
     trial: str
     line: str
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -601,6 +603,7 @@ _READ: Mapping[str, Any] = {
     "taken_at_s": _number,
     "metric": _number,
     "line": _text,
+    "left_out": _whole,
     "names": _texts,
     "tail": _texts,
     "how": Ending,

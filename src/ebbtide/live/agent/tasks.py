@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ebbtide.live.agent.config import Assignment
 from ebbtide.live.agent.folders import PrivateFolder, unpack
 from ebbtide.live.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.live.agent.machine import Machine, Program
+from ebbtide.live.agent.program_output import MOST_OF_TEXT, READING_S, LeftOut, Printed, ProgramOutput
 from ebbtide.live.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.live.agent.results import MOST_PRINTED, TaskResult, TaskResults
 from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
@@ -40,6 +40,7 @@ class _Running:
         folder: The folder that has all of it.
         began_s: When it was begun, in monotonic seconds, as all times here.
         process: Its program.
+        output: What it prints, until it is read.
         printed: What it printed, the end of it.
         size: Characters of that.
         output_read: Whether all that it printed was read.
@@ -54,6 +55,7 @@ class _Running:
     folder: Path
     began_s: float
     process: Program | None = None
+    output: ProgramOutput = field(default_factory=lambda: ProgramOutput(lambda: None))
     printed: deque[str] = field(default_factory=deque)
     size: int = 0
     output_read: bool = False
@@ -177,6 +179,7 @@ class TaskRunner:
             waited_s = math.inf if self._leaves_s is None else self._leaves_s + (self._leaves_s - each.began_s)
             if each.process is not None and not each.is_storing and now_s >= min(kill_at_s, waited_s):
                 self._kill(each)
+            self._take_output(each)
             self._look(each, now_s)
         self._running = [each for each in self._running if not each.is_over]
         if not self._is_ready or self._leaves_s is not None:
@@ -224,6 +227,7 @@ class TaskRunner:
         folder = self._folder / f"task-{number}"
         shutil.rmtree(folder, ignore_errors=True)
         running = _Running(number, value, folder, now_s)
+        running.output = ProgramOutput(lambda: self._put(partial(self._take_output, running)))
         self._running.append(running)
         assignment, places = self.assignment, {"{task}": value, "{result_dir}": str(running.results)}
         environment = {
@@ -250,21 +254,35 @@ class TaskRunner:
                 [_filled(part, places) for part in assignment.arguments],
                 environment,
                 runs_in,
-                lambda line: self._put(lambda: self._read(running, line)),
+                running.output.put,
             )
         except (OSError, ValueError) as error:
             self._over(running, TaskFailed(*self._about, number, None, (str(error),), True))
 
-    def _read(self, running: _Running, line: Mapping[str, Any] | str | None) -> None:
+    def _take_output(self, running: _Running) -> None:
+        """Read some of what a task printed; the rest waits for the next look."""
+        runtime = self._machine.runtime
+        until_s = runtime.monotonic_s() + READING_S / max(len(self._running), 1)
+        for printed in running.output.take():
+            self._read(running, printed)
+            if runtime.monotonic_s() > until_s:
+                return
+
+    def _read(self, running: _Running, line: Printed) -> None:
         if line is None:
             running.output_read = True
             return
-        text = line if isinstance(line, str) else json.dumps(line)
+        if isinstance(line, LeftOut):
+            self._tell(Log(self.assignment.trial_id, "", line.lines), False)
+            text = f"... {line.lines:,} lines were left out"
+        else:
+            text = line if isinstance(line, str) else json.dumps(line)
         running.printed.append(text)
         running.size += len(text) + 1
         while running.size > MOST_PRINTED and len(running.printed) > 1:
             running.size -= len(running.printed.popleft()) + 1
-        self._tell(Log(self.assignment.trial_id, f"task {running.number}: {text}"), False)
+        if not isinstance(line, LeftOut):
+            self._tell(Log(self.assignment.trial_id, f"task {running.number}: {text[:MOST_OF_TEXT]}"), False)
 
     def _look(self, running: _Running, now_s: float) -> None:
         process = running.process
@@ -282,7 +300,7 @@ class TaskRunner:
             running.is_storing = True
             self._machine.runtime.begin(partial(self._store, running))
         else:
-            tail = tuple(running.printed)[-_TAIL_LINES:]
+            tail = tuple(line[:MOST_OF_TEXT] for line in tuple(running.printed)[-_TAIL_LINES:])
             self._over(running, TaskFailed(*self._about, running.number, process.exit_code, tail))
 
     def _store(self, running: _Running) -> None:
@@ -317,6 +335,7 @@ class TaskRunner:
 
     def _over(self, running: _Running, report: TaskDone | TaskFailed | None) -> None:
         running.is_over = True
+        running.output.close()
         shutil.rmtree(running.folder, ignore_errors=True)
         if report is not None:
             self._report(report)

@@ -19,6 +19,7 @@ from ebbtide.live.agent.folders import keep_outputs, outputs_id
 from ebbtide.live.agent.machine import Machine, Program, checkpoints_of
 from ebbtide.live.agent.parts import Part
 from ebbtide.live.agent.program_lines import Heard, is_duration, number_of, step_of
+from ebbtide.live.agent.program_output import READING_S, LeftOut, Printed, ProgramOutput
 from ebbtide.live.agent.progress import LogLines, reported_names
 from ebbtide.live.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
 from ebbtide.live.agent.restoring import Restoration, restored
@@ -94,6 +95,7 @@ class Training:
         self._heard = Heard()
         self._told_by_s = math.inf
         self._said: set[str] = set()
+        self._output = ProgramOutput(lambda: self._put(self._take_output))
         self._runtime.begin(self._restore)
 
     @property
@@ -157,6 +159,7 @@ class Training:
             others: How long saving takes for those beside it, which are saved when it is.
         """
         work = self._work
+        self._take_output()
         if now_s >= self._told_by_s and work.is_running:
             self._say_silence()
         if work.is_running:
@@ -222,7 +225,7 @@ class Training:
                 self._machine,
                 self._code_folder,
                 self._part,
-                lambda line: self._put(lambda: self._read_output(line)),
+                self._output.put,
             )
         except (OSError, ValueError) as error:
             # No such executable, or one that no operating system could be given.
@@ -260,11 +263,21 @@ class Training:
         self._upload("", step, copy)
         self._work.written = step
 
-    def _read_output(self, line: Mapping[str, Any] | str | None) -> None:
+    def _take_output(self) -> None:
+        """Read some of what its program printed; the rest waits for the next look."""
+        began_s = self._runtime.monotonic_s()
+        for printed in self._output.take():
+            self._read_output(printed)
+            if self._runtime.monotonic_s() - began_s > READING_S:
+                return
+
+    def _read_output(self, line: Printed) -> None:
         work = self._work
         if work.over:
             return
-        if line is None:
+        if isinstance(line, LeftOut):
+            self._loop.tell(Log(self.assignment.trial_id, "", line.lines), False)
+        elif line is None:
             work.output_read = True
             self._say_silence()
             if not self._others_run():
@@ -515,6 +528,7 @@ class Training:
     def _close(self) -> None:
         work = self._work
         work.over = True
+        self._output.close()
         if work.mirror is not None:
             work.mirror.close()
         if work.uploads is not None:

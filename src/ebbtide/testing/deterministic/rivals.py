@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
@@ -66,7 +67,7 @@ class Rivals:
     def begin(self, user: Process) -> None:
         """Let them act."""
         for name in _NAMES:
-            self.time.begin(user, lambda name=name: self._keep(user, name))
+            self.time.begin(user, partial(self._keep, user, name))
 
     def end(self) -> None:
         """Let them act no more."""
@@ -102,7 +103,7 @@ class Rivals:
         """A rival's user: begins its controller, and again some time after that was killed."""
         while not self.is_over() and self.faults.is_active:
             process = self._processes[name] = Process(name)
-            self.time.begin(process, lambda process=process: self._control(process))
+            self.time.begin(process, partial(self._control, process))
             while process.is_alive:
                 self.time.sleep(1.0)
             # What it rented ends by itself; it is resumed after that, if at all.
@@ -156,7 +157,7 @@ class Rivals:
                 None,
                 self._usd(name, self.time.now_s),
             )
-            account.note(lambda line=line: [line], len(open_), len(open_) * _RATE_USD, "running", is_last=is_over)
+            account.note(partial(list, (line,)), len(open_), len(open_) * _RATE_USD, "running", is_last=is_over)
             if is_over:
                 process.is_alive = False
                 return

@@ -287,7 +287,7 @@ class SimulatedJournal(Journal):
         found = self._disk.states.get(name)
         return None if found is None else json.loads(found)
 
-    def run(self, *, decisions: bool = True) -> RunSnapshot | None:  # noqa: ARG002
+    def run(self, *, decisions: bool = True, metrics: bool = True) -> RunSnapshot | None:  # noqa: ARG002
         return self._disk.run()
 
     def figures(self) -> Figures | None:

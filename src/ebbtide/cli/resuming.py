@@ -1,0 +1,59 @@
+"""`ebbtide resume`: a run goes on, by its journal or, where that was lost, by what storage has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.foreground import run_in_foreground
+from ebbtide.cli.runs import RunArgument, RunsOption
+from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import runnable
+from ebbtide.live.from_storage import FromStorage, go_on_from_storage
+from ebbtide.live.handle import Run
+from ebbtide.live.phase import controller_of, controller_words
+from ebbtide.live.runs import end_machines
+from ebbtide.live.settings import RUNS, RunFolder, find_run
+
+
+def resume_command(
+    run: RunArgument = None,
+    from_storage: Annotated[
+        bool,
+        typer.Option(
+            "--from-storage",
+            help="Where its journal was lost, is damaged or has gone back in time: end its machines, and go on "
+            "from its checkpoints with a new journal. What was paid before is unknown, and counts for no budget.",
+        ),
+    ] = False,
+    track: Annotated[
+        str, typer.Option(metavar="URI", help="With --from-storage: MLflow's address, where it was lost as well.")
+    ] = "",
+    runs: RunsOption = RUNS,
+) -> None:
+    """Continue a run that was stopped, or whose controller was killed."""
+    if track and not from_storage:
+        raise InputError("a run is tracked as it was begun; this is for --from-storage", field="--track")
+    found = Run(find_run(runs, run))
+    policy = found.policy
+    if from_storage:
+        typer.echo(_continued_from_storage(found.kept).in_words(found.kept.path.name), err=True)
+    run_in_foreground(found.kept, policy, runnable(found.kept.settings.sweep), track)
+
+
+def _continued_from_storage(folder: RunFolder) -> FromStorage:
+    """Give a run a new journal, after its machines were ended.
+
+    Raises:
+        InputError: A controller has it, its journal has all of it, or machines may still run.
+    """
+    run, pid = folder.path.name, controller_of(folder)
+    if pid is not None:
+        raise InputError(f"run {run} has a controller ({controller_words(pid)}); `ebbtide stop {run}` ends it")
+
+    def end() -> str:
+        ended = end_machines(folder, report=lambda line: typer.echo(line, err=True))
+        return "; ".join([*ended.refused.values(), *([ended.problem] if ended.problem else [])])
+
+    return go_on_from_storage(folder, end)

@@ -1,0 +1,117 @@
+"""A run whose journal was lost goes on from what storage has: its checkpoints, and the numbers of its machines.
+
+What was decided, measured and paid before is not known any more. Machines that still run are ended first: nobody
+knows what they do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ebbtide._utc import iso
+from ebbtide.errors import EbbtideError, InputError
+from ebbtide.live.claims import MachineNumbers
+from ebbtide.live.journal import Journal, journal_of, set_aside
+from ebbtide.live.phase import phase_of
+from ebbtide.live.settings import RunFolder
+from ebbtide.live.storage import object_store
+
+# Its name among the states of a journal.
+FROM_STORAGE = "from_storage"
+# What does not depend on what was lost.
+_CARRIED = ("tracking", "environment")
+
+
+@dataclass(frozen=True)
+class FromStorage:
+    """Where a run went on from storage.
+
+    Attributes:
+        at_epoch_s: When, seconds since 1970: what was paid before is not known.
+        first_machine: Number of the first machine that was rented since.
+        why: What was wrong with its journal, in words.
+        aside: Name under which that is kept; empty: there was none.
+    """
+
+    at_epoch_s: float
+    first_machine: int
+    why: str
+    aside: str = ""
+
+    @classmethod
+    def decode(cls, values: dict[str, Any] | None) -> FromStorage | None:
+        """Decode plain values of the journal; None stays None."""
+        return None if values is None else cls(**values)
+
+    def in_words(self, run: str) -> str:
+        """What was found, and what follows from it."""
+        kept = f"; what there was of it is kept as {self.aside}" if self.aside else ""
+        return f"run {run} goes on from its checkpoints: {self.why}{kept}; {self}"
+
+    def __str__(self) -> str:
+        return f"what it paid before {iso(self.at_epoch_s)} is unknown, since its journal was lost"
+
+
+def from_storage_of(journal: Journal) -> FromStorage | None:
+    """Where a run went on from storage; None: its journal has all of it."""
+    return FromStorage.decode(journal.state(FROM_STORAGE))
+
+
+def go_on_from_storage(folder: RunFolder, end: Callable[[], str]) -> FromStorage:
+    """Give a run a new journal, with which it is resumed from its checkpoints.
+
+    Args:
+        folder: Folder of a run that no controller has.
+        end: Ends the machines of the run; returns why some may still run, or nothing.
+
+    Raises:
+        InputError: Its journal has all of the run, the run has rented nothing, or machines may still run.
+        JournalError: The journal's database does not answer.
+        OSError: Storage does not answer.
+    """
+    run = folder.path.name
+    numbers = MachineNumbers(object_store(folder.settings.store), folder.settings.run, folder.key)
+    first = numbers.first_free()
+    why, known, carried = _known_of(folder)
+    if not first:
+        raise InputError(
+            f"run {run} has rented nothing yet: `ebbtide resume {run}` begins it", field="--from-storage"
+        )
+    if known >= first:
+        raise InputError(
+            f"the journal of run {run} has all of it: `ebbtide resume {run}` goes on", field="--from-storage"
+        )
+    problem = end()
+    if problem:
+        raise InputError(f"machines of run {run} may still run: {problem}", field="--from-storage")
+    why = why or ("its journal was empty" if known <= 0 else "its journal was older than storage")
+    # Requests that were on their way have taken no more numbers: whoever made them is superseded next.
+    found = FromStorage(time.time(), numbers.first_free(), why, set_aside(folder))
+    journal_of(folder).keep({**carried, FROM_STORAGE: asdict(found)})
+    return found
+
+
+def _known_of(folder: RunFolder) -> tuple[str, int, dict[str, Any]]:
+    """What the journal still tells.
+
+    Returns:
+        Why it cannot be read, empty: it can; the first number of a machine that it does not know; states that are
+        carried over.
+    """
+    carried: dict[str, Any] = {}
+    try:
+        journal = journal_of(folder, read_only=True)
+        for name in _CARRIED:
+            with suppress(EbbtideError):
+                if (state := journal.state(name)) is not None:
+                    carried[name] = state
+        before, kept = from_storage_of(journal), journal.run(decisions=False, metrics=False)
+        phase_of(journal)
+        leases = len(kept["engine"]["leases"]) if kept is not None else 0
+        return "", leases + (before.first_machine if before is not None else 0), carried
+    except InputError as error:
+        return f"its journal could not be read: {error.problem}", 0, carried

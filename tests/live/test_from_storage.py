@@ -1,0 +1,205 @@
+"""A run whose journal is lost, damaged or older than storage: it is told so, and can go on from its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.live.commands import User, user
+from tests.live.sweeps import sweep
+
+from ebbtide.errors import InputError
+from ebbtide.live.agent.config import AgentConfig, Assignment
+from ebbtide.live.agent_provider import AgentProvider, Callbacks
+from ebbtide.live.claims import LostJournalError, MachineNumbers, SupersededError
+from ebbtide.live.from_storage import FROM_STORAGE, FromStorage, from_storage_of, go_on_from_storage
+from ebbtide.live.journal import Journal, journal_of
+from ebbtide.live.phase import LOCK, State, state_now
+from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.standing import standing_of
+from ebbtide.live.storage import FolderStore
+from ebbtide.market.catalogue import default_catalogue
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+
+@pytest.fixture
+def someone(tmp_path: Path) -> Iterator[User]:
+    with user(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run whose controller has rented machines 0 to 4."""
+    (tmp_path / "program.py").write_text("")
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    wanted = sweep(tmp_path, trials=1).model_dump(mode="json")
+    store = str(tmp_path / "store")
+    folder.begin(LiveSettings("run", "local", "cheapest-spot", wanted, str(tmp_path), store, {}, 0))
+    numbers = MachineNumbers(FolderStore(tmp_path / "store"), "run", folder.key)
+    numbers.begin(0, 1)
+    numbers.take(2)
+    numbers.take(4)
+    (folder.path / LOCK).touch()
+    return folder
+
+
+def nothing_runs() -> str:
+    return ""
+
+
+def written(folder: RunFolder, **states: object) -> Journal:
+    journal = journal_of(folder)
+    journal.keep({"tracking": {"uri": "here"}, **states})
+    return journal
+
+
+def damaged(folder: RunFolder) -> None:
+    written(folder)
+    content = folder.journal.read_bytes()
+    folder.journal.write_bytes(b"not a database" + content[100:])
+
+
+def emptied(folder: RunFolder) -> None:
+    folder.journal.write_bytes(b"")
+
+
+def older(folder: RunFolder) -> None:
+    written(folder)
+
+
+@pytest.mark.parametrize(
+    ("lose", "why"),
+    [
+        (lambda _: None, "its journal was empty"),
+        (emptied, "its journal was empty"),
+        (older, "its journal was empty"),
+        (damaged, "its journal could not be read"),
+    ],
+)
+def test_it_has_a_new_journal_and_goes_on_with_machines_of_other_numbers(
+    run: RunFolder, lose: Callable[[RunFolder], None], why: str
+) -> None:
+    lose(run)
+    was_there = run.journal.exists()
+    found = go_on_from_storage(run, nothing_runs)
+    assert found.first_machine == 5
+    assert found.why.startswith(why)
+    assert (run.path / found.aside).exists() == bool(found.aside) or found.aside == ""
+    assert bool(found.aside) == was_there
+    journal = journal_of(run)
+    assert from_storage_of(journal) == found
+    if lose is older:
+        assert journal.state("tracking") == {"uri": "here"}
+    # What was paid before is named as unknown.
+    status = standing_of(run, default_catalogue())
+    assert re.fullmatch(r"what it paid before .*Z is unknown, since its journal was lost", status.unknown)
+    assert status.as_plain()["unknown"] == status.unknown
+    # Now there is nothing that it does not know.
+    with pytest.raises(InputError, match="has all of it"):
+        go_on_from_storage(run, nothing_runs)
+
+
+def test_one_whose_machines_may_run_does_not_go_on(run: RunFolder) -> None:
+    with pytest.raises(InputError, match="machines of run run may still run: refused"):
+        go_on_from_storage(run, lambda: "refused")
+    assert not run.journal.exists()
+
+
+def test_one_that_has_rented_nothing_begins(tmp_path: Path, run: RunFolder) -> None:
+    for path in (tmp_path / "store").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(InputError, match="has rented nothing yet: `ebbtide resume run` begins it"):
+        go_on_from_storage(run, nothing_runs)
+
+
+def test_the_state_of_one_whose_journal_is_gone_is_that(run: RunFolder) -> None:
+    assert state_now(run, None) == (State.LOST, None)
+    (run.path / LOCK).unlink()
+    assert state_now(run, None) == (State.NEW, None)
+
+
+def test_a_damaged_journal_says_how_the_run_can_go_on(run: RunFolder) -> None:
+    damaged(run)
+    with pytest.raises(InputError, match=r"cannot be read: .*`ebbtide resume RUN --from-storage`"):
+        standing_of(run, default_catalogue())
+    # One that is locked is not damaged.
+    run.journal.unlink()
+    written(run)
+    with sqlite3.connect(run.journal, isolation_level=None) as connection:
+        connection.execute("pragma journal_mode = delete")
+        connection.execute("begin exclusive")
+        with pytest.raises(InputError) as told, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("ebbtide.live.journal_sqlite._WAIT_S", 0.0)
+            journal_of(run, read_only=True).state("phase")
+        assert "--from-storage" not in str(told.value)
+
+
+def test_numbers_that_storage_knows_refuse_an_empty_or_older_journal(run: RunFolder) -> None:
+    store = FolderStore(Path(run.settings.store))
+    numbers = MachineNumbers(store, "run", run.key)
+    numbers.begin(0, 2)
+    with pytest.raises(LostJournalError, match="the run's journal is empty: it was lost, or its database failed"):
+        numbers.check(-1)
+    older = MachineNumbers(store, "run", run.key)
+    older.restore({"next": 3, "epochs": [(0, 1), (3, 2)]})
+    with pytest.raises(SupersededError, match=r"gone back in time, `ebbtide resume RUN --from-storage`"):
+        older.check(2)
+    assert numbers.first_free() == 5
+
+
+def test_machines_of_the_lost_journal_are_no_strays_and_new_ones_are_counted_on(tmp_path: Path) -> None:
+    rents = AgentProvider(
+        None,  # type: ignore[arg-type]
+        FolderStore(tmp_path),
+        AgentConfig("run", "", str(tmp_path), ""),
+        Callbacks(lambda _: Assignment("", (), 1, "loss")),
+        key=bytes(32),
+    )
+    rents.begin_at(5)
+    assert rents._machines.token(0) == "run-m0005"
+    rents._requests.check_listed(["run-m0000", "run-m0004"])
+    with pytest.raises(SupersededError, match="machine run-m0005 of this run is not in its journal"):
+        rents._requests.check_listed(["run-m0005"])
+    assert rents.snapshot()["first_machine"] == 5
+    assert rents._requests._newest == 4
+
+
+def test_a_run_whose_journal_was_deleted_is_refused_and_then_finishes(someone: User) -> None:
+    someone.write(trials=1, steps=600, every_h=5.0)
+    controller = someone.start_run()
+    someone.wait(lambda: someone.trains() and someone.steps() > 50)
+    controller.kill()
+    controller.wait()
+    name, before = someone.run.path.name, journal_of(someone.run).run()
+    assert before is not None
+    for path in someone.run.path.glob("journal*"):
+        path.unlink()
+    _, out, _ = someone.do("status", name)
+    assert "journal lost" in out
+    assert "--from-storage" in out
+    code, _, errors = someone.do("resume")
+    assert code == 2
+    assert "the run's journal is empty" in errors
+    code, out, errors = someone.do("resume", "--from-storage")
+    assert code == 0
+    assert "goes on from its checkpoints" in errors
+    assert "is unknown, since its journal was lost" in out
+    assert "done" in out
+    assert not someone.machines()
+    kept, found = journal_of(someone.run).run(), from_storage_of(journal_of(someone.run))
+    assert kept is not None
+    assert found is not None
+    assert found.first_machine == len(before["engine"]["leases"])
+    # A whole journal is not thrown away.
+    code, _, errors = someone.do("resume", "--from-storage")
+    assert (code, "has all of it" in errors) == (2, True)
+    assert FromStorage.decode(journal_of(someone.run).state(FROM_STORAGE)) == found
+    assert json.loads(someone.do("status", name, "--json")[1])["unknown"]
