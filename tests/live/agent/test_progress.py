@@ -11,7 +11,10 @@ from ebbtide.live.agent.progress import LogLines
     ("lines", "told"),
     [
         (["Epoch 3/10 loss 0.125"], [{"step": 3, "loss": 0.125}]),
-        (["epoch [ 4/10], step [100/500], loss: 1e-3"], [{"step": 4, "loss": 1e-3}]),
+        (
+            ["epoch [ 4/10], step [100/500], loss: 1e-2", "epoch [ 4/10], step [500/500], loss: 1e-3"],
+            [{"step": 3}, {"step": 4, "loss": 1e-3}],
+        ),
         (["epoch=1", "step 700 loss=0.5", "epoch 2"], [{"step": 1}, {}, {"step": 2}]),
         (["global_step: 1200 | val_loss=0.3 loss=-0.5"], [{"step": 1200, "loss": -0.5}]),
         (["iter 5 loss nan", "Iteration 6: loss 2."], [{"step": 5}, {"step": 6, "loss": 2.0}]),
@@ -84,7 +87,7 @@ def test_the_counter_that_goes_as_far_as_the_training_is_the_one() -> None:
     lines = ["Epoch 1/3 step 100/300", "Epoch 2/3 step 150/300", "Epoch 3/3"]
     assert [reader.report_of(line).get("step") for line in lines] == [100, 150, None]
     reader = LogLines("", most=3)
-    assert [reader.report_of(line).get("step") for line in lines] == [1, 2, None]
+    assert [reader.report_of(line).get("step") for line in lines] == [0, 1, None]
     # A header that stands alone is read with what is below it.
     assert reader.report_of("loss 0.3") == {"step": 3}
 
@@ -107,6 +110,45 @@ def test_a_bar_that_begins_anew_in_each_epoch_is_no_progress() -> None:
     bar = "100%|███| {}/100 [00:{}<00:00, 5.0it/s, loss=0.3]"
     lines = [bar.format(50, 10), bar.format(100, 20), bar.format(1, "01"), "Epoch 1 done", bar.format(60, 11)]
     assert [reader.report_of(line).get("step") for line in lines] == [50, 100, None, 1, None]
+
+
+def test_the_epoch_behind_a_bar_is_used_where_the_bar_begins_anew() -> None:
+    reader = LogLines("avg_epoch_loss", most=10)
+    lines = [
+        f"{done * 2}%|#####     | {done}/50 [00:05<00:00, 9.5it/s, epoch={epoch}/10, avg_epoch_loss=5.{epoch}]"
+        for epoch in (1, 2)
+        for done in (10, 50)
+    ]
+    assert [reader.report_of(line)["step"] for line in lines] == [0, 1, 1, 2]
+    # Of a bar over all steps it is not.
+    reader = LogLines("", most=50)
+    assert [reader.report_of(line)["step"] for line in lines[:2]] == [10, 50]
+
+
+def test_epochs_that_are_only_announced_are_counted() -> None:
+    reader = LogLines("")
+    assert [reader.report_of(f"Epoch {epoch}/3").get("step") for epoch in (1, 2, 3)] == [None, 2, 3]
+
+
+def test_an_epoch_whose_loop_is_printed_below_it_is_done_at_its_end() -> None:
+    reader = LogLines("Avg loss")
+    lines = [
+        "Epoch 1",
+        "-------",
+        "loss: 2.3  [   64/600]",
+        "loss: 2.2  [  564/600]",
+        "Test Error: ",
+        "Avg loss: 2",
+    ]
+    assert reader.report_of("Epoch 1") == {"step": 1}, "not known yet"
+    assert [reader.report_of(line) for line in lines[1:]][2:] == [{"step": 1}, {}, {"step": 1, "Avg loss": 2.0}]
+    assert [reader.report_of(line) for line in ("Epoch 2", *lines[1:3])] == [{"step": 1}, {}, {"step": 1}]
+
+
+def test_a_line_of_json_with_settings_is_no_progress() -> None:
+    reader = LogLines("")
+    reader.checked({"epoch": 100, "batch_size": 32, "seed": 0})
+    assert not reader.unit
 
 
 def test_lines_of_json_with_other_names_and_in_log_records_are_read() -> None:

@@ -6,7 +6,7 @@ Most are rows of `FORMATS`. A row is added for a further tool by its name, a pat
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -102,7 +102,11 @@ FORMATS = (
     _format("mmengine", rf"^Epoch\(train\)\s+\[(?P<epoch>\d+)\]\s*{_INNER}", first=1),
     _format("mmengine", r"^Epoch\(val\)\s+\[(?P<epoch>\d+)\]\s*\[\s*\d+/\d+\]", first=1),
     _steps("mmengine", r"^Iter\(train\)\s+\[\s*(?P<step>\d+)/(?P<total>\d+)\]", first=1),
-    _format("ImageNet example", rf"^(?:Train )?Epoch:?\s*\[?(?P<epoch>\d+)\]?\s*{_INNER}"),
+    _format(
+        "ImageNet example",
+        rf"\b(?:[Ee]poch|Train):?\s*\[?(?P<epoch>\d+)(?:/(?P<total>\d+))?\]?:?\s*{_INNER}",
+    ),
+    _format("PyTorch tutorial", r"^\[(?P<epoch>\d+),\s*(?P<inner>\d+)\]\s*loss\b", first=1),
     _format("timm", r"^Train: (?P<epoch>\d+) \[\s*(?P<inner>\d+)/(?P<inner_total>\d+)"),
     _format("MNIST example", r"^Train Epoch: (?P<epoch>\d+) \[(?P<inner>\d+)/(?P<inner_total>\d+) \("),
     _format(
@@ -116,6 +120,12 @@ FORMATS = (
     _steps("Megatron", r"^iteration\s+(?P<step>\d+)/\s*(?P<total>\d+)\s*\|"),
     _steps("fairseq", r"\bnum_updates[\"']?[ :=]+[\"']?(?P<step>\d+)", Counts.DONE),
     _steps("detectron2", r"\biter: (?P<step>\d+)\s+total_loss: "),
+    _format("ESPnet", r"\b(?P<epoch>\d+)/(?P<total>\d+)epoch started\b", Counts.BEGUN, first=1),
+    _format("ESPnet", r"\b(?P<epoch>\d+)epoch results:", first=1),
+    _steps("Marian", r"\bEp\. \d+ : Up\. (?P<step>\d+) :", Counts.DONE),
+    _steps("Darknet", rf"^(?P<step>\d+): {NUMBER}, {NUMBER} avg\b", Counts.DONE),
+    _steps("StyleGAN", r"^tick (?P<step>\d+)\s+kimg \d", Counts.DONE),
+    _steps("Nerfstudio", r"^(?P<step>\d+) \(\d+(?:\.\d+)?%\)\s{2,}[\d.]+ m?s\b", Counts.DONE),
     _steps("DeepSpeed", r"\bstep=(?P<step>\d+), skipped=\d+, lr=", Counts.DONE),
     _steps("Lightning", r"\bEpoch \d+, global step (?P<step>\d+): ", Counts.DONE),
     _steps("Lightning", r"\bepoch=\d+-step=(?P<step>\d+)", Counts.DONE),
@@ -129,27 +139,49 @@ FORMATS = (
     _format(
         "words", rf"(?<![\w.])(?P<epoch>{COUNT})\s*(?:/|of|out of)\s*(?P<total>{COUNT})\s+epochs\b", Counts.DONE
     ),
-    _format(
-        "fraction",
-        rf"^[\[(]?(?P<step>{COUNT})\s*/\s*(?P<total>{COUNT})[\])]?\s*[:|,;-]?\s*(?=[A-Za-z])"
-        r"(?=.*loss\S{0,20}?[=: ]\s*[-\d])",
-    ),
     _steps("CLU", rf"^\[(?P<step>\d+)\] (?:[\w/.]+={NUMBER}(?:, |$))+$"),
 )
 
-# Words before a counter with which it is a setting, or was long ago.
+# A last resort, since a rank may be printed so, too.
+FRACTION = _format(
+    "fraction",
+    rf"^[\[(]?(?P<step>{COUNT})\s*/\s*(?P<total>{COUNT})[\])]?\s*[:|,;-]?\s*(?=[A-Za-z])"
+    r"(?=.*loss\S{0,20}?[=: ]\s*[-\d])",
+)
+
+# Words before a counter with which it is a setting, or was long ago, or counts what is evaluated.
 FORBIDS = re.compile(
     r"\b(?:max(?:imum)?|min(?:imum)?|num(?:ber)?(?: of)?|total|warm[- ]?up|every|each|per|save|saving|log|logging"
-    r"|eval|evaluation|validation|accumulation|best|last|since|from|after|until|before|next"
-    r"|decay|patience|for|first|resum\w*|restor\w*|load\w*|continu\w*|restart\w*)[ _-]*[:=]?\s*$",
+    r"|eval|evaluation|val|valid|validation|test|testing|dev|accumulation|best|last|since|from|after|until|before|next"
+    r"|decay|patience|for|first|resum\w*|restor\w*|load\w*|continu\w*|restart\w*)[ _-]*\]?[:=]?\s*$",
     re.I,
 )
+_SETTINGS = re.compile(
+    r"\b[A-Za-z]\w*\([a-z]\w*=|^\W*(?:args?|arguments|config\w*|options|settings|flags|hyper-?param\w*)\b"
+    r"|\b(?:batch_?size|seed|num_workers|device|data_(?:dir|path)|output_dir)[\"']?\s*[:=]",
+    re.I,
+)
+_LOSS = re.compile(r"loss[\"']?\s*[:=]\s*[\"']?[-\d]", re.I)
 LONG_AGO = re.compile(r"\b(?:best|earlier|previous|resum|restor|load|continu|restart)", re.I)
 
 
 def reading_of(message: str) -> Reading | None:
     """What a message says, by the first format that it is of; None: it is of none."""
-    for form in FORMATS:
+    return _first_of(FORMATS, message)
+
+
+def fraction_of(message: str) -> Reading | None:
+    """What a message says that begins with a fraction and has a loss."""
+    return _first_of((FRACTION,), message)
+
+
+def is_of_settings(text: str) -> bool:
+    """Whether a line shows what a program was called with, in which names of counters are limits."""
+    return _SETTINGS.search(text) is not None and not _LOSS.search(text)
+
+
+def _first_of(formats: Sequence[LogFormat], message: str) -> Reading | None:
+    for form in formats:
         match = form.pattern.search(message)
         if match is None:
             continue

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, replace
 from ebbtide.live.agent.log_formats import Counts, Reading
 from ebbtide.live.agent.log_readings import message_of
 
-_HEADER = re.compile(r"^Epoch:? (?P<epoch>\d+)\s*/\s*(?P<total>\d+)$", re.IGNORECASE)
+_HEADER = re.compile(r"^Epoch:? (?P<epoch>\d{1,6})(?:\s*/\s*(?P<total>\d+))?:?$", re.IGNORECASE)
 _KERAS = re.compile(
     r"^(?P<inner>\d+)/(?P<inner_total>\d+|Unknown)\s*(?:\[[=>.]+\]|[━╸╺ ]{3,}|- \d+m?s\b|-? ?\d+s \d)"
 )
 _BAR = re.compile(r"\d%\s?\|[^|]*\|\s*(?P<inner>\d+)/(?P<inner_total>\d+)\s*\[")
+# Lines of a loop, in the way of PyTorch's tutorials: `loss: 2.30  [   64/60000]`.
+_LOOP = re.compile(r"loss\D{1,4}[\d.].*\[\s*(?P<inner>\d+)/(?P<inner_total>\d+)\]$", re.IGNORECASE)
 _RULE = re.compile(r"[-=*_\s]*$")
 _COUNTERS = {"epoch": "epoch", "iter": "iteration", "iteration": "iteration", "step": "step", "round": "round"}
+_BETWEEN_CELLS = str.maketrans(',|"', "   ")
 _CELL = re.compile(r"[-+]?[\d.]|nan|inf|None|-")
 
 
@@ -26,29 +29,53 @@ class Headers:
     """
 
     _header: Reading | None = None
+    _running: dict[int, int] = field(default_factory=dict)
     _has_bars: bool | None = None
     _length: int = 0
     _is_over: bool = False
+    _is_below: bool = False
 
     def reading_of(self, text: str) -> tuple[bool, Reading | None]:
         """Whether a line is read here, and what it says with what stands above it."""
         match = _HEADER.match(message_of(text))
         if match is not None:
-            header = Reading("words", "epoch", int(match["epoch"]), int(match["total"]))
+            total = int(match["total"]) if match["total"] else None
+            header = Reading("words", "epoch", int(match["epoch"]), total)
+            if self._has_bars is None and self._header not in (None, header):
+                # Nothing stands between them.
+                self._has_bars = False
             if self._has_bars is False:
                 return True, header
-            self._header, self._is_over = header, False
-            return True, replace(header, format="Keras", counts=Counts.BEGUN) if self._has_bars else None
+            self._header, self._is_over, self._is_below = header, False, False
+            if self._has_bars:
+                return True, replace(header, format="Keras", counts=Counts.BEGUN)
+            return True, header if total is None else None
+        bar = _BAR.search(text)
+        if bar is not None and self._goes_on(int(bar["inner"]), int(bar["inner_total"])):
+            # A bar over all epochs, which only stands below it.
+            self._header = None
         if self._header is None:
             return False, None
-        keras = _KERAS.match(text)
-        bar = keras or _BAR.search(text)
+        if (keras := _KERAS.match(text)) is not None:
+            return self._of_bar(keras, "Keras")
         if bar is not None:
-            return self._of_bar(bar, "Keras" if keras else "tqdm")
+            return self._of_bar(bar, "tqdm")
+        if (loop := _LOOP.search(text)) is not None:
+            self._has_bars, self._length = True, int(loop["inner_total"])
+            return True, replace(self._header, inner=(int(loop["inner"]), self._length))
         if self._has_bars or _RULE.match(text):
             return False, None
         self._has_bars, header, self._header = False, self._header, None
-        return True, header
+        return (False, None) if header.total is None else (True, header)
+
+    def _goes_on(self, done: int, length: int) -> bool:
+        """Whether a bar was begun before the header above it, and does not begin anew below it."""
+        before = self._running.get(length)
+        self._running[length] = done
+        if self._header is None or self._is_below:
+            return False
+        self._is_below = True
+        return before is not None and before <= done and before < length
 
     def _of_bar(self, bar: re.Match[str], form: str) -> tuple[bool, Reading | None]:
         assert self._header is not None
@@ -70,7 +97,7 @@ class Tables:
 
     def reading_of(self, text: str) -> Reading | None:
         """What a row says; the line of names is remembered."""
-        cells = text.replace(",", " ").replace("|", " ").split()
+        cells = text.lstrip("#").translate(_BETWEEN_CELLS).split()
         if len(cells) < 2:
             return None
         if not any(cell[:1].isdecimal() for cell in cells):
@@ -114,10 +141,17 @@ class Bars:
 
 @dataclass
 class EpochEnds:
-    """Tells the last line of an epoch from those within it, where lines come every so many batches."""
+    """Tells the last line of an epoch from those within it, where lines come every so many batches.
+
+    Where an epoch's length is not said, it is that of the one before; a line an epoch is its last.
+    """
 
     _every: int = 0
     _before: tuple[int, int] = (-1, 0)
+    _start: int = 0
+    _learned: int = 0
+    _lines: int = 0
+    _is_line_an_epoch: bool = False
 
     def is_open(self, reading: Reading) -> bool:
         """Whether an epoch has begun and is not done."""
@@ -127,7 +161,24 @@ class EpochEnds:
             return False
         done, length = reading.inner
         number, before = self._before
+        if not length:
+            return self._is_open_by_former(reading.number, done)
         if number == reading.number and done > before and not reading.is_exact:
             self._every = done - before
         self._before = reading.number, done
         return done < length and done + self._every <= length
+
+    def _is_open_by_former(self, epoch: int, done: int) -> bool:
+        number, before = self._before
+        if epoch != number:
+            if number >= 0:
+                self._is_line_an_epoch = self._lines == 1
+                self._learned = before - self._start
+                # It may count on over all epochs.
+                self._start = 0 if done < before else before
+            self._lines = 0
+        elif self._is_line_an_epoch:
+            self._is_line_an_epoch = False
+        self._lines += 1
+        self._before = epoch, done
+        return not self._is_line_an_epoch and not 0 < self._learned <= done - self._start

@@ -6,7 +6,18 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from ebbtide.live.agent.log_formats import COUNT, FORBIDS, LONG_AGO, NUMBER, Counts, Reading, count_of, reading_of
+from ebbtide.live.agent.log_formats import (
+    COUNT,
+    FORBIDS,
+    LONG_AGO,
+    NUMBER,
+    Counts,
+    Reading,
+    count_of,
+    fraction_of,
+    is_of_settings,
+    reading_of,
+)
 
 _MOST_CHARACTERS = 2_000
 
@@ -15,7 +26,7 @@ _WORDS = tuple(
     (
         unit,
         re.compile(
-            rf"(?<![\w.])(?<!--)(?:train(?:ing|er)?[_/])?(?:{words})\b[\"']?\s*[:=#\[(]*\s*[\"']?({COUNT})", re.I
+            rf"(?<![\w.])(?<!--)(?:train(?:ing|er)?[_/])?(?:{words})\b[\"']?[\s:=#\[(]*[\"']?({COUNT})", re.I
         ),
     )
     for unit, words in (
@@ -31,6 +42,14 @@ _WORDS = tuple(
 _OF = re.compile(rf"\s*(?:/|of|out of)\s*({COUNT})(?![\w.])", re.I)
 # After the number: another number of a version, date or time, a share, a word.
 _NO_COUNT = re.compile(r"[\w%]|\.\d+\.\d|-\d|:\d|\.\w|\s*%")
+# What a number counts that has no number of its own: `1 epoch = 500 steps`.
+_OF_OTHERS = re.compile(r"\s+(?:steps|iterations|batches|samples|images|examples|epochs)\b(?!\W*\d)", re.I)
+# How far an epoch is, on the same line; its length may not be said.
+_WITHIN = re.compile(
+    r"(?<![A-Za-z_])(?:mini-?)?(?:steps?|iters?|iterations?|batch(?:es)?)\b[\"']?[\s:=#\[(]*(?P<inner>\d+)"
+    r"(?:\s*(?:/|of)\s*(?P<inner_total>\d+))?(?![\w.%])(?!\s*m?s\b)",
+    re.I,
+)
 _FRACTION = re.compile(r"\.\d+(?![\w.])")
 # Words before a counter with which it counts.
 _MAY_PRECEDE = frozenset(
@@ -63,6 +82,7 @@ _MAY_PRECEDE = frozenset(
         "debug",
         "epoch",
         "and",
+        "learning",
     ]
 )
 _MEASURED = re.compile(
@@ -78,7 +98,7 @@ _DOCKER = re.compile(r"\s*:\s*[A-Z]{3,}\b")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 # What loggers and launchers put before a message. A number alone in brackets is a counter of boosters.
 _PREFIX = re.compile(
-    r"\s*(?:\[(?!\s*\d+\s*\]|\s*\d+/\d|[^\]]{0,20}\b(?i:step|epoch|iter)\w*\W{0,3}\d)[^\]\[]{0,80}\](?:\s*:)?(?=\s)"
+    r"\s*(?:\[(?!\s*\d+\s*\]|\s*\d+/\d|(?i:val|test|eval|dev)|[^\]]{0,20}\b(?i:step|epoch|iter)\w*\W{0,3}\d)[^\]\[]{0,80}\](?:\s*:)?(?=\s)"
     r"|\(\w[^()]{0,60}=\d[^()]*\)"
     r"|\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d:\d\d\S*)?"
     r"|\d\d:\d\d:\d\d\S*"
@@ -94,15 +114,16 @@ _BAR = re.compile(
     rf"^(?P<label>.*?)(?P<percent>\d{{1,3}})%\s?\|[^|]*\|\s*(?P<step>{COUNT})/(?P<total>{COUNT})\s*"
     r"\[(?P<elapsed>[\d:]+)<[^,\]]*(?:,\s*(?P<rate>[^,\]]*))?(?P<postfix>,[^\]]*)?\]"
 )
-_BAR_EPOCH = re.compile(r"\bepoch\s*[:#\[]?\s*(?P<epoch>\d+)(?:\s*/\s*(?P<total>\d+))?", re.I)
+_BAR_EPOCH = re.compile(r"\bepoch\s*[:=#\[]?\s*(?P<epoch>\d+)(?!\.\d|\w)(?:\s*/\s*(?P<total>\d+))?", re.I)
 _BAR_EPOCHS = re.compile(r"\s*(?:training )?epochs?\W*$", re.I)
 _BAR_OF_TRAINING = re.compile(
     r"\W*(?:(?:train|training|trainer|steps?|iters?|iterations?|fit|fitting|optimizing|optimization|updates?"
-    r"|rank|\d+)\b\W*)+$",
+    r"|progress|rank|\d+)\b\W*)+$",
     re.I,
 )
 _STEP_RATE = re.compile(r"(?:\?|[\d.]+)\s*(?:(?:it|steps?|batch)/s|s/(?:it|steps?|batch))$", re.I)
 _LOSS = re.compile(rf"loss\S{{0,20}}?(?:[=:]|\s)\s*(?:{NUMBER}|nan)", re.I)
+_EVALUATES = re.compile(r"\b(?:val|valid\w*|test\w*|eval\w*|dev|predict\w*|infer\w*)\b", re.I)
 # A bar without a name that has run so long, by its own clock, is hardly one of a download or of an evaluation.
 _LONG_S = 10
 
@@ -127,13 +148,15 @@ def message_of(text: str) -> str:
 def readings_of(text: str) -> Iterator[Reading]:
     """What a line says, as `shown` gave it, in the order in which it is to be believed."""
     message = message_of(text)
-    if not any(character.isdecimal() for character in message):
+    if not any(character.isdecimal() for character in message) or is_of_settings(message):
         return
     bar = _BAR.match(message)
     if bar is not None:
         found = _of_bar(bar)
         if found is not None:
             yield found
+            if found.unit != "epoch" and (epoch := _BAR_EPOCH.search(bar["postfix"] or "")) is not None:
+                yield _of_epoch(epoch, bar)
         elif not bar["label"].strip() and (own := reading_of(text)) is not None:
             yield own
         return
@@ -141,6 +164,8 @@ def readings_of(text: str) -> Iterator[Reading]:
     yield from specific[:1]
     if not specific:
         yield from _of_words(message)
+        if (fraction := fraction_of(message)) is not None:
+            yield fraction
 
 
 def _of_bar(match: re.Match[str]) -> Reading | None:
@@ -149,19 +174,27 @@ def _of_bar(match: re.Match[str]) -> Reading | None:
     if (row := reading_of(f"{label} {percent}%")) is not None and row.format == "ultralytics":
         return row
     if (epoch := _BAR_EPOCH.search(label)) is not None:
-        # 99.6 % are shown as 100 %.
-        inner = (done, total) if total else None
-        of = int(epoch["total"]) if epoch["total"] else None
-        return Reading("tqdm", "epoch", int(epoch["epoch"]), of, Counts.ORDINAL, None, False, inner)
+        return _of_epoch(epoch, match)
     if _BAR_EPOCHS.match(label):
         return Reading("tqdm", "epoch", done, total, Counts.DONE)
-    if (label and not _BAR_OF_TRAINING.match(label)) or not _STEP_RATE.match((match["rate"] or "").strip()):
+    has_loss = _LOSS.search(label) is not None and not _EVALUATES.search(label)
+    if (label and not has_loss and not _BAR_OF_TRAINING.match(label)) or not _STEP_RATE.match(
+        (match["rate"] or "").strip()
+    ):
         return None
     *_, minutes, seconds = f"0:0:{match['elapsed']}".split(":")
     is_long = int(minutes) * 60 + int(seconds) >= _LONG_S or match["elapsed"].count(":") > 1
     is_sure = bool(label) or _LOSS.search(match["postfix"] or "") is not None
     unit = f"bar of {total}"
     return Reading("tqdm", unit, done, total, Counts.DONE, None, True, None, is_weak=not (is_sure or is_long))
+
+
+def _of_epoch(epoch: re.Match[str], bar: re.Match[str]) -> Reading:
+    done, total = count_of(bar["step"]), count_of(bar["total"])
+    # 99.6 % are shown as 100 %.
+    inner = (done, total) if total else None
+    of = int(epoch["total"]) if epoch["total"] else None
+    return Reading("tqdm", "epoch", int(epoch["epoch"]), of, Counts.ORDINAL, None, False, inner)
 
 
 def _of_words(message: str) -> Iterator[Reading]:
@@ -181,7 +214,7 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
         if unit != "epoch":
             return None
         counts = Counts.DONE
-    if _NO_COUNT.match(rest):
+    if _NO_COUNT.match(rest) or _OF_OTHERS.match(rest):
         return None
     of = _OF.match(rest)
     total = count_of(of[1]) if of is not None else None
@@ -203,7 +236,9 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
         if (total is None and has_text) or _DOCKER.match(rest):
             return None
     name = "words" if unit != "global step" else "global step"
-    return Reading(name, unit, count_of(digits), total, counts, None, unit == "global step")
+    within = _WITHIN.search(rest) if unit == "epoch" and counts is Counts.ORDINAL else None
+    inner = (int(within["inner"]), int(within["inner_total"] or 0)) if within is not None else None
+    return Reading(name, unit, count_of(digits), total, counts, None, unit == "global step", inner)
 
 
 def _may_stand(before: str, *, is_measured: bool) -> bool:
@@ -215,7 +250,8 @@ def _may_stand(before: str, *, is_measured: bool) -> bool:
         return True
     if left[-1] in "\"'":
         return before[-1].isspace() or left[:-1].rstrip()[-1:] in ("{", ",", "")
-    word = re.search(r"[A-Za-z]+$", left)
+    word = re.search(r"\w+$", left)
     if word is None:
-        return left[-1] in "%}"
+        # An arrow or a picture, as rows of emojis have them.
+        return left[-1] in "%}" or not left[-1].isascii()
     return is_measured or word[0].lower() in _MAY_PRECEDE

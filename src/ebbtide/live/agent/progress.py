@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ebbtide.live.agent.log_formats import Counts, Reading, count_of
+from ebbtide.live.agent.log_formats import Counts, Reading, count_of, is_of_settings
 from ebbtide.live.agent.log_layouts import Bars, EpochEnds, Headers, Tables
 from ebbtide.live.agent.log_readings import readings_of, shown
 from ebbtide.live.agent.metric_words import MetricWords, names_in
@@ -176,7 +176,10 @@ class LogLines:
             return None
         first, chosen = readings[0], self._chosen
         if first.unit.startswith("bar of "):
-            return self._of_bar(first)
+            bar, behind = self._of_bar(first), readings[1:]
+            # The epoch behind it, where the bar begins anew in each.
+            is_of_epoch = bar is None or self.unit == "epoch" or bar.total != (self.most or bar.total)
+            return behind[0] if behind and is_of_epoch else bar
         if first.format == "Hugging Face Trainer" and chosen is None and self._bars.newest is not None:
             # Its bar, beside it, counts steps.
             self._change(replace(self._bars.newest, format=first.format, is_weak=False), "")
@@ -203,6 +206,8 @@ class LogLines:
             for name in _FIELDS
             if name in counts
         ]
+        if found and is_of_settings(str(dict(line))):
+            return line
         if not found:
             message = next((line[name] for name in _MESSAGES if isinstance(line.get(name), str)), "")
             return {**line, **self.report_of(message)} if message else line
@@ -231,7 +236,9 @@ class LogLines:
         if self._is_wrong(reading, step, may_go_back=self._may_go_back):
             return {}
         is_new = self._step is None or step > self._step
-        self._step, self._is_open, self._looks_below, self._may_go_back = step, is_open, _LINES_BELOW, False
+        self._step, self._is_open, self._may_go_back = step, is_open, False
+        if is_new:
+            self._looks_below = _LINES_BELOW
         found: dict[str, float | int] = {"step": step}
         value = self._value_of_step(value, is_open=is_open, is_new=is_new)
         if value is not None and self.metric:
