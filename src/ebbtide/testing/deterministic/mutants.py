@@ -42,6 +42,7 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.testing.deterministic.simulate import in_memory
+from ebbtide.testing.deterministic.team_mutants import TEAM_MUTANTS
 from ebbtide.testing.deterministic.world import simulate
 
 # Runs after which a variant counts as not found.
@@ -346,6 +347,7 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _of_events_told_together_the_first_is_all,
         _trainings_begin_where_there_is_no_room,
         _what_is_done_still_takes_room,
+        *TEAM_MUTANTS,
     )
 }
 MUTANTS = tuple(_MUTANTS)
