@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from ebbtide._utc import HOUR_S
 from ebbtide.errors import InputError
@@ -66,7 +67,7 @@ class Rivals:
     def begin(self, user: Process) -> None:
         """Let them act."""
         for name in _NAMES:
-            self.time.begin(user, lambda name=name: self._keep(user, name))
+            self.time.begin(user, partial(self._keep, user, name))
 
     def end(self) -> None:
         """Let them act no more."""
@@ -102,7 +103,7 @@ class Rivals:
         """A rival's user: begins its controller, and again some time after that was killed."""
         while not self.is_over() and self.faults.is_active:
             process = self._processes[name] = Process(name)
-            self.time.begin(process, lambda process=process: self._control(process))
+            self.time.begin(process, partial(self._control, process))
             while process.is_alive:
                 self.time.sleep(1.0)
             # What it rented ends by itself; it is resumed after that, if at all.
@@ -145,18 +146,9 @@ class Rivals:
                     self.machines[name] += began
             elif open_ and faults.strikes("rival: gives back", _GIVES_BACK, now_s, name):
                 self._give_back(open_, 1)
-            line = AccountLine(
-                month_of(runtime.epoch_s()),
-                "charge",
-                0,
-                "x",
-                False,
-                "",
-                "",
-                None,
-                self._usd(name, self.time.now_s),
-            )
-            account.note(lambda line=line: [line], len(open_), len(open_) * _RATE_USD, "running", is_last=is_over)
+            month, usd = month_of(runtime.epoch_s()), self._usd(name, self.time.now_s)
+            lines = [AccountLine(month, "charge", 0, "x", False, "", "", None, usd)]
+            account.note(partial(list, lines), len(open_), len(open_) * _RATE_USD, "running", is_last=is_over)
             if is_over:
                 process.is_alive = False
                 return
