@@ -91,7 +91,7 @@ def test_without_its_journal_the_run_s_last_account_says_what_was_spent(
 def test_a_store_that_does_not_answer_is_told(
     folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling.TeamAccount, "note", lambda *_, **__: "no space is left")
+    monkeypatch.setattr(TeamAccount, "note", lambda *_, **__: "no space is left")
     code, _, errors = command(capsys, "down", folder.path.name, "--runs", folder.path.parent)
     assert code == 0
     assert "its team's account could not be written, where its machines count on: no space is left" in errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -243,10 +244,17 @@ def test_a_limit_that_does_not_exist_is_not_reached(store: ShakyStore, clock: Wa
     assert mine.reserve(1000)
 
 
-def test_a_store_that_is_away_is_not_asked_at_each_look(store: ShakyStore, clock: WallTime) -> None:
+def test_a_store_that_is_away_is_not_asked_at_each_look(
+    store: ShakyStore, clock: WallTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = member(store, clock, team(monthly_budget_usd=1.0))
     asked: list[float] = []
-    store.keys = lambda _prefix="": asked.append(clock.now_s) or iter(())  # type: ignore[method-assign, func-returns-value]
+
+    def keys(_prefix: str = "") -> Iterator[str]:
+        asked.append(clock.now_s)
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(store, "keys", keys)
     for _ in range(100):
         clock.now_s += 1.0
         mine.room()

@@ -171,6 +171,15 @@ def test_no_trial_begins_beyond_the_budget(tmp_path: Path) -> None:
     assert len(study.trials) == 1
 
 
+def test_what_trials_have_paid_that_still_train_counts_in_the_budget(tmp_path: Path) -> None:
+    trained, study = trials(tmp_path / "code"), study_in(tmp_path)
+    study.add_trial(optuna.trial.create_trial(value=1.0, user_attrs={COST_USD: 0.5}))
+    running: Any = [SimpleNamespace(paid_usd=0.2), SimpleNamespace(paid_usd=0.2)]
+    assert trained._is_due(study, 5, 1.0, running)
+    assert not trained._is_due(study, 5, 0.9, running)
+    assert trained._is_due(study, 5, None, running)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

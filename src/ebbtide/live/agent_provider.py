@@ -157,9 +157,8 @@ class AgentProvider:
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
-        # Real seconds for which machines were seen and their agents not heard from, and when was last looked.
-        self._silent_s: dict[int, float] = {}
-        self._looked_s = math.inf
+        # Real seconds for which agents of listed machines were not heard from, and until when that was counted.
+        self._silent_s: dict[int, tuple[float, float]] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
         self._over_since_s: dict[int, float] = {}
         self._delete_s = -math.inf
@@ -420,8 +419,6 @@ class AgentProvider:
         self._requests.request_all()
         instances, silent = self._listed()
         self._requests.check_listed(instances)
-        now_s = self._runtime.monotonic_s()
-        passed_s, self._looked_s = min(max(now_s - self._looked_s, 0.0), _MOST_SILENT_S), now_s
         self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
         for lease_id, lease in list(self._leases.items()):
             self.beat()
@@ -434,7 +431,7 @@ class AgentProvider:
                 self._machines.see(lease_id, instance)
                 self._missing_since_s.pop(lease_id, None)
                 self._compare(lease, instance)
-                self._check_heard(lease, passed_s)
+                self._check_heard(lease)
             else:
                 self._missing(lease)
         if self._watches_prices and silent is None:
@@ -536,18 +533,20 @@ class AgentProvider:
         self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
         self._training.gone(lease)
 
-    def _check_heard(self, lease: Lease, passed_s: float) -> None:
+    def _check_heard(self, lease: Lease) -> None:
         """End a machine that is paid for and whose agent is not heard from for long: its set-up hangs, or it does.
 
         Raises:
             InputError: Too many machines in a row have ended so.
         """
-        lease_id, limit_s = lease.lease_id, self._pace.silent_s
+        lease_id, now_s = lease.lease_id, self._runtime.monotonic_s()
         if not (lease.is_open and lease.is_charged) or self._mailboxes.has_reported(lease_id):
             self._silent_s.pop(lease_id, None)
             return
-        self._silent_s[lease_id] = self._silent_s.get(lease_id, 0.0) + passed_s
-        if self._silent_s[lease_id] < limit_s:
+        before_s, until_s = self._silent_s.get(lease_id, (0.0, now_s))
+        silent_s = before_s + min(now_s - until_s, _MOST_SILENT_S)
+        self._silent_s[lease_id] = (silent_s, now_s)
+        if silent_s < self._pace.silent_s:
             return
         # It may run, whatever its cloud says of it.
         self._mailboxes.open(lease_id)
@@ -558,9 +557,10 @@ class AgentProvider:
             "machine %s has run for %.0f s, and %s: its set-up hangs, or it cannot reach the store; it is ended, "
             "and counts as a failed boot",
             self._machines.token(lease_id),
-            self._silent_s.pop(lease_id),
+            silent_s,
             _NEVER_HEARD,
         )
+        del self._silent_s[lease_id]
         self._ends.end(lease)
         self._notify_of(Wake.ENDED, lease, _NEVER_HEARD)
         self._training.gone(lease)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -81,7 +81,8 @@ class SpotTrials:
             study: Keeps the trials. To go on after this process has ended, it needs a storage.
             n_trials: Number of trials of the study that are trained, pruned or failed in the end.
             parallel: Number of trials that are trained at a time, at most.
-            budget_usd: No trial begins once all have cost so much, USD; None: there is no limit.
+            budget_usd: No trial begins once all have cost so much, USD, those that still train by what they have
+                paid so far; None: there is no limit.
 
         Raises:
             InputError: The study has several objectives or another direction than the work, the work is wrong, or
@@ -95,7 +96,7 @@ class SpotTrials:
                     open_[left.number] = self._gone_on_with(study, left)
             while True:
                 asked = self._asked_only(study)
-                while len(open_) < parallel and self._is_due(study, n_trials, budget_usd):
+                while len(open_) < parallel and self._is_due(study, n_trials, budget_usd, open_.values()):
                     trial = study.ask()
                     try:
                         open_[trial.number] = self._begun(study, trial)
@@ -144,11 +145,13 @@ class SpotTrials:
         if self.work.get("direction", wanted) != wanted:
             raise InputError(f"the study is to {wanted} the metric, the work to {self.work['direction']} it")
 
-    def _is_due(self, study: Study, n_trials: int, budget_usd: float | None) -> bool:
+    def _is_due(self, study: Study, n_trials: int, budget_usd: float | None, running: Iterable[_Running]) -> bool:
         """Whether another trial is to begin."""
         trials = study.get_trials(deepcopy=False)
-        if budget_usd is not None and sum(one.user_attrs.get(COST_USD, 0.0) for one in trials) >= budget_usd:
-            return False
+        if budget_usd is not None:
+            paid_usd = [one.user_attrs.get(COST_USD, 0.0) for one in trials] + [one.paid_usd for one in running]
+            if math.fsum(paid_usd) >= budget_usd:
+                return False
         begun = [one for one in trials if not one.user_attrs.get(NEVER_BEGUN)]
         return sum(one.state is not TrialState.WAITING for one in begun) < n_trials
 
@@ -214,6 +217,11 @@ class _Running:
             self._tell(study, TrialState.PRUNED)
             return True
         return False
+
+    @property
+    def paid_usd(self) -> float:
+        """What it has cost so far, USD."""
+        return self.run.status().money.paid_usd
 
     def stop(self) -> None:
         """Save, and give machines back."""

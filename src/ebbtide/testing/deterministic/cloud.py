@@ -31,7 +31,7 @@ _REQUEST_S, _BOOT_S, _LIFE_S, _NOTICE_S = (0.5, 6.0), (2.0, 15.0), (30.0, 900.0)
 _FORGOTTEN_AFTER_S, _REFUSED_FOR_S = (5.0, 60.0), (10.0, 90.0)
 _NO_SET_UP, _NO_SET_UP_FOR_S = 0.02, (20.0, 120.0)
 # A set-up that hangs is ended by the start script after so long, if the controller has not done that long before.
-_HANGS, HANGS_FOR_S = 0.015, 400.0
+_HANGS, _HANGS_FOR_S = 0.04, 400.0
 _LOOK_S, _SKEW_S = 2.0, 400.0
 _OPEN = (LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING)
 
@@ -208,7 +208,7 @@ class SimulatedCloud:
             return
         if self.faults.strikes("cloud: set-up hangs", _HANGS, self.time.now_s, wanted.token):
             machine.hangs_since_s = self.time.now_s
-            self.time.sleep(HANGS_FOR_S)
+            self.time.sleep(_HANGS_FOR_S)
             self.end(machine, LeaseState.RELEASED, "its set-up hung")
             return
         machine.skew_s = number("skew", -_SKEW_S, _SKEW_S)

@@ -43,6 +43,7 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.testing.deterministic.simulate import in_memory
+from ebbtide.testing.deterministic.team_mutants import TEAM_MUTANTS
 from ebbtide.testing.deterministic.world import simulate
 
 # Runs after which a variant counts as not found.
@@ -352,6 +353,7 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _trainings_begin_where_there_is_no_room,
         _what_is_done_still_takes_room,
         _a_name_lacks_the_fingerprint,
+        *TEAM_MUTANTS,
     )
 }
 MUTANTS = tuple(_MUTANTS)

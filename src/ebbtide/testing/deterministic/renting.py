@@ -26,7 +26,7 @@ from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime, 
 # Real seconds without a controller after which machines end themselves.
 LIMIT_S = 60.0
 # An agent that is not heard from for so long is given up.
-SILENT_S = 90.0
+SILENT_S = 45.0
 
 
 def settings_of(scenario: Scenario, folder: Path, seed: int, fingerprint: str = "") -> LiveSettings:

@@ -146,18 +146,9 @@ class Rivals:
                     self.machines[name] += began
             elif open_ and faults.strikes("rival: gives back", _GIVES_BACK, now_s, name):
                 self._give_back(open_, 1)
-            line = AccountLine(
-                month_of(runtime.epoch_s()),
-                "charge",
-                0,
-                "x",
-                False,
-                "",
-                "",
-                None,
-                self._usd(name, self.time.now_s),
-            )
-            account.note(partial(list, (line,)), len(open_), len(open_) * _RATE_USD, "running", is_last=is_over)
+            month, usd = month_of(runtime.epoch_s()), self._usd(name, self.time.now_s)
+            lines = [AccountLine(month, "charge", 0, "x", False, "", "", None, usd)]
+            account.note(partial(list, lines), len(open_), len(open_) * _RATE_USD, "running", is_last=is_over)
             if is_over:
                 process.is_alive = False
                 return

@@ -28,11 +28,11 @@ _POLL_S = 3.0
 # In some runs the trials share machines: each fills one of these parts.
 _SHARING, _SHARES = 0.4, (0.5, 0.3)
 # Some runs can spend little: so much. They are so many times longer, so that this is reached, and slower.
-TIGHT, _BUDGET_USD, _LONGER, _SLOWER = 0.06, (0.04, 0.09), 8, 6.0
+TIGHT, _BUDGET_USD, _LONGER, _SLOWER, _TEAM_SLOWER = 0.06, (0.04, 0.09), 8, 6.0, 3.0
 _STEPS_PER_HOUR = 1_200
 # Some runs are of a team, with a quota of so many machines and a budget that its runs may reach. They are charged
 # by the second: a charge period is short.
-TEAMS, _QUOTA, _TEAM_USD = 0.15, (2, 6), (0.04, 0.3)
+TEAMS, _QUOTA, _TEAM_USD = 0.15, (2, 6), (0.05, 0.12)
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,14 @@ class Scenario:
         trials = int(number("trials", 1, 4))
         shares = number("sharing", 0.0, 1.0) < _SHARING
         team = _team(faults)
+        is_long = is_tight or (team is not None and team.monthly_budget_usd is not None)
         sweep = Sweep.model_validate(
             {
                 "name": "simulated",
                 "command": "python program.py {lr}",
                 "grid": {"lr": [0.1 * (trial + 1) for trial in range(trials)]},
                 "metric": "loss",
-                "max_trial_steps": int(number("steps", 10, 36)) * (_LONGER if is_tight else 1),
+                "max_trial_steps": int(number("steps", 10, 36)) * (_LONGER if is_long else 1),
                 "theta": 1.0,
                 "steps_per_hour": {"c3.xlarge": _STEPS_PER_HOUR},
                 "billing": "gcp-spot" if team else _BILLING[int(number("billing", 0, len(_BILLING)))],
@@ -78,7 +79,7 @@ class Scenario:
             }
         )
         policy_name = _POLICIES[int(number("policy", 0, len(_POLICIES)))]
-        poll_s = _POLL_S * (_SLOWER if is_tight else 1.0)
+        poll_s = _POLL_S * (_SLOWER if is_tight else _TEAM_SLOWER if is_long else 1.0)
         return cls(sweep, policy_name, _prices(faults), poll_s, int(number("many", 1, 8)), team)
 
     @property

@@ -37,7 +37,7 @@ from ebbtide.testing.deterministic.virtual_time import Killed, Process, VirtualR
 # Time that a machine has to end by itself after it has missed the heartbeat.
 _ENDS_WITHIN_S = 90.0
 # A machine whose agent is given up, since it was never heard from, has ended so much later.
-_SILENT_ENDS_S = 120.0
+_SILENT_ENDS_S = 75.0
 # What a team may spend beyond its budget: one charge period, a minute, of as many machines as there may be.
 _CHARGE_PERIOD_S, _MOST_USD_PER_HOUR = 60.0, 0.25
 # Shares of users' looks, each some seconds after the one before.
@@ -148,6 +148,7 @@ class _World:
         if self.scenario.team is not None:
             self.rivals = Rivals(self.time, faults, self.storage, self.scenario.team, lambda: self.over)
         self.controller: Process | None = None
+        self.controlled_since_s = START_S
         self.outcome: Outcome | None = None
         self.ended: dict[str, BaseException | None] = {}
         self.over = self.is_refused = False
@@ -248,16 +249,16 @@ class _World:
 
     def _watch_orphans(self) -> None:
         """Machines without a controller end by themselves."""
-        alone_since_s = seen_since_s = self.time.now_s
+        alone_since_s = self.time.now_s
         while not self.over:
             self.time.sleep(10.0)
             now_s = self.time.now_s
             if any(process.is_alive for process in self.processes):
                 alone_since_s = now_s
-            else:
-                seen_since_s = now_s
             for machine in self._open():
-                if now_s - max(machine.hangs_since_s, seen_since_s) > SILENT_S + _SILENT_ENDS_S:
+                silent_s = now_s - max(machine.hangs_since_s, self.controlled_since_s)
+                is_controlled = self.controller is not None and self.controller.is_alive
+                if is_controlled and silent_s > SILENT_S + _SILENT_ENDS_S:
                     self.invariants.violated("a silent machine is paid on", machine.wanted.token)
                 if now_s - max(alone_since_s, machine.agent_began_s) > LIMIT_S + _ENDS_WITHIN_S:
                     self.invariants.violated(
@@ -328,6 +329,7 @@ class _World:
 
         if not is_second:
             self.controller, self.outcome = process, None
+            self.controlled_since_s = self.time.now_s
         self.time.begin(process, body)
 
     def _copy(self) -> None:
