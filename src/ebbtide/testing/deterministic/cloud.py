@@ -91,6 +91,7 @@ class SimulatedCloud:
         on_step: Told what programs do: agent's process, trial, step, and whether it begins there or has done it.
         on_start: Told how many programs an agent runs, whenever it starts one.
         on_end: Called with a controller and the machine that it ends.
+        on_stranded: Called with a machine whose agent ends it since it saw no heartbeat.
     """
 
     time: VirtualTime
@@ -103,6 +104,7 @@ class SimulatedCloud:
     on_step: Callable[[Process, str, int, bool], None]
     on_start: Callable[[Process, int], None]
     on_end: Callable[[Process, RentedMachine], None]
+    on_stranded: Callable[[RentedMachine], None] = lambda _machine: None
     machines: dict[str, RentedMachine] = field(default_factory=dict)
     process: Process = field(default_factory=lambda: Process("cloud"))
     _folders: int = 0
@@ -233,8 +235,10 @@ class SimulatedCloud:
         )
 
         def run() -> None:
-            code = Agent(config, own).run()
-            machine.exit_code = code
+            agent = Agent(config, own)
+            machine.exit_code = agent.run()
+            if agent.is_stranded:
+                self.on_stranded(machine)
             self.time.kill(process)
 
         self.time.begin(process, run)
