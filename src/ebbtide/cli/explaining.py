@@ -102,7 +102,7 @@ def why_command(
                 typer.echo(visible(part))
 
 
-def _page_of(found: Sequence[Explanation], page: int) -> tuple[int, Sequence[Explanation]]:
+def _page_of(found: list[Explanation], page: int) -> tuple[int, list[Explanation]]:
     """How many decisions are before those of a page, and the page; page 1 has the newest.
 
     Raises:

@@ -16,6 +16,7 @@ from ebbtide._json import misfit
 from ebbtide.errors import InputError, JournalAwayError, JournalError
 from ebbtide.live.changes import DECISIONS, MAILBOXES, NOTHING, Changes, Record, joined, split
 from ebbtide.live.journal_address import PostgresPlace
+from ebbtide.live.journal_compaction import EVERY_ROWS, compact
 from ebbtide.live.journal_database import METRICS, MOMENTS, PRICES, RECORDS, STATE, JournalDatabase, Session
 from ebbtide.live.journal_sqlite import SqliteDatabase
 from ebbtide.live.price_log import PricePoint
@@ -47,6 +48,8 @@ class Journal:
 
     def __init__(self, place: Path | PostgresPlace, *, read_only: bool = False) -> None:
         self._database = _database_of(place, read_only=read_only)
+        # Of events and prices, written since it was last looked whether they are too many.
+        self._rows = 0
         if not read_only:
             with self._read() as session:
                 version = 0 if session is None else self._version(session)
@@ -72,6 +75,10 @@ class Journal:
             session.put(MOMENTS, moments)
             session.put(PRICES, prices)
             _write(session, changes)
+            rows = self._rows + len(moments) + len(prices)
+            if rows >= EVERY_ROWS:
+                compact(session)
+        self._rows = rows % EVERY_ROWS
 
     def connected(self) -> AbstractContextManager[None]:
         """Use one connection for all that is read inside the `with` block."""

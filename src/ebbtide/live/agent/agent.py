@@ -79,6 +79,11 @@ class Agent:
         self._gives_up_s = math.inf
         self._closing = self._runtime.flag()
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether it ends its machine because it saw no heartbeat."""
+        return self._gives_up_s < math.inf
+
     def run(self) -> int:
         """Run until ordered to end; returns the exit code."""
         self._machine.begin(self._folder, lambda: self._put(lambda: self._end(STAYS)))

@@ -114,6 +114,10 @@ class ProgramOutput:
         self._count = self._characters = self._left_out = 0
         self._is_woken = self._has_ended = self._is_closed = False
 
+    def __len__(self) -> int:
+        """Number of lines that wait."""
+        return len(self._waiting)
+
     def put(self, printed: Printed) -> None:
         """Take what a program printed; called from the thread that reads it."""
         with self._lock:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ebbtide.live.agent.machine import Mirrors, OnLine, Program
 from ebbtide.live.agent.metadata import Notice
+from ebbtide.live.agent.program_output import ProgramOutput
 from ebbtide.live.agent.watching import Span
 from ebbtide.live.checkpoints.tree import Tree
 from ebbtide.live.runtime import Runtime
@@ -21,6 +22,8 @@ from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
 _FILE = "state.json"
 # Shares of steps at which a program fails, or is killed as if memory ran out; of looks at metadata that fail.
 _FAILS, _IS_KILLED, _NO_METADATA = 0.001, 0.002, 0.08
+_PRINTS, _LINES, _MOST_WAITING = 0.01, 3_000, 2_500
+_LETTERS = str.maketrans("0123456789", "abcdefghij")
 _STEP_S, _SAVE_S, _START_S = (1.0, 5.0), (0.05, 1.5), (0.5, 4.0)
 
 
@@ -105,6 +108,8 @@ class CountingProgram:
             self._on_step(self._process, self._trial, step, False)
             self._on_line({"step": step, "loss": 1.0 / step, "step_s": duration_s})
             now_s = self._time.now_s
+            if self._faults.strikes("program prints a lot", _PRINTS, now_s, self._folder.parent.name):
+                self._print_much()
             if step > began and self._faults.strikes("program fails", _FAILS, now_s, self._folder.parent.name):
                 self._exit(1)
                 return
@@ -122,6 +127,14 @@ class CountingProgram:
                 return
         self._on_line({"finished": step})
         self._exit(0)
+
+    def _print_much(self) -> None:
+        """Print lines of which no two are alike, with all that matters among them; nobody reads meanwhile."""
+        for number in range(_LINES):
+            self._on_line(str(number).translate(_LETTERS))
+        waiting = getattr(self._on_line, "__self__", None)
+        if isinstance(waiting, ProgramOutput) and len(waiting) > _MOST_WAITING:
+            raise MemoryError(f"{len(waiting)} lines of a program wait for its agent")
 
     def _save(self, step: int, total: int) -> None:
         duration_s = self._faults.number("save takes", *_SAVE_S)

@@ -22,12 +22,15 @@ from ebbtide._files import write_text
 from ebbtide.engine.engine import Engine
 from ebbtide.errors import InputError, JournalError
 from ebbtide.live import agent_training, mailboxes
+from ebbtide.live.agent import heartbeats
 from ebbtide.live.agent.agent import Agent
 from ebbtide.live.agent.messages import MessageLog, Unreadable
+from ebbtide.live.agent.program_output import Line, ProgramOutput
 from ebbtide.live.agent.protocol import BadMessageError, Channel, Envelope, OfTrial, Restored, decoded
 from ebbtide.live.agent.trainings import Trainings
 from ebbtide.live.agent_provider import AgentProvider
 from ebbtide.live.agent_training import AgentTraining
+from ebbtide.live.changes import ChangeLog
 from ebbtide.live.checkpoints import store
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore, CheckpointWriter
@@ -319,6 +322,22 @@ def _a_name_lacks_the_fingerprint() -> _Broken:
     return patch.object(LiveSettings, "unique_name", property(lambda self: self.run))
 
 
+def _heartbeats_need_no_seal() -> _Broken:
+    return patch.object(heartbeats._Newest, "_is_sealed", lambda _self, _number: True)
+
+
+def _all_that_a_program_prints_waits() -> _Broken:
+    def add(self: ProgramOutput, line: Line) -> None:
+        self._count += 1
+        self._waiting[self._count] = line, self._count, 0
+
+    return patch.object(ProgramOutput, "_add", add)
+
+
+def _what_a_database_has_lost_is_not_written_again() -> _Broken:
+    return patch.object(ChangeLog, "forget", lambda _self: None)
+
+
 _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -354,6 +373,9 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _what_is_done_still_takes_room,
         _a_name_lacks_the_fingerprint,
         *TEAM_MUTANTS,
+        _heartbeats_need_no_seal,
+        _all_that_a_program_prints_waits,
+        _what_a_database_has_lost_is_not_written_again,
     )
 }
 MUTANTS = tuple(_MUTANTS)

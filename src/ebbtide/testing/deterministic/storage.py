@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebbtide.errors import JournalError, MissingObjectError, StorageError
+from ebbtide.errors import JournalError, JournalWentBackError, MissingObjectError, StorageError
 from ebbtide.live.changes import NOTHING, Changes, Record, joined
 from ebbtide.live.journal import Journal, Moment
 from ebbtide.live.object_keys import checked_key
@@ -24,6 +24,7 @@ from ebbtide.testing.deterministic.virtual_time import Process, VirtualRuntime, 
 _REFUSED, _NO_REPLY, _SLOW, _TORN, _LATE, _LOST, _TWICE = 0.05, 0.04, 0.015, 0.02, 0.05, 0.006, 0.02
 _MOST_WRITTEN = 5_000
 _DIES, _DIES_BEFORE_IT_TELLS, _ROTS = 0.0015, 0.05, 0.02
+_COPIED, _GOES_BACK = 0.02, 0.05
 _LATENCY_S, _SLOW_S, _LATE_S = (0.002, 0.03), (1.0, 15.0), (0.1, 4.0)
 
 
@@ -71,6 +72,10 @@ class SimulatedStorage:
         found = self._objects.get(key)
         return found.content if found is not None and found.visible_s <= self.time.now_s else None
 
+    def visible_s(self, key: str) -> float:
+        """Since when an object can be seen, seconds since 1970."""
+        return self._objects[key].visible_s
+
     def keys(self, folder: str) -> list[str]:
         """Keys below a folder, as readers see them now."""
         now_s = self.time.now_s
@@ -82,6 +87,28 @@ class SimulatedStorage:
             parts = key.split("/")
             for depth in range(1, len(parts)):
                 self._folders["/".join(parts[:depth]) + "/"].discard(key)
+
+
+class SeenObjects:
+    """What there is in storage, as somebody sees it to whom nothing can happen: an `ObjectStore` to be read.
+
+    Args:
+        storage: The objects.
+        since_s: Only objects that can be seen since then, seconds since 1970.
+    """
+
+    def __init__(self, storage: SimulatedStorage, since_s: float) -> None:
+        self._storage, self._since_s = storage, since_s
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        found = (key for key in self._storage.keys(prefix) if self._storage.visible_s(key) >= self._since_s)
+        return iter(list(found))
+
+    def get(self, key: str) -> bytes:
+        content = self._storage.seen(key)
+        if content is None:
+            raise MissingObjectError(key)
+        return content
 
 
 class StorageOf:
@@ -195,6 +222,7 @@ class Disk:
         metrics: Value of each metric, by job id and step.
         prices: Each price in USD per hour, by market and time.
         full_until_s: Until when nothing can be written, seconds since 1970.
+        behind: An older copy, to which the database may fail over; None: there is none.
     """
 
     states: dict[str, str] = field(default_factory=dict)
@@ -203,6 +231,14 @@ class Disk:
     metrics: dict[tuple[int, int], float] = field(default_factory=dict)
     prices: dict[tuple[str, float], float] = field(default_factory=dict)
     full_until_s: float = 0.0
+    behind: Disk | None = None
+
+    def go_back(self) -> None:
+        """Fail over to the older copy: what was written since is lost."""
+        assert self.behind is not None
+        older, self.behind = self.behind, None
+        for name in ("states", "moments", "records", "metrics", "prices"):
+            setattr(self, name, getattr(older, name))
 
     def copy(self) -> Disk:
         """The same, in another folder."""
@@ -262,6 +298,12 @@ class SimulatedJournal(Journal):
             self._disk.full_until_s = now_s + self._faults.number("disk full for", 5.0, 90.0)
         if now_s < self._disk.full_until_s and self._faults.is_active:
             raise JournalError("database or disk is full")
+        if self._disk.behind is not None and strikes("controller: database goes back", _GOES_BACK, now_s):
+            lost = len(self._disk.moments) - len(self._disk.behind.moments)
+            self._disk.go_back()
+            raise JournalWentBackError("the database failed over to an older copy", max(lost, 0))
+        if strikes("controller: database has a copy", _COPIED, now_s):
+            self._disk.behind = self._disk.copy()
         written = {name: json.dumps(content) for name, content in states.items()}
         self._disk.states.update(written)
         for record in changes.records:

@@ -49,6 +49,30 @@ def write_stray(
     return key
 
 
+def write_heartbeat(storage: SimulatedStorage, faults: Faults, run: str, machines: list[str]) -> str:
+    """Leave a forged heartbeat in a run's storage, by which a machine might live; returns its key.
+
+    Args:
+        storage: The storage.
+        faults: Decides which.
+        run: Id of the run.
+        machines: Ids of its machines.
+    """
+    folder = f"runs/{run}/alive"
+    there = [key for key in storage.keys(f"{folder}/") if key.rpartition("/")[2].isdecimal()]
+    newest = max((int(key.rpartition("/")[2]) for key in there), default=0)
+    later = (1, 2, 7, 1_000)[int(faults.number("forged later", 0, 4))]
+    key = f"{folder}/{min(newest + later, 9_999_999_999):010d}"
+    alive = dict.fromkeys(("", *machines), "0" * 32)
+    # Or one of ours under another number.
+    content = json.dumps({"alive": alive}).encode()
+    if there and faults.number("forged heartbeat", 0.0, 1.0) < 0.5:
+        content = storage.seen(there[-1]) or content
+    if not storage.has(key):
+        storage.put(key, content, storage.time.now_s)
+    return key
+
+
 def _forged(trial: str, steps: int, faults: Faults) -> bytes:
     """A message that says that a training has finished, or junk."""
     kind = int(faults.number("forged kind", 0, 4))

@@ -15,6 +15,8 @@ from pathlib import Path
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.live.agent.heartbeats import HeartbeatReader
+from ebbtide.live.agent.protocol import key_of
 from ebbtide.live.agent_state import leases_on
 from ebbtide.live.claims import SupersededError
 from ebbtide.live.controller import Controller
@@ -30,8 +32,8 @@ from ebbtide.testing.deterministic.invariants import Invariants, Violation
 from ebbtide.testing.deterministic.renting import LIMIT_S, SILENT_S, Namesake, Renting, settings_of
 from ebbtide.testing.deterministic.rivals import Rivals
 from ebbtide.testing.deterministic.scenario import FAULTS_S, RUN, START_S, Scenario
-from ebbtide.testing.deterministic.storage import Disk, SimulatedJournal, SimulatedStorage
-from ebbtide.testing.deterministic.strangers import write_stray
+from ebbtide.testing.deterministic.storage import Disk, SeenObjects, SimulatedJournal, SimulatedStorage
+from ebbtide.testing.deterministic.strangers import write_heartbeat, write_stray
 from ebbtide.testing.deterministic.virtual_time import Killed, Process, VirtualRuntime, VirtualTime
 
 # Time that a machine has to end by itself after it has missed the heartbeat.
@@ -44,6 +46,7 @@ _CHARGE_PERIOD_S, _MOST_USD_PER_HOUR = 60.0, 0.25
 _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.02, 0.02, 0.03, 0.3
 # Share of the runs whose account somebody else uses, too, for a run of the same id.
 _NAMESAKES = 0.15
+_FORGES = 0.3
 # A request of the user is answered within so many seconds, though requests to cloud and storage may take as long.
 _ANSWERED_WITHIN_S = 60.0
 # One that another has taken over from acts no more after so many seconds, though its disk may be full for a while.
@@ -132,7 +135,7 @@ class _World:
             self._shared,
         )
         told = self.invariants.stepped, self.invariants.started, self._given_back
-        self.tenant = Tenant(RUN, self.storage, *told)
+        self.tenant = Tenant(RUN, self.storage, *told, self._stranded)
         self.rents = Renting(self.time, faults, self.scenario, self.cloud, self.tenant)
         self.invariants.watch(self.storage, self.cloud, self.tenant)
         self.folder, self.disk = RunFolder(folder / RUN), Disk()
@@ -242,6 +245,9 @@ class _World:
             if faults.strikes("a stranger writes", _STRAY, now_s):
                 machines = [machine.wanted.token for machine in self._open()]
                 write_stray(self.storage, faults, machines, self.scenario.trials, self.scenario.steps)
+            if faults.strikes("a stranger writes a heartbeat", _FORGES, now_s):
+                tokens = [machine.wanted.token for machine in self._open()]
+                write_heartbeat(self.storage, faults, RUN, tokens)
             for machine in self._open():
                 if faults.strikes("machine: loses power", _POWER, now_s, machine.wanted.token):
                     self.cloud.end(machine, LeaseState.REVOKED, "taken")
@@ -365,6 +371,15 @@ class _World:
         where = " < ".join(f"{Path(call.filename).name}:{call.lineno}" for call in reversed(calls))
         why = f"{process.name}: {type(error).__name__}: {error} ({where})"
         self.invariants.violated("ended with an exception", why)
+
+    def _stranded(self, machine: RentedMachine) -> None:
+        """A machine ends since it saw no heartbeat: not where there was one for it a moment ago."""
+        token, now_s = machine.wanted.token, self.time.now_s
+        reader = HeartbeatReader(
+            SeenObjects(self.storage, now_s - LIMIT_S / 2.0), RUN, token, key_of(self.folder.key, token), LIMIT_S
+        )
+        if now_s - machine.agent_began_s > LIMIT_S and reader.look():
+            self.invariants.violated("stranded", f"{token}, with a heartbeat less than {LIMIT_S / 2.0:g} s old")
 
     def _given_back(self, controller: Process, machine: RentedMachine) -> None:
         """A controller ends a machine: not because its own disk is full, nor when another has long taken over."""
