@@ -107,7 +107,7 @@ def test_half_of_what_ec2_takes_is_left_for_the_set_up(tmp_path: Path) -> None:
         **vars(AgentConfig("r" * 60, "m" * 66, "s3://" + "b" * 63 + "/prefix", "/var/lib/ebbtide")),
         "bundle": bundle_key("r" * 60),
     }
-    assert len(start_script(settings(tmp_path), agent, EC2)) < 8_500
+    assert len(start_script(settings(tmp_path), agent, EC2)) < 8_700
 
 
 def test_nothing_of_the_configuration_is_read_by_the_shell(tmp_path: Path) -> None:
