@@ -234,7 +234,11 @@ def _recognised(path: Path) -> str:
     if not text:
         raise InputError("holds nothing", file=path)
     if text[0] in "{[":
-        return "azure-json" if '"Items"' in text and '"SpotPriceHistory"' not in text else "ec2-json"
+        return (
+            "azure-json"
+            if re.search(r'"(?:Items|armSkuName)"', text) and '"SpotPriceHistory"' not in text
+            else "ec2-json"
+        )
     if re.match(r"(?:---\s|- )?\s*\w+:(?:\s|$)", text):
         return "ec2-json"
     return "azure-csv" if re.match(r"\"?date\"?\s*[,;\t|]", text, re.IGNORECASE) else "table"

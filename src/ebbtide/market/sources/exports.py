@@ -51,7 +51,9 @@ def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str
 
 
 def read_azure_json(path: str | Path) -> pd.DataFrame:
-    """Read pages of the Retail Prices API (`{"Items": [...]}`), keeping Linux spot virtual machines.
+    """Read pages of the Retail Prices API (`{"Items": [...]}`) or their items, keeping spot machines with Linux.
+
+    Rows of other units than an hour are left out.
 
     Raises:
         InputError: The file is not such JSON, or an item lacks a field.
@@ -61,7 +63,9 @@ def read_azure_json(path: str | Path) -> pd.DataFrame:
     items: list[Any] = []
     for document in documents(content_text(path), path):
         for page in each_page(document, "Items"):
-            found = page.get("Items") if isinstance(page, dict) else None
+            found = page.get("Items") if isinstance(page, dict) else page or None
+            if isinstance(page, dict) and "armSkuName" in page:
+                found = [page]
             if not isinstance(found, list):
                 raise InputError(
                     "is not an answer of the Retail Prices API: it has no list named Items", file=path
@@ -73,10 +77,12 @@ def read_azure_json(path: str | Path) -> pd.DataFrame:
     spot = [
         (number, item)
         for number, item in enumerate(items, 1)
-        if "Spot" in str(item.get("skuName", "")) and "Windows" not in str(item.get("productName", ""))
+        if "Spot" in str(item.get("skuName", ""))
+        and "Windows" not in str(item.get("productName", ""))
+        and str(item.get("unitOfMeasure", "1 Hour")).casefold() in ("1 hour", "1/hour")
     ]
     if not spot:
-        raise InputError("holds no Linux spot prices (skuName with 'Spot')", file=path, field="skuName")
+        raise InputError("holds no Linux spot prices of an hour (skuName with 'Spot')", file=path, field="skuName")
     for number, item in spot:
         for name in ("effectiveStartDate", "armRegionName", "armSkuName", "retailPrice"):
             if item.get(name) in (None, "") or isinstance(item[name], (dict, list)):

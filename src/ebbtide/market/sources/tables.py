@@ -197,8 +197,10 @@ def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
             if isinstance(value, (Mapping, list)):
                 raise InputError("is not a single value", file=path, row=number, field=str(name))
             rank = ROLES[role].index(_plain(str(name)))
-            if role not in row or rank < row[role][0]:
-                row[role] = rank, None if value == "" else value
+            # A name whose value is missing leaves its place to another, as zones do to their ids.
+            is_missing = value is None or value == ""
+            if role not in row or row[role][1] is None or (rank < row[role][0] and not is_missing):
+                row[role] = rank, None if is_missing else value
                 names.setdefault(role, str(name))
         rows.append({role: value for role, (_, value) in row.items()})
     if not rows:
@@ -250,7 +252,17 @@ def _named(cells: pd.DataFrame, names: Sequence[str], path: str | Path) -> Table
     repeated = next((name for name in names if name and names.count(name) > 1), None)
     if repeated is not None:
         raise InputError("two columns have this name", file=path, field=repeated)
-    table = _chosen(cells, names)
+    # Files that were joined one after the other have their header again.
+    again = pd.Series(True, index=cells.index)
+    for place, name in enumerate(names):
+        again &= (
+            cells.loc[again, cells.columns[place]]
+            .fillna("")
+            .str.strip()
+            .eq(name)
+            .reindex(cells.index, fill_value=False)
+        )
+    table = _chosen(cells[~again].reset_index(drop=True), names)
     named = pd.DataFrame({role: table.cells[role].str.strip() for role in table.cells})
     return Table(named.mask(named == ""), table.names, table.columns)
 
