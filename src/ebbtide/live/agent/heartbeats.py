@@ -22,8 +22,8 @@ from ebbtide.live.storage import ObjectStore, numbers_below
 # So many heartbeats in the time after which machines end without one.
 _BEATS_IN_LIMIT = 24
 _LEAST_S, _MOST_S = 0.25, 30.0
-# Older ones are deleted.
-_KEPT = 8
+# Older ones are deleted: by then no machine lives by them, however slowly it reads.
+_KEPT = _BEATS_IN_LIMIT
 # So many objects are read at a look; of those that are not ours each is read once.
 _MOST_READ = 500
 _SEAL_DIGITS = 32
@@ -66,10 +66,10 @@ class _Newest:
 
     def _is_sealed(self, number: int) -> bool:
         try:
-            given = json.loads(self._objects.get(_key_of(self.folder, number)))["alive"][self._name]
-            return hmac.compare_digest(given.encode(), _seal(self._key, self._run, number).encode())
-        except (MissingObjectError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            content = self._objects.get(_key_of(self.folder, number))
+        except MissingObjectError:
             return False
+        return is_sealed_for(self._name, content, self._key, self._run, number)
 
 
 class HeartbeatReader(_Newest):
@@ -142,6 +142,23 @@ class Heartbeats:
             machine: _seal(key_of(self._run_key, machine), self._run, number) for machine in machines
         }
         return json.dumps({"alive": alive | {_CONTROLLER: _seal(self._run_key, self._run, number)}}).encode()
+
+
+def is_sealed_for(name: str, content: bytes, key: bytes, run: str, number: int) -> bool:
+    """Whether a heartbeat keeps a machine alive.
+
+    Args:
+        name: Id of the machine.
+        content: Content of the heartbeat's object, whoever wrote it.
+        key: The machine's key.
+        run: Id of the run.
+        number: Number of the heartbeat.
+    """
+    try:
+        given = json.loads(content)["alive"][name]
+        return hmac.compare_digest(given.encode(), _seal(key, run, number).encode())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False
 
 
 def every_s_of(limit_s: float) -> float:

@@ -44,6 +44,7 @@ class SimulatedStorage:
         rotten: Keys of data that was damaged after it had been stored.
         on_manifest: Called with the key and content of each manifest that is stored.
         on_listed: Called with what a process was told to be below a prefix.
+        heartbeats: All heartbeats that were ever stored: since when each was seen, its key and its content.
     """
 
     time: VirtualTime
@@ -51,6 +52,7 @@ class SimulatedStorage:
     rotten: set[str] = field(default_factory=set)
     on_manifest: Callable[[str, bytes], None] = lambda _key, _content: None
     on_listed: Callable[[Process, str, list[str]], None] = lambda _process, _prefix, _keys: None
+    heartbeats: list[tuple[float, str, bytes]] = field(default_factory=list)
     _objects: dict[str, _Object] = field(default_factory=dict)
     _folders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -62,6 +64,8 @@ class SimulatedStorage:
             self._folders["/".join(parts[:depth]) + "/"].add(key)
         if "/manifests/" in key:
             self.on_manifest(key, content)
+        if "/alive/" in key:
+            self.heartbeats.append((visible_s, key, content))
 
     def has(self, key: str) -> bool:
         """Whether it is stored, seen or not."""
@@ -71,10 +75,6 @@ class SimulatedStorage:
         """Content of an object as readers see it now; None: they see none."""
         found = self._objects.get(key)
         return found.content if found is not None and found.visible_s <= self.time.now_s else None
-
-    def visible_s(self, key: str) -> float:
-        """Since when an object can be seen, seconds since 1970."""
-        return self._objects[key].visible_s
 
     def keys(self, folder: str) -> list[str]:
         """Keys below a folder, as readers see them now."""
@@ -87,28 +87,6 @@ class SimulatedStorage:
             parts = key.split("/")
             for depth in range(1, len(parts)):
                 self._folders["/".join(parts[:depth]) + "/"].discard(key)
-
-
-class SeenObjects:
-    """What there is in storage, as somebody sees it to whom nothing can happen: an `ObjectStore` to be read.
-
-    Args:
-        storage: The objects.
-        since_s: Only objects that can be seen since then, seconds since 1970.
-    """
-
-    def __init__(self, storage: SimulatedStorage, since_s: float) -> None:
-        self._storage, self._since_s = storage, since_s
-
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        found = (key for key in self._storage.keys(prefix) if self._storage.visible_s(key) >= self._since_s)
-        return iter(list(found))
-
-    def get(self, key: str) -> bytes:
-        content = self._storage.seen(key)
-        if content is None:
-            raise MissingObjectError(key)
-        return content
 
 
 class StorageOf:
@@ -223,6 +201,7 @@ class Disk:
         prices: Each price in USD per hour, by market and time.
         full_until_s: Until when nothing can be written, seconds since 1970.
         behind: An older copy, to which the database may fail over; None: there is none.
+        ahead: What was lost by that, until a controller has written it again: where none does, it comes back.
     """
 
     states: dict[str, str] = field(default_factory=dict)
@@ -232,13 +211,23 @@ class Disk:
     prices: dict[tuple[str, float], float] = field(default_factory=dict)
     full_until_s: float = 0.0
     behind: Disk | None = None
+    ahead: Disk | None = None
 
     def go_back(self) -> None:
         """Fail over to the older copy: what was written since is lost."""
         assert self.behind is not None
-        older, self.behind = self.behind, None
+        older, self.behind, self.ahead = self.behind, None, self.copy()
+        self._become(older)
+
+    def come_back(self) -> None:
+        """Fail over again, to what was lost, if nobody has written it again: a user repairs a database as well."""
+        if self.ahead is not None:
+            self._become(self.ahead)
+            self.ahead = None
+
+    def _become(self, other: Disk) -> None:
         for name in ("states", "moments", "records", "metrics", "prices"):
-            setattr(self, name, getattr(older, name))
+            setattr(self, name, getattr(other, name))
 
     def copy(self) -> Disk:
         """The same, in another folder."""
@@ -277,6 +266,7 @@ class SimulatedJournal(Journal):
     ) -> None:
         self._disk, self._process, self._time, self._faults = disk, process, time, faults
         self._on_written = on_written
+        disk.come_back()
         self._written_s, self._written = 0.0, 0
 
     def keep(
@@ -306,6 +296,8 @@ class SimulatedJournal(Journal):
             self._disk.behind = self._disk.copy()
         written = {name: json.dumps(content) for name, content in states.items()}
         self._disk.states.update(written)
+        if changes.records:
+            self._disk.ahead = None
         for record in changes.records:
             # What is replaced is written last.
             self._disk.records.pop((record.kind, record.number), None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
-from ebbtide.live.agent.heartbeats import HeartbeatReader
+from ebbtide.live.agent.heartbeats import is_sealed_for
 from ebbtide.live.agent.protocol import key_of
 from ebbtide.live.agent_state import leases_on
 from ebbtide.live.claims import SupersededError
@@ -32,7 +32,7 @@ from ebbtide.testing.deterministic.invariants import Invariants, Violation
 from ebbtide.testing.deterministic.renting import LIMIT_S, SILENT_S, Namesake, Renting, settings_of
 from ebbtide.testing.deterministic.rivals import Rivals
 from ebbtide.testing.deterministic.scenario import FAULTS_S, RUN, START_S, Scenario
-from ebbtide.testing.deterministic.storage import Disk, SeenObjects, SimulatedJournal, SimulatedStorage
+from ebbtide.testing.deterministic.storage import Disk, SimulatedJournal, SimulatedStorage
 from ebbtide.testing.deterministic.strangers import write_heartbeat, write_stray
 from ebbtide.testing.deterministic.virtual_time import Killed, Process, VirtualRuntime, VirtualTime
 
@@ -47,6 +47,8 @@ _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.0
 # Share of the runs whose account somebody else uses, too, for a run of the same id.
 _NAMESAKES = 0.15
 _FORGES = 0.3
+# An agent has read a heartbeat after so many seconds, though requests to storage fail or are slow.
+_SEEN_WITHIN_S = 40.0
 # A request of the user is answered within so many seconds, though requests to cloud and storage may take as long.
 _ANSWERED_WITHIN_S = 60.0
 # One that another has taken over from acts no more after so many seconds, though its disk may be full for a while.
@@ -373,13 +375,15 @@ class _World:
         self.invariants.violated("ended with an exception", why)
 
     def _stranded(self, machine: RentedMachine) -> None:
-        """A machine ends since it saw no heartbeat: not where there was one for it a moment ago."""
+        """A machine ends since it saw no heartbeat: not where there was one for it that it had time to see."""
         token, now_s = machine.wanted.token, self.time.now_s
-        reader = HeartbeatReader(
-            SeenObjects(self.storage, now_s - LIMIT_S / 2.0), RUN, token, key_of(self.folder.key, token), LIMIT_S
-        )
-        if now_s - machine.agent_began_s > LIMIT_S and reader.look():
-            self.invariants.violated("stranded", f"{token}, with a heartbeat less than {LIMIT_S / 2.0:g} s old")
+        key = key_of(self.folder.key, token)
+        for seen_s, name, content in self.storage.heartbeats:
+            age_s = now_s - max(seen_s, machine.agent_began_s)
+            number = int(name.rpartition("/")[2])
+            if _SEEN_WITHIN_S < age_s < LIMIT_S and is_sealed_for(token, content, key, RUN, number):
+                self.invariants.violated("stranded", f"{token}, with a heartbeat that was {age_s:.0f} s old")
+                return
 
     def _given_back(self, controller: Process, machine: RentedMachine) -> None:
         """A controller ends a machine: not because its own disk is full, nor when another has long taken over."""
