@@ -77,3 +77,9 @@ def test_databases_are_copied_as_of_one_moment(tmp_path: Path) -> None:
     assert sorted(path.name for path in copy.iterdir()) == ["study.db"]
     with contextlib.closing(sqlite3.connect(copy / "study.db")) as found:
         assert found.execute("SELECT value FROM trials").fetchall() == [(0.25,)]
+
+
+@pytest.mark.parametrize("name", ["model.txt", "lgbm_100.txt", "step.txt", "a/checkpoint.txt"])
+def test_a_model_or_step_that_is_kept_as_text_is_no_log(name: str) -> None:
+    assert not is_log(name)
+    assert all(map(is_log, ("log.txt", "train_steps.log", "epoch_losses.txt", "model/metrics.txt")))

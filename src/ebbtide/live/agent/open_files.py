@@ -29,6 +29,12 @@ _LOGS = re.compile(
     r"tfevents|\.(?:log|csv|tsv|jsonl|ndjson|txt|out|err|db|sqlite3?|mdb|lock|pid)(?:\.\d+)?$|-(?:wal|shm|journal)$",
     re.IGNORECASE,
 )
+# LightGBM writes models as text, and small programs their step.
+_SAVED_AS_TEXT = re.compile(
+    r"(?!.*(?:log|loss|metric|histor|result))"
+    r".*(?:model|booster|gbm|weight|ckpt|checkpoint|state|step|epoch|latest).*\.txt$",
+    re.IGNORECASE,
+)
 _OPEN_LOG_S = 2.0
 # Any other file that is open for so long, and grows by no more than this, is kept open, and is not being saved.
 _OPEN_S, _GROWS_BYTES = 20.0, 1 << 20
@@ -38,7 +44,8 @@ _SIDECARS = ("-wal", "-shm", "-journal")
 
 def is_log(path: str) -> bool:
     """Whether a file's name is that of a log or database, which may change at any time."""
-    return _LOGS.search(path.rpartition("/")[2]) is not None
+    name = path.rpartition("/")[2]
+    return _LOGS.search(name) is not None and _SAVED_AS_TEXT.match(name) is None
 
 
 def open_for_writing(inodes: Collection[Inode]) -> dict[Inode, int]:
