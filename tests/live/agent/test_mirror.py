@@ -460,3 +460,22 @@ def test_half_of_a_save_does_not_pass_for_the_whole_of_one_that_waits_for_its_up
     eventually(lambda: copies)
     watching.close()
     assert copies == [{"metadata": "2", "weights": "2"}]
+
+
+def test_a_program_that_saves_at_each_step_is_stored_though_it_never_rests(
+    started: Started, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.live.agent.saves._LEAST_PATIENCE_S", LIMIT_S)
+    monkeypatch.setattr("ebbtide.live.agent.saves._MOST_PATIENCE_S", LIMIT_S)
+    monkeypatch.setattr("ebbtide.live.agent.watching._RESTLESS_S", 1.0)
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, started("import time; time.sleep(600)"), copies, quiet_s=LIMIT_S)
+    # Each step is told before its save is seen.
+    for number in range(20):
+        if copies:
+            break
+        watching.stepped()
+        (tmp_path / "checkpoints" / "model").write_text(str(number))
+        looked(looks)
+    watching.close()
+    assert copies

@@ -208,8 +208,9 @@ class Mirror:
         elif self._writes_beside(before, tree):
             self._saves_beside = True
         elif self._begins_again(before, tree, now_s):
-            # There was no time to store the save before.
-            self._complete = before
+            # There was no time to store the save before, from which to learn all the same.
+            if self._saves.learn(_changed(before, self._complete, logs), self._began_s, self._since_s):
+                self._complete = before
             self._began_s = self._newest_s = now_s
         self._since_s = now_s
 
