@@ -397,7 +397,7 @@ class AgentProvider:
             leases: All leases of the restored engine, by lease id.
         """
         self._kept = kept
-        self._machines.first = kept.get("first_machine", 0)
+        self._machines.first = kept["first_machine"]
         self._requests.restore({lease_id: leases[lease_id] for lease_id in kept["leases"]}, kept["numbers"])
 
     def _restore(self, kept: ProviderSnapshot) -> None:

@@ -6,7 +6,7 @@ A run is its engine (`ebbtide.engine.snapshot`) and its provider; each part has 
 from __future__ import annotations
 
 import math
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from ebbtide.engine import snapshot as engines
 from ebbtide.engine.snapshot import EngineSnapshot
@@ -18,7 +18,7 @@ from ebbtide.live.measured_speed import SpeedRecords
 
 # Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
 # ones.
-PROVIDER_VERSION = 9
+PROVIDER_VERSION = 10
 
 
 class ProviderSnapshot(TypedDict):
@@ -35,7 +35,7 @@ class ProviderSnapshot(TypedDict):
         unended: Pairs of lease id and why the cloud refused to end its machine.
         seen: Pairs of when the cloud last listed machines, seconds since 1970 by its clock, and their lease ids.
         numbers: Numbers of machines that this copy of the run was given.
-        first_machine: Number of the first machine since a journal that was lost; absent: none was.
+        first_machine: Number of the first machine since a journal that was lost; 0: none was.
         quarantined: Number of messages that could not be read.
         quarantine: The first of them.
     """
@@ -50,7 +50,7 @@ class ProviderSnapshot(TypedDict):
     unended: list[tuple[int, str]]
     seen: list[tuple[float, list[int]]]
     numbers: NumberRecord
-    first_machine: NotRequired[int]
+    first_machine: int
     quarantined: int
     quarantine: list[QuarantineRecord]
 
@@ -152,7 +152,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_7(kept)
     if version < 8:
         kept = _to_version_8(kept)
-    return _to_version_9(kept) if version < 9 else kept  # type: ignore[return-value]
+    if version < 9:
+        kept = _to_version_9(kept)
+    return _to_version_10(kept) if version < 10 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -162,6 +164,11 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_10(kept: dict[str, Any]) -> dict[str, Any]:
+    """No journal was ever lost."""
+    return {**kept, "version": 10, "first_machine": 0}
 
 
 def _to_version_9(kept: dict[str, Any]) -> dict[str, Any]:
