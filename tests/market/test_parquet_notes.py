@@ -34,7 +34,7 @@ def test_any_history_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, ours: list[int], theirs: list[int], before_us: int, after_us: int
 ) -> None:
     file = tmp_path_factory.mktemp("round") / "prices.parquet"
-    series = {C3: [(at_s, 0.03 + at_s) for at_s in ours], R3: [(at_s, 0.02 + at_s) for at_s in theirs]}
+    series = {C3: [(at_s, 0.03 + at_s / 1e4) for at_s in ours], R3: [(at_s, 0.02 + at_s / 1e4) for at_s in theirs]}
     known = history(series)
     prices = eb.PriceHistory(
         dict(known), start_s=START_S - before_us / 1e6, end_s=START_S + 10_000_000 + after_us / 1e6

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Spot prices began in 2009. A time outside these years is in the wrong unit.
 _FIRST_TIME, _LAST_TIME = "1970-01-01T00:00:00Z", "2200-01-01T00:00:00Z"
 
+# The dearest machines are listed at some hundred USD per hour; spot prices have reached 1,000.
+_MOST_USD = 10_000.0
+
 # Characters of a value in a message.
 _SHOWN = 60
 
@@ -76,8 +79,8 @@ def parsed_prices(values: pd.Series, file: str | Path, field: str) -> pd.Series:
         field: Column that error messages name.
 
     Raises:
-        InputError: The first price that is missing, no number, infinite, zero or negative, in another currency, or
-            can be read in two ways; the message says what to write.
+        InputError: The first price that is missing, no number, infinite, zero, negative or above any machine's, in
+            another currency, or can be read in two ways; the message says what to write.
     """
     import pandas as pd
 
@@ -96,6 +99,11 @@ def parsed_prices(values: pd.Series, file: str | Path, field: str) -> pd.Series:
     require(numbers >= 0, file, field, values, "is negative; a price in USD per hour cannot be")
     problem = "is no price; leave out rows of machines that are not offered"
     require(numbers > 0, file, field, values, problem)
+    problem = (
+        f"is more than {_MOST_USD:,.0f} USD per hour, which no machine costs; a spreadsheet may have lost the decimal "
+        "point: write 0.918, not 918000"
+    )
+    require(numbers <= _MOST_USD, file, field, values, problem)
     return numbers
 
 
