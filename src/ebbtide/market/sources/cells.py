@@ -100,8 +100,8 @@ def parsed_prices(values: pd.Series, file: str | Path, field: str) -> pd.Series:
     problem = "is no price; leave out rows of machines that are not offered"
     require(numbers > 0, file, field, values, problem)
     problem = (
-        f"is more than {_MOST_USD:,.0f} USD per hour, which no machine costs; a spreadsheet may have lost the decimal "
-        "point: write 0.918, not 918000"
+        f"is more than {_MOST_USD:,.0f} USD per hour, which no machine costs; a spreadsheet may have lost the "
+        "decimal point: write 0.918, not 918000"
     )
     require(numbers <= _MOST_USD, file, field, values, problem)
     return numbers
