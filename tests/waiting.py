@@ -61,3 +61,8 @@ def holds(condition: Callable[[], object], *, duration_s: float, poll_s: float =
 def work(duration_s: float) -> None:
     """Take as long as a step of a training would; no assertion may depend on how long."""
     time.sleep(duration_s)
+
+
+def without_progress(errors: str) -> list[str]:
+    """The lines that a command wrote to standard error, but those that tell a slow machine's progress."""
+    return [line for line in errors.splitlines() if not line.endswith(" so far")]

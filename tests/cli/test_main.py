@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.waiting import without_progress
 
 import ebbtide as eb
 from ebbtide.cli.main import main
@@ -219,8 +220,7 @@ def test_bad_prices_leave_no_output_behind(
 def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
     command = f"{sys.executable} -m ebbtide.cli.main describe {prices} --csv | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    # A slow machine tells what it is doing.
-    assert [line for line in done.stderr.splitlines() if not line.endswith("so far")] == []
+    assert without_progress(done.stderr) == []
 
 
 @pytest.mark.usefixtures("in_project")
