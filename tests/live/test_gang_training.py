@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Saved, Stepp
 from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.manifest import Manifest
-from ebbtide.live.checkpoints.whole import Whole
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.whole import Whole, newest_attempt, newest_whole
+from ebbtide.live.storage import FolderStore
 from ebbtide.live.trial_failures import MOST_FAILURES
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.api.events import Wake
@@ -257,3 +260,39 @@ def test_each_machine_s_part_is_charged_on_its_way_to_the_bucket_and_the_whole_o
     assert len(gang.progress.transfers) == 4
     gang.tell(second, Saved(IDS[1], 1, 50, 3))
     assert [(move.lease_id, move.size_bytes) for move in gang.progress.transfers[4:]] == [(0, 1_000)]
+
+
+def test_one_whose_journal_was_lost_goes_on_above_the_assignments_that_storage_knows(tmp_path: Path) -> None:
+    objects, folder = FolderStore(tmp_path / "objects"), tmp_path / "work"
+    folder.mkdir()
+
+    def save(rank: int, attempt: int, step: int) -> None:
+        (folder / "state").write_text(f"{rank} at {step}")
+        writer = CheckpointStore(objects, IDS[rank]).begin_writing("m", attempt=attempt, machines=2)
+        writer.save(folder, step, keep=0, oldest=0)
+
+    class Stored(Gang):
+        def make(self, given: Given) -> AgentTraining:
+            return AgentTraining(
+                "run",
+                *given,
+                newest_whole=lambda _: newest_whole(objects, IDS[:2]),
+                newest_attempt=lambda _: newest_attempt(objects, IDS[:2]),
+                address=lambda lease_id: f"10.0.0.{lease_id}",
+            )
+
+    for rank in range(2):
+        save(rank, 5, 40)
+    # What its first machine alone had stored in a later one is whole with nothing of another.
+    save(0, 6, 60)
+    gang = Stored()
+    first, second = gang.rent(2)
+    assert {each.attempt for _, each in gang.trained()} == {7}
+    assert gang.progress.steps_saved == 40
+    for rank in range(2):
+        save(rank, 7, 60)
+    gang.take(first)
+    gang.take(second)
+    gang.rent(2)
+    assert [each.attempt for _, each in gang.trained()[2:]] == [8, 8]
+    assert gang.progress.steps_saved == 60

@@ -42,7 +42,7 @@ from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_tasks import AgentTasks, ArrayPlan
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.checkpoints.whole import Whole, newest_whole
+from ebbtide.live.checkpoints.whole import Whole, newest_attempt, newest_whole
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud, Instance
 from ebbtide.live.machine_ends import MachineEnds
@@ -179,6 +179,7 @@ class AgentProvider:
                 has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
                 stored_bytes=self._stored_bytes,
                 newest_whole=self._newest_whole,
+                newest_attempt=lambda trial: newest_attempt(objects, _ids_of(trial), self._runtime),
                 address=address,
                 secret=secret,
                 fingerprint=callbacks.fingerprint,
@@ -630,9 +631,8 @@ class AgentProvider:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
     def _newest_whole(self, trial: Trial) -> Whole | None:
-        ids = [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]
         expected, aside = trial.stored_number, trial.aside
-        return newest_whole(self._objects, ids, expected=expected, aside=aside, runtime=self._runtime)
+        return newest_whole(self._objects, _ids_of(trial), expected=expected, aside=aside, runtime=self._runtime)
 
     def _stored_bytes(self, trial_id: str, number: int) -> int:
         with suppress(DamagedCheckpointError, OSError):
@@ -679,3 +679,8 @@ class AgentProvider:
             _LOGGER.warning("the heartbeat could not be written: %s", error)
         finally:
             self._beating.release()
+
+
+def _ids_of(trial: Trial) -> list[str]:
+    """Ids under which the machines of a trial save, by rank."""
+    return [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]

@@ -91,6 +91,7 @@ class AgentTraining:
         has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
         stored_bytes: Gives the size of a trial's checkpoint of a number in bytes; 0: it is not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
+        newest_attempt: Gives the number of the last assignment that machines of a trial have stored any in; 0: none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
             id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
@@ -112,6 +113,7 @@ class AgentTraining:
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
         stored_bytes: Callable[[str, int], int] = lambda _trial, _number: 0,
         newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
+        newest_attempt: Callable[[Trial], int] = lambda _trial: 0,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
         fingerprint: str = "",
@@ -124,7 +126,7 @@ class AgentTraining:
         # Gives what an assignment of one machine lacks, where others work for it.
         self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
         self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
-        self._newest_whole, self._address = newest_whole, address
+        self._newest_whole, self._newest_attempt, self._address = newest_whole, newest_attempt, address
         self._run, self._fingerprint, self._assignment = run, fingerprint, assignment
         self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
@@ -300,6 +302,9 @@ class AgentTraining:
         if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
             return  # the cloud has not said yet how they reach each other
         whole = self._newest_whole(trial) if trial.is_gang else None
+        if trial.is_gang and not trial.attempt:
+            # Of a journal that was lost there are others, and the newest assignment's checkpoint is the newest.
+            trial.attempt = self._newest_attempt(trial)
         seats = self._seats(trial, leases)
         trial.members = tuple(
             Member(rank, lease.lease_id, resume=self._resume(trial, whole, rank))
