@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.fake_controller import FakeController, Given
+from tests.live.cloud_as_told import provider
+from tests.live.fake_controller import FakeController, Given, running
 
-from ebbtide.jobs.job import Checkpointing
+from ebbtide.errors import LostCheckpointError
+from ebbtide.jobs.job import Checkpointing, Job
+from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Saved, Stepped
+from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train
+from ebbtide.live.agent_jobs import AgentJobs
 from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.manifest import Manifest
@@ -217,6 +222,41 @@ def test_while_storage_does_not_answer_nothing_begins() -> None:
     gang.whole = None
     gang.training.converge()
     assert len(gang.trained()) == 2
+
+
+def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(tmp_path: Path) -> None:
+    orders: list[tuple[int, Order]] = []
+
+    def whole(trial: Trial) -> Whole | None:
+        if trial.progress.job_id == 0:
+            raise LostCheckpointError("storage has no checkpoint 4 of trial run-000, which was stored")
+        return None
+
+    training = AgentTraining(
+        "run",
+        lambda _: Assignment("", ("true",), 100, "loss"),
+        lambda lease_id, order: orders.append((lease_id, order)),
+        lambda _: None,
+        lambda: 0.0,
+        newest_whole=whole,
+        address=lambda lease_id: f"10.0.0.{lease_id}",
+    )
+    job = Job(name="one", steps=100, steps_per_hour={"c3.xlarge": 1.0}, machines=2)
+    rents = provider(tmp_path, None, None)
+    rents._cloud.markets, jobs = (), AgentJobs(training, {}, training.speeds)  # type: ignore[misc]
+    jobs.begin([JobProgress(number, job) for number in range(2)])
+    rents._training = jobs
+    leases = [running(number) for number in range(4)]
+    for job_id in range(2):
+        training.assign(job_id, leases[2 * job_id : 2 * job_id + 2])
+    orders.clear()
+    training.trials[1].members = ()
+    written: list[int] = []
+    rents._mailboxes.write = lambda _: written.append(len(orders))  # type: ignore[method-assign, misc]
+    with pytest.raises(LostCheckpointError):
+        rents._look()
+    assert [lease_id for lease_id, order in orders if isinstance(order, Train)] == [2, 3]
+    assert written == [2]
 
 
 def test_older_checkpoints_may_go_once_two_are_whole() -> None:

@@ -17,7 +17,13 @@ from functools import partial
 from typing import Any
 
 from ebbtide.engine.snapshot import Items, event_of, event_values
-from ebbtide.errors import CloudError, CloudGoneError, DamagedCheckpointError, InputError
+from ebbtide.errors import (
+    CloudError,
+    CloudGoneError,
+    DamagedCheckpointError,
+    InputError,
+    LostCheckpointError,
+)
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.heartbeats import Heartbeats
@@ -437,15 +443,20 @@ class AgentProvider:
                 self._missing(lease)
         if self._watches_prices and silent is None:
             self._compare_prices()
-        self._training.converge()
+        lost: LostCheckpointError | None = None
+        try:
+            self._training.converge()
+        except LostCheckpointError as error:
+            # It is one trial's: the orders of all others are sent.
+            lost = error
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._ends.unended
         )
         with suppress(OSError):
             # It is tried again, and nothing waits for it.
             self._delete_old()
-        if silent is not None:
-            raise silent
+        if silent is not None or lost is not None:
+            raise silent or lost  # type: ignore[misc]
 
     def written(self) -> None:
         """The state of the run is in its journal: what it was made from is not needed any more."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, LostCheckpointError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
@@ -91,7 +91,7 @@ class AgentTraining:
         has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
         stored_bytes: Gives the size of a trial's checkpoint of a number in bytes; 0: it is not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
-        newest_attempt: Gives the number of the last assignment that machines of a trial have stored any in; 0: none.
+        newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
             id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
@@ -167,12 +167,23 @@ class AgentTraining:
             self._converge(self._of_job[job_id])
 
     def converge(self) -> None:
-        """Give the orders that are missing."""
+        """Give the orders that are missing.
+
+        Raises:
+            LostCheckpointError: Storage lacks the checkpoint of a trial; the others have their orders.
+            OSError: Storage does not answer.
+        """
+        lost: LostCheckpointError | None = None
         for trial in self.trials:
-            self._converge(trial)
+            try:
+                self._converge(trial)
+            except LostCheckpointError as error:
+                lost = error
             self._ask_again(trial)
             if trial.present and self._runtime.epoch_s() - trial.began_epoch_s >= WARNED_AFTER_S:
                 self._warn(trial)
+        if lost is not None:
+            raise lost
 
     def in_use(self, lease: Lease) -> bool:
         """Whether a trial is trained or saved on the lease's machine."""

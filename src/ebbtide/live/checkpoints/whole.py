@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ebbtide.errors import StorageError
+from ebbtide.errors import LostCheckpointError
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -72,7 +72,7 @@ def newest_whole(
         runtime: Gives the time, and reads of several trials at once.
 
     Raises:
-        StorageError: Storage lacks what is known to be stored: perhaps it is not mounted.
+        LostCheckpointError: Storage lacks what is known to be stored: perhaps it is not mounted.
         OSError: It does not answer.
     """
     stores = [CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids]
@@ -81,7 +81,7 @@ def newest_whole(
     if expected and expected not in aside:
         numbers = max(stores[first or 0].numbers("manifests"), default=0)
         if numbers < expected:
-            raise StorageError(
+            raise LostCheckpointError(
                 f"storage has no checkpoint {expected} of trial {trial_ids[first or 0]}, which was stored: is it "
                 "mounted?"
             )
