@@ -37,6 +37,8 @@ _WARN_EVERY_S = 300.0
 _STORAGE_S = 8.0
 # Clocks of two hosts may differ by so much.
 _CLOCKS_S = 600.0
+# Machines of most runs have ended without their controller by then.
+_UNATTENDED_S = 1800.0
 _LONGEST_MONTH_S = 31 * 86_400.0
 # Less than this is nothing, USD: a limit of zero is none that a policy can be given.
 LEAST_USD = 1e-6
@@ -297,6 +299,11 @@ class TeamAccount:
         return any(limits.monthly_budget_usd is not None for _, _, limits in self._limits)
 
     @property
+    def _carried_s(self) -> float:
+        """Seconds for which an account of the month before may tell of machines, if it has none of this month."""
+        return _CLOCKS_S + max(self._settings.controller_limit_s, _UNATTENDED_S) + UNSEEN_S
+
+    @property
     def _has_quota(self) -> bool:
         return any(limits.machines is not None for _, _, limits in self._limits)
 
@@ -350,10 +357,10 @@ class TeamAccount:
     def _read(self) -> None:
         self._tried_s = self._runtime.monotonic_s()
         at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
-        month, before = month_of(at_s), month_of(at_s - UNSEEN_S)
+        month, before = month_of(at_s), month_of(at_s - self._carried_s)
         found = {one.name: one for one in self._book.read(month, damaged, lines=False)}
         if before != month:
-            # What others rent they write down for the new month soon.
+            # What others rent they write down for the new month soon, unless their controller is gone.
             for one in self._book.read(before, {}, lines=False):
                 found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
         for name, why in damaged.items():
