@@ -70,6 +70,21 @@ def test_what_a_resumed_run_spent_in_another_month_is_none_of_this_one(store: Sh
         mine.check()
 
 
+def test_what_a_lost_journal_has_paid_counts_in_the_team_s_budget(store: ShakyStore, clock: WallTime) -> None:
+    mine = member(store, clock, team(monthly_budget_usd=10.0))
+    lost = AccountLine("2026-11", "charge", 0, "m", False, "", "", None, 4.0)
+    earlier = replace(lost, month="2026-10", usd=3.0)
+    mine.go_on([earlier, lost], [earlier, lost])
+    # Of what its new journal knows: nothing yet.
+    assert mine.room().usd == 6.0
+    mine.check()
+    mine.go_on([earlier, lost, replace(lost, usd=5.0), replace(earlier, usd=1.0)], [earlier, lost])
+    assert mine.room().usd == 7.0
+    mine.go_on([earlier, lost, replace(lost, usd=6.0)], [earlier, lost])
+    with pytest.raises(InputError, match="is spent"):
+        mine.check()
+
+
 # The quota of machines.
 
 

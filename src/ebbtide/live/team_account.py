@@ -49,7 +49,7 @@ class Room:
     """What a team's limits leave to a run now.
 
     Attributes:
-        usd: The most that the run may have spent in all, USD; infinity: there is no limit.
+        usd: The most that the run may have spent in all, as its journal knows, USD; infinity: there is no limit.
         machines: The most machines that it may rent at once; infinity: there is no limit.
         usd_limit: Whose budget binds, in words.
         machines_limit: Whose quota binds, in words.
@@ -103,6 +103,7 @@ class TeamAccount:
         self._written_s = -math.inf
         self._written: tuple[int, str] | None = None
         self._months: dict[str, float] = {}
+        self._lost_usd = 0.0
         self._unwritten: set[str] = set()
         # Machines that the quotas have for this run; None: not known.
         self._reserved: int | None = None
@@ -122,13 +123,15 @@ class TeamAccount:
         objects = objects or object_store(accounting.team.accounts, within_s=_STORAGE_S)
         return cls(account_name(folder), folder.settings, accounting, objects, runtime)
 
-    def go_on(self, lines: Sequence[AccountLine]) -> None:
+    def go_on(self, lines: Sequence[AccountLine], lost: Sequence[AccountLine] = ()) -> None:
         """Take note of what the run spent before: what was in another month is none of this one's.
 
         Args:
             lines: Every amount of the run so far.
+            lost: Those among them that its journal lost, and its policy does not know of.
         """
         self._months = sums_by_month(lines)
+        self._lost_usd = math.fsum(line.usd for line in lost)
 
     def last_lines(self) -> list[AccountLine]:
         """Every amount of this month and the one before, as the run's account was written last.
@@ -152,7 +155,7 @@ class TeamAccount:
         except OSError as error:
             raise InputError(f"the team's accounts in {self._team.accounts} cannot be read: {error}") from None
         room = self.room()
-        if room.usd - math.fsum(self._months.values()) <= LEAST_USD:
+        if room.usd + self._lost_usd - math.fsum(self._months.values()) <= LEAST_USD:
             raise InputError(f"{room.usd_limit} is spent", field="team")
 
     def room(self) -> Room:
@@ -161,7 +164,7 @@ class TeamAccount:
             self._read_if_due()
             at_s = self._runtime.epoch_s()
             month, silence = month_of(at_s), self._silence
-            earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month)
+            earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month) - self._lost_usd
             found = Room()
             for whose, owner, limits in self._limits:
                 others = [one for one in self._others.values() if owner in (None, one.owner)]
