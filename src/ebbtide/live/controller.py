@@ -161,6 +161,7 @@ class Controller:
         # What else is in the journal, to be written again where that is lost.
         self._states = {name: kept for name in _KEPT_STATES if (kept := self._journal.state(name)) is not None}
         self._figures_s, self._figures_took_s = -math.inf, 0.0
+        self._known_figures: Figures | None = None
         self._account = TeamAccount.of(folder, self._runtime, outside.accounts)
         speed = self._settings.options.get("speed", 1.0)
         lead_s = 1.0 + speed * _LOOKS_LEAD * max(pace.poll_s, _POLL_AGAIN_S)
@@ -462,7 +463,9 @@ class Controller:
 
     def _lines(self, figures: Figures) -> list[AccountLine]:
         """Every amount of the run, for its team."""
-        engine, open_usd = self._engine, dict(figures["open_usd"])
+        engine = self._engine
+        # Of one that has ended since the ledger knows.
+        open_usd = {number: usd for number, usd in figures["open_usd"] if engine.all_leases[number].is_open}
         return [
             *self._lost_lines,
             *lines_of(engine.ledger, engine.all_leases, open_usd, WallClock.of(figures)),
@@ -470,8 +473,12 @@ class Controller:
 
     def _note_account(self, figures: Figures, state: str, *, is_last: bool = False) -> None:
         """Write the run's account for its team, if it is of one and it is time."""
+        if figures["spent_usd"] is None:
+            # Prices are not known at the moment: what was known last counts, and the machines of now.
+            figures = self._known_figures or figures
         if self._account is None or figures["spent_usd"] is None:
             return
+        self._known_figures = figures
         engine = self._engine
         self._account.note(
             lambda: self._lines(figures),
