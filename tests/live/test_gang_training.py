@@ -224,7 +224,9 @@ def test_while_storage_does_not_answer_nothing_begins() -> None:
     assert len(gang.trained()) == 2
 
 
-def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(tmp_path: Path) -> None:
+def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders: list[tuple[int, Order]] = []
 
     def whole(trial: Trial) -> Whole | None:
@@ -252,7 +254,7 @@ def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(tmp_p
     orders.clear()
     training.trials[1].members = ()
     written: list[int] = []
-    rents._mailboxes.write = lambda _: written.append(len(orders))  # type: ignore[method-assign, misc]
+    monkeypatch.setattr(rents._mailboxes, "write", lambda _: written.append(len(orders)))
     with pytest.raises(LostCheckpointError):
         rents._look()
     assert [lease_id for lease_id, order in orders if isinstance(order, Train)] == [2, 3]
