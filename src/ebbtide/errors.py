@@ -129,6 +129,10 @@ class StorageError(EbbtideError, OSError):
     """Object storage does not answer, or refused."""
 
 
+class LostCheckpointError(StorageError):
+    """Storage answers, and lacks a checkpoint that was stored: perhaps it is not mounted, or another is."""
+
+
 class MissingObjectError(StorageError, KeyError):
     """Nothing is stored under the name.
 

@@ -32,8 +32,10 @@ class Stored:
     def __init__(self) -> None:
         self.kept: set[int] = set()
         self.answers = True
+        self.asked = 0
 
     def _check(self) -> None:
+        self.asked += 1
         if not self.answers:
             raise OSError("storage does not answer")
 
@@ -129,6 +131,19 @@ def test_what_a_lost_machine_had_is_handed_to_others_but_for_what_it_has_stored(
     array.done(other, 0)
     assert array.finished == ["done"]
     assert array.progress.steps_run == array.progress.steps_done + array.progress.steps_lost == 5
+
+
+def test_while_storage_does_not_answer_a_lost_machine_s_results_are_asked_for_once() -> None:
+    """Each request may wait for seconds, and nobody looks meanwhile."""
+    array = Array(machines=1, tasks=40)
+    (lease,) = array.rent()
+    array.stored.kept.add(0)
+    array.stored.answers, array.stored.asked = False, 0
+    array.take(lease)
+    assert array.stored.asked == 1
+    assert array.progress.steps_done == 0
+    array.stored.answers = True
+    assert array.handed(array.rent()[0])[:2] == [0, 1]
 
 
 def test_a_report_that_comes_twice_counts_once() -> None:

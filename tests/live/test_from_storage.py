@@ -5,23 +5,36 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.live.commands import User, user
-from tests.live.sweeps import sweep
+from tests.live.sweeps import START_S, sweep
 
+import ebbtide as eb
+from ebbtide.cli import resuming
 from ebbtide.errors import InputError
+from ebbtide.live.account_book import AccountBook
+from ebbtide.live.account_lines import AccountLine, month_of
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks
-from ebbtide.live.claims import LostJournalError, MachineNumbers, SupersededError
+from ebbtide.live.claims import Claim, LostJournalError, MachineNumbers, OthersRunError, SupersededError
+from ebbtide.live.controller import Controller, Programs
 from ebbtide.live.from_storage import FROM_STORAGE, FromStorage, from_storage_of, go_on_from_storage
 from ebbtide.live.journal import Journal, journal_of
 from ebbtide.live.phase import LOCK, State, state_now
+from ebbtide.live.runs import MachinesEnded
+from ebbtide.live.runtime import RUNTIME
 from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.live.settling import lines_of_journal, settle
 from ebbtide.live.standing import standing_of
 from ebbtide.live.storage import FolderStore
+from ebbtide.live.team import Accounting, Team
+from ebbtide.live.team_account import TeamAccount
 from ebbtide.market.catalogue import default_catalogue
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -104,6 +117,55 @@ def test_it_has_a_new_journal_and_goes_on_with_machines_of_other_numbers(
     # Now there is nothing that it does not know.
     with pytest.raises(InputError, match="has all of it"):
         go_on_from_storage(run, nothing_runs)
+
+
+def test_with_another_key_it_is_somebody_else_s(run: RunFolder) -> None:
+    Claim.take(FolderStore(Path(run.settings.store)), "run", run.key)
+    (run.path / "key").unlink()
+    with pytest.raises(OthersRunError, match="put back its own file `key`"):
+        go_on_from_storage(run, nothing_runs)
+
+
+def test_two_who_do_so_at_once_do_not_put_each_other_s_journal_aside(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def end(*_: Any, **__: Any) -> MachinesEnded:
+        with pytest.raises(InputError) as told:
+            resuming._continued_from_storage(run)
+        refused.append(str(told.value))
+        return MachinesEnded(0)
+
+    monkeypatch.setattr(resuming, "end_machines", end)
+    found = resuming._continued_from_storage(run)
+    assert "run run has a controller" in refused[0]
+    assert from_storage_of(journal_of(run)) == found
+
+
+def test_what_its_team_s_account_knows_is_not_lost(tmp_path: Path, run: RunFolder) -> None:
+    team = Team(accounts=str(tmp_path / "team"), monthly_budget_usd=10.0)
+    Accounting("ann", {}, team).keep(run)
+    account = TeamAccount.of(run, RUNTIME)
+    assert account is not None
+    paid = AccountLine(month_of(time.time()), "charge", 0, "m", False, "", "", None, 4.0)
+    assert account.note(lambda: [paid], 1, 0.5, "running") == ""
+    found = go_on_from_storage(run, nothing_runs)
+    assert found.lines == lines_of_journal(run) == [paid]
+    assert "only what its team's account has is known" in str(found)
+    # Its next controller writes the account anew.
+    cloud: Any = SimpleNamespace(now_s=START_S, markets=(), time_of=lambda epoch_s: epoch_s)
+    agent = AgentConfig("run", "", run.settings.store, "")
+    controller = Controller(run, eb.policy("cheapest-spot"), cloud, agent, Programs(3600.0))
+    controller._go_on_with_account(is_resumed=False)
+    controller._due_figures()
+    (written,) = AccountBook(FolderStore(tmp_path / "team")).read(paid.month, {})
+    assert (written.spent_usd, written.lines) == (4.0, (paid,))
+    assert controller._account is not None
+    assert controller._account.room().usd == 6.0
+    assert settle(run, {}) == ""
+    (settled,) = AccountBook(FolderStore(tmp_path / "team")).read(paid.month, {})
+    assert (settled.spent_usd, settled.machines) == (4.0, 0)
 
 
 def test_one_whose_machines_may_run_does_not_go_on(run: RunFolder) -> None:

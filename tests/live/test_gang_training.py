@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.fake_controller import FakeController, Given
+from tests.live.cloud_as_told import provider
+from tests.live.fake_controller import FakeController, Given, running
 
-from ebbtide.jobs.job import Checkpointing
+from ebbtide.errors import LostCheckpointError
+from ebbtide.jobs.job import Checkpointing, Job
+from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Bucket
-from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Saved, Stepped
+from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train
+from ebbtide.live.agent_jobs import AgentJobs
 from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.manifest import Manifest
-from ebbtide.live.checkpoints.whole import Whole
+from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.whole import Whole, newest_attempt, newest_whole
+from ebbtide.live.storage import FolderStore
 from ebbtide.live.trial_failures import MOST_FAILURES
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.api.events import Wake
@@ -216,6 +224,43 @@ def test_while_storage_does_not_answer_nothing_begins() -> None:
     assert len(gang.trained()) == 2
 
 
+def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[tuple[int, Order]] = []
+
+    def whole(trial: Trial) -> Whole | None:
+        if trial.progress.job_id == 0:
+            raise LostCheckpointError("storage has no checkpoint 4 of trial run-000, which was stored")
+        return None
+
+    training = AgentTraining(
+        "run",
+        lambda _: Assignment("", ("true",), 100, "loss"),
+        lambda lease_id, order: orders.append((lease_id, order)),
+        lambda _: None,
+        lambda: 0.0,
+        newest_whole=whole,
+        address=lambda lease_id: f"10.0.0.{lease_id}",
+    )
+    job = Job(name="one", steps=100, steps_per_hour={"c3.xlarge": 1.0}, machines=2)
+    rents = provider(tmp_path, None, None)
+    rents._cloud.markets, jobs = (), AgentJobs(training, {}, training.speeds)  # type: ignore[misc]
+    jobs.begin([JobProgress(number, job) for number in range(2)])
+    rents._training = jobs
+    leases = [running(number) for number in range(4)]
+    for job_id in range(2):
+        training.assign(job_id, leases[2 * job_id : 2 * job_id + 2])
+    orders.clear()
+    training.trials[1].members = ()
+    written: list[int] = []
+    monkeypatch.setattr(rents._mailboxes, "write", lambda _: written.append(len(orders)))
+    with pytest.raises(LostCheckpointError):
+        rents._look()
+    assert [lease_id for lease_id, order in orders if isinstance(order, Train)] == [2, 3]
+    assert written == [2]
+
+
 def test_older_checkpoints_may_go_once_two_are_whole() -> None:
     gang = Gang()
     first, second = gang.rent(2)
@@ -257,3 +302,39 @@ def test_each_machine_s_part_is_charged_on_its_way_to_the_bucket_and_the_whole_o
     assert len(gang.progress.transfers) == 4
     gang.tell(second, Saved(IDS[1], 1, 50, 3))
     assert [(move.lease_id, move.size_bytes) for move in gang.progress.transfers[4:]] == [(0, 1_000)]
+
+
+def test_one_whose_journal_was_lost_goes_on_above_the_assignments_that_storage_knows(tmp_path: Path) -> None:
+    objects, folder = FolderStore(tmp_path / "objects"), tmp_path / "work"
+    folder.mkdir()
+
+    def save(rank: int, attempt: int, step: int) -> None:
+        (folder / "state").write_text(f"{rank} at {step}")
+        writer = CheckpointStore(objects, IDS[rank]).begin_writing("m", attempt=attempt, machines=2)
+        writer.save(folder, step, keep=0, oldest=0)
+
+    class Stored(Gang):
+        def make(self, given: Given) -> AgentTraining:
+            return AgentTraining(
+                "run",
+                *given,
+                newest_whole=lambda _: newest_whole(objects, IDS[:2]),
+                newest_attempt=lambda _: newest_attempt(objects, IDS[:2]),
+                address=lambda lease_id: f"10.0.0.{lease_id}",
+            )
+
+    for rank in range(2):
+        save(rank, 5, 40)
+    # What its first machine alone had stored in a later one is whole with nothing of another.
+    save(0, 6, 60)
+    gang = Stored()
+    first, second = gang.rent(2)
+    assert {each.attempt for _, each in gang.trained()} == {7}
+    assert gang.progress.steps_saved == 40
+    for rank in range(2):
+        save(rank, 7, 60)
+    gang.take(first)
+    gang.take(second)
+    gang.rent(2)
+    assert [each.attempt for _, each in gang.trained()[2:]] == [8, 8]
+    assert gang.progress.steps_saved == 60

@@ -32,6 +32,22 @@ def test_a_token_is_kept_until_it_ends_or_is_refused() -> None:
     assert tokens.token() == "token-2"
 
 
+def test_credentials_that_are_gone_for_a_while_end_no_run() -> None:
+    answers: list[Any] = [("token", 0.0), InputError("there are no Google credentials"), ("another", 0.0)]
+
+    def source() -> tuple[str, float]:
+        answer = answers.pop(0)
+        if isinstance(answer, InputError):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    tokens = GoogleTokens(source)
+    assert tokens.token() == "token"
+    with pytest.raises(CloudError, match="^there are no Google credentials; the run continues then$"):
+        tokens.token()
+    assert tokens.token() == "another"
+
+
 def test_the_library_s_chain_gives_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = GcpApi(PROJECT)
     try:

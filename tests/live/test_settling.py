@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
@@ -10,10 +11,16 @@ import pytest
 from tests.cli.test_running import command
 from tests.ui.made_run import made_run
 
+from ebbtide.engine.snapshot import lease_of
+from ebbtide.errors import InputError
 from ebbtide.live import settling
 from ebbtide.live.account_book import Account, AccountBook, account_name
 from ebbtide.live.account_lines import month_of
+from ebbtide.live.changes import split
+from ebbtide.live.clouds.local.server import BILLS
+from ebbtide.live.explaining import lease_named
 from ebbtide.live.journal import journal_of
+from ebbtide.live.money import orphans_of
 from ebbtide.live.runtime import RUNTIME
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.settling import lines_of_journal, settle
@@ -101,3 +108,27 @@ def test_a_run_that_a_controller_has_is_left_alone(folder: RunFolder, monkeypatc
     monkeypatch.setattr(settling, "controller_of", lambda _folder: 7)
     assert settle(folder, {}) == ""
     assert accounts(folder)[0].machines == 3
+
+
+def test_of_one_that_went_on_from_storage_each_machine_has_its_own_bill(folder: RunFolder) -> None:
+    journal = journal_of(folder)
+    kept = journal.run()
+    assert kept is not None
+    journal.keep({}, changes=split({**kept, "provider": {**kept["provider"], "first_machine": 40}}))
+    still_open = [values["lease_id"] for values in kept["engine"]["leases"] if lease_of(values).is_open]
+    name = folder.path.name
+    bills = [{"token": f"{name}-m{number:04d}", "usd": 1_000.0} for number in range(40)]
+    bills += [{"token": f"{name}-m{40 + number:04d}", "usd": 2.0} for number in still_open]
+    (folder.path / "cloud").mkdir()
+    (folder.path / "cloud" / BILLS).write_text(json.dumps(bills))
+    found = orphans_of(folder)
+    assert found is not None
+    figures, ended = found
+    assert ended == set(still_open)
+    assert dict(figures["open_usd"]) == dict.fromkeys(still_open, 2.0)
+    assert figures["spent_usd"] is not None
+    assert figures["spent_usd"] < 500.0
+    # Its machines have the names that the cloud and the log give them.
+    assert lease_named(folder, "m0041") == lease_named(folder, f"{name}-m0041") == lease_named(folder, "1") == 1
+    with pytest.raises(InputError, match="is of a journal that was lost"):
+        lease_named(folder, "m0039")

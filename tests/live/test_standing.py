@@ -204,6 +204,10 @@ def test_what_machines_cost_is_the_cloud_s_bill_else_by_the_last_rate() -> None:
     # One that was asked for after the controller last wrote costs as well.
     assert settled_usd("r", kept, figures, {"r-m0001": 0.03, "r-m0002": 0.01}, 0.0) == pytest.approx(0.09)
     assert settled_usd("r", kept, figures, {}, 900.0) == pytest.approx(0.07)
+    # Of one that went on from storage, bills of its lost journal's machines are not this one's.
+    kept["provider"] = {"first_machine": 2}
+    bills = {"r-m0000": 7.0, "r-m0001": 7.0, "r-m0002": 0.05, "r-m0003": 0.03}
+    assert settled_usd("r", kept, figures, bills, 900.0) == pytest.approx(0.08)
 
 
 def test_no_percentage_is_told_where_hardly_any_work_was_kept() -> None:

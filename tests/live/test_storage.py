@@ -137,3 +137,17 @@ def test_missing_credentials_are_told_with_the_store_and_what_to_do(
     for help_with in ("`aws configure`", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "role"):
         assert help_with in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_bucket_that_says_for_long_that_another_writes_does_not_answer() -> None:
+    asked: list[str] = []
+
+    class Conflicted:
+        def put_object(self, **given: str) -> None:
+            asked.append(given["Key"])
+            answer = {"Error": {"Code": "ConditionalRequestConflict"}, "ResponseMetadata": {"HTTPStatusCode": 409}}
+            raise ClientError(answer, "PutObject")  # type: ignore[arg-type]
+
+    with pytest.raises(StorageError, match="ConditionalRequestConflict"):
+        S3Store("bucket", client=Conflicted()).put_once("a", b"1")
+    assert 1 < len(asked) < 100

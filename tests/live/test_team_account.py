@@ -13,7 +13,7 @@ from tests.live.teams import NOW_S, UNATTENDED_S, ShakyStore, WallTime, account,
 from ebbtide._utc import to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.live.account_book import AccountBook
-from ebbtide.live.account_lines import AccountLine
+from ebbtide.live.account_lines import AccountLine, month_of
 from ebbtide.live.team import Team
 from ebbtide.live.team_account import READ_EVERY_S, Room
 
@@ -66,6 +66,21 @@ def test_what_a_resumed_run_spent_in_another_month_is_none_of_this_one(store: Sh
     mine.check()
     mine.go_on([replace(spent, month="2026-11")])
     assert mine.room().usd == 10.0
+    with pytest.raises(InputError, match="is spent"):
+        mine.check()
+
+
+def test_what_a_lost_journal_has_paid_counts_in_the_team_s_budget(store: ShakyStore, clock: WallTime) -> None:
+    mine = member(store, clock, team(monthly_budget_usd=10.0))
+    lost = AccountLine("2026-11", "charge", 0, "m", False, "", "", None, 4.0)
+    earlier = replace(lost, month="2026-10", usd=3.0)
+    mine.go_on([earlier, lost], [earlier, lost])
+    # Of what its new journal knows: nothing yet.
+    assert mine.room().usd == 6.0
+    mine.check()
+    mine.go_on([earlier, lost, replace(lost, usd=5.0), replace(earlier, usd=1.0)], [earlier, lost])
+    assert mine.room().usd == 7.0
+    mine.go_on([earlier, lost, replace(lost, usd=6.0)], [earlier, lost])
     with pytest.raises(InputError, match="is spent"):
         mine.check()
 
@@ -129,6 +144,24 @@ def test_machines_of_a_controller_that_was_killed_are_free_when_they_have_ended(
     assert b.reserve(1)
     # One that comes back has none, until the other gives it back.
     assert not member(store, clock, team(machines=1), "a").reserve(1)
+
+
+@pytest.mark.parametrize("behind_s", [0.0, 500.0])
+def test_machines_of_others_count_on_over_the_end_of_a_month(store: ShakyStore, behind_s: float) -> None:
+    """Of a controller that was killed, or whose clock is still in the month before."""
+    wrong, right = WallTime(-behind_s), WallTime()
+    a, b = member(store, wrong, team(machines=4), "a"), member(store, right, team(machines=4), "b")
+    wrong.now_s = right.now_s = to_epoch_s("2026-11-29T12:00:00Z")
+    assert a.reserve(3)
+    ends_s = to_epoch_s("2026-12-01T00:00:00Z")
+    for at_s in (-3600.0, -60.0, 60.0, 200.0, 400.0, 600.0):
+        wrong.now_s = right.now_s = ends_s + at_s
+        if behind_s or at_s < 0.0:
+            lines = [AccountLine(month_of(wrong.epoch_s()), "charge", 0, "m", False, "", "", None, 1.0)]
+            a.note(lambda lines=lines: lines, 3, 1.0, "running")  # type: ignore[misc]
+        note(b, 0)
+        assert b.room().machines == 1, at_s
+        assert not b.reserve(2), at_s
 
 
 def test_a_run_that_is_settled_has_given_its_machines_back(store: ShakyStore, clock: WallTime) -> None:

@@ -12,7 +12,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.from_storage import FromStorage, go_on_from_storage
 from ebbtide.live.handle import Run
-from ebbtide.live.phase import controller_of, controller_words
+from ebbtide.live.phase import controller_of, controller_words, controlling
 from ebbtide.live.runs import end_machines
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 
@@ -56,4 +56,6 @@ def _continued_from_storage(folder: RunFolder) -> FromStorage:
         ended = end_machines(folder, report=lambda line: typer.echo(line, err=True))
         return "; ".join([*ended.refused.values(), *([ended.problem] if ended.problem else [])])
 
-    return go_on_from_storage(folder, end)
+    # Meanwhile nobody else begins, whose new journal would be put aside.
+    with controlling(folder.path):
+        return go_on_from_storage(folder, end)

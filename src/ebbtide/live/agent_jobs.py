@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ebbtide.engine.snapshot import Items
+from ebbtide.errors import LostCheckpointError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.protocol import OfTrial
 from ebbtide.live.agent_cluster import AgentCluster
@@ -77,9 +78,20 @@ class AgentJobs:
         self._keeper(job_id).assign(job_id, leases)
 
     def converge(self) -> None:
-        """Give the orders that are missing."""
+        """Give the orders that are missing.
+
+        Raises:
+            LostCheckpointError: Storage lacks the checkpoint of a job; the others have their orders.
+            OSError: Storage does not answer.
+        """
+        lost: LostCheckpointError | None = None
         for keeper in self._keepers:
-            keeper.converge()
+            try:
+                keeper.converge()
+            except LostCheckpointError as error:
+                lost = error
+        if lost is not None:
+            raise lost
 
     def in_use(self, lease: Lease) -> bool:
         """Whether a job is on the lease's machine."""

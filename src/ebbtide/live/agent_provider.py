@@ -17,7 +17,13 @@ from functools import partial
 from typing import Any
 
 from ebbtide.engine.snapshot import Items, event_of, event_values
-from ebbtide.errors import CloudError, CloudGoneError, DamagedCheckpointError, InputError
+from ebbtide.errors import (
+    CloudError,
+    CloudGoneError,
+    DamagedCheckpointError,
+    InputError,
+    LostCheckpointError,
+)
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.heartbeats import Heartbeats
@@ -42,7 +48,7 @@ from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_tasks import AgentTasks, ArrayPlan
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.checkpoints.whole import Whole, newest_whole
+from ebbtide.live.checkpoints.whole import Whole, newest_attempt, newest_whole
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud, Instance
 from ebbtide.live.machine_ends import MachineEnds
@@ -179,6 +185,7 @@ class AgentProvider:
                 has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
                 stored_bytes=self._stored_bytes,
                 newest_whole=self._newest_whole,
+                newest_attempt=lambda trial: newest_attempt(objects, _ids_of(trial), self._runtime),
                 address=address,
                 secret=secret,
                 fingerprint=callbacks.fingerprint,
@@ -436,15 +443,20 @@ class AgentProvider:
                 self._missing(lease)
         if self._watches_prices and silent is None:
             self._compare_prices()
-        self._training.converge()
+        lost: LostCheckpointError | None = None
+        try:
+            self._training.converge()
+        except LostCheckpointError as error:
+            # It is one trial's: the orders of all others are sent.
+            lost = error
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._ends.unended
         )
         with suppress(OSError):
             # It is tried again, and nothing waits for it.
             self._delete_old()
-        if silent is not None:
-            raise silent
+        if silent is not None or lost is not None:
+            raise silent or lost  # type: ignore[misc]
 
     def written(self) -> None:
         """The state of the run is in its journal: what it was made from is not needed any more."""
@@ -630,9 +642,8 @@ class AgentProvider:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
     def _newest_whole(self, trial: Trial) -> Whole | None:
-        ids = [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]
         expected, aside = trial.stored_number, trial.aside
-        return newest_whole(self._objects, ids, expected=expected, aside=aside, runtime=self._runtime)
+        return newest_whole(self._objects, _ids_of(trial), expected=expected, aside=aside, runtime=self._runtime)
 
     def _stored_bytes(self, trial_id: str, number: int) -> int:
         with suppress(DamagedCheckpointError, OSError):
@@ -679,3 +690,8 @@ class AgentProvider:
             _LOGGER.warning("the heartbeat could not be written: %s", error)
         finally:
             self._beating.release()
+
+
+def _ids_of(trial: Trial) -> list[str]:
+    """Ids under which the machines of a trial save, by rank."""
+    return [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]

@@ -327,8 +327,9 @@ class AgentTasks:
     def _with_stored(self, trial: Trial, member: Member) -> Member:
         """The machine without tasks whose results it has stored and could not report any more."""
         results = self._results_of(trial.trial_id)
-        for number in member.tasks[: 2 * _MOST_AHEAD]:
-            with suppress(OSError):
+        # Where storage does not answer it is not asked again: those that have tasks handed to them find results.
+        with suppress(OSError):
+            for number in member.tasks[: 2 * _MOST_AHEAD]:
                 if results.has(number):
                     self._done(trial, member, number, 0.0)
                     member = next(each for each in trial.members if each.attempt == member.attempt)

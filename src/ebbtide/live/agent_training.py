@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, LostCheckpointError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.live.agent.config import Assignment
@@ -91,6 +91,7 @@ class AgentTraining:
         has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
         stored_bytes: Gives the size of a trial's checkpoint of a number in bytes; 0: it is not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
+        newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
             id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
@@ -112,6 +113,7 @@ class AgentTraining:
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
         stored_bytes: Callable[[str, int], int] = lambda _trial, _number: 0,
         newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
+        newest_attempt: Callable[[Trial], int] = lambda _trial: 0,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
         fingerprint: str = "",
@@ -124,7 +126,7 @@ class AgentTraining:
         # Gives what an assignment of one machine lacks, where others work for it.
         self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
         self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
-        self._newest_whole, self._address = newest_whole, address
+        self._newest_whole, self._newest_attempt, self._address = newest_whole, newest_attempt, address
         self._run, self._fingerprint, self._assignment = run, fingerprint, assignment
         self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
@@ -165,12 +167,23 @@ class AgentTraining:
             self._converge(self._of_job[job_id])
 
     def converge(self) -> None:
-        """Give the orders that are missing."""
+        """Give the orders that are missing.
+
+        Raises:
+            LostCheckpointError: Storage lacks the checkpoint of a trial; the others have their orders.
+            OSError: Storage does not answer.
+        """
+        lost: LostCheckpointError | None = None
         for trial in self.trials:
-            self._converge(trial)
+            try:
+                self._converge(trial)
+            except LostCheckpointError as error:
+                lost = error
             self._ask_again(trial)
             if trial.present and self._runtime.epoch_s() - trial.began_epoch_s >= WARNED_AFTER_S:
                 self._warn(trial)
+        if lost is not None:
+            raise lost
 
     def in_use(self, lease: Lease) -> bool:
         """Whether a trial is trained or saved on the lease's machine."""
@@ -300,6 +313,9 @@ class AgentTraining:
         if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
             return  # the cloud has not said yet how they reach each other
         whole = self._newest_whole(trial) if trial.is_gang else None
+        if trial.is_gang and not trial.attempt:
+            # Of a journal that was lost there are others, and the newest assignment's checkpoint is the newest.
+            trial.attempt = self._newest_attempt(trial)
         seats = self._seats(trial, leases)
         trial.members = tuple(
             Member(rank, lease.lease_id, resume=self._resume(trial, whole, rank))

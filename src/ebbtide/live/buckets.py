@@ -22,6 +22,8 @@ _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRe
 
 # A connection that is silent for so long is closed and opened again: boto3's minute is as long as a notice.
 _CONNECT_S, _SILENT_S = 5.0, 15.0
+# So often in a row a write may meet another's; a bucket that says so for longer does not answer.
+_CONFLICTS = 20
 
 _GCS_URL = "https://storage.googleapis.com"
 
@@ -48,17 +50,17 @@ class S3Store:
 
     def put_once(self, key: str, content: bytes) -> bool:
         where = self._where(key)
-        while True:
+        for left in reversed(range(_CONFLICTS)):
             try:
                 self._ask("put_object", **where, Body=content, IfNoneMatch="*")
+                break
             except _Refused as refused:
                 if refused.status == 412:
                     return False
-                if refused.status == 409:
-                    # Somebody else is writing it at this moment; ask again until that has ended.
-                    continue
-                raise
-            return True
+                # Somebody else is writing it at this moment; ask again until that has ended.
+                if refused.status != 409 or not left:
+                    raise
+        return True
 
     def put_file(self, key: str, path: Path) -> None:
         # boto3 uploads a large file in parts, several at a time.

@@ -17,7 +17,7 @@ from ebbtide.engine.snapshot import restore
 from ebbtide.errors import CloudError, InputError, JournalError, JournalWentBackError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.live.account_lines import WallClock, lines_of
+from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent_provider import AgentProvider, Callbacks, Pace
 from ebbtide.live.assignments import command_of, inputs_of, kinds_of, programs_of, secrets_of
@@ -161,6 +161,7 @@ class Controller:
         # What else is in the journal, to be written again where that is lost.
         self._states = {name: kept for name in _KEPT_STATES if (kept := self._journal.state(name)) is not None}
         self._figures_s, self._figures_took_s = -math.inf, 0.0
+        self._known_figures: Figures | None = None
         self._account = TeamAccount.of(folder, self._runtime, outside.accounts)
         speed = self._settings.options.get("speed", 1.0)
         lead_s = 1.0 + speed * _LOOKS_LEAD * max(pace.poll_s, _POLL_AGAIN_S)
@@ -207,7 +208,7 @@ class Controller:
                     restore(self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.resume()
-                    self._go_on_with_account()
+                self._go_on_with_account(is_resumed=kept is not None)
                 self._provider.check_is_newest()
                 self._provider.claim_run(self._claim())
                 if not self._engine.leases:
@@ -448,20 +449,39 @@ class Controller:
             "open_usd": open_usd,
         }
 
-    def _go_on_with_account(self) -> None:
+    def _go_on_with_account(self, *, is_resumed: bool) -> None:
         """Tell the run's account what was spent before, and in which month."""
         figures = self._journal.figures()
-        if self._account is not None and figures is not None:
-            engine, open_usd = self._engine, dict(figures["open_usd"])
-            self._account.go_on(lines_of(engine.ledger, engine.all_leases, open_usd, WallClock.of(figures)))
+        if self._account is not None:
+            known = self._lines(figures) if is_resumed and figures is not None else self._lost_lines
+            self._account.go_on(known, self._lost_lines)
+
+    @property
+    def _lost_lines(self) -> list[AccountLine]:
+        """What the run's account had before its journal was lost."""
+        return [] if self._from_storage is None else self._from_storage.lines
+
+    def _lines(self, figures: Figures) -> list[AccountLine]:
+        """Every amount of the run, for its team."""
+        engine = self._engine
+        # Of one that has ended since the ledger knows.
+        open_usd = {number: usd for number, usd in figures["open_usd"] if engine.all_leases[number].is_open}
+        return [
+            *self._lost_lines,
+            *lines_of(engine.ledger, engine.all_leases, open_usd, WallClock.of(figures)),
+        ]
 
     def _note_account(self, figures: Figures, state: str, *, is_last: bool = False) -> None:
         """Write the run's account for its team, if it is of one and it is time."""
+        if figures["spent_usd"] is None:
+            # Prices are not known at the moment: what was known last counts, and the machines of now.
+            figures = self._known_figures or figures
         if self._account is None or figures["spent_usd"] is None:
             return
+        self._known_figures = figures
         engine = self._engine
         self._account.note(
-            lambda: lines_of(engine.ledger, engine.all_leases, dict(figures["open_usd"]), WallClock.of(figures)),
+            lambda: self._lines(figures),
             len(engine.leases) + len(self._provider.unended),
             figures["usd_per_hour"] or 0.0,
             state,

@@ -12,9 +12,10 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.journal import journal_of
 from ebbtide.live.settings import RunFolder
+from ebbtide.live.snapshots import first_machine_of
 
 # A machine as people name it: `3`, `m0003` or `RUN-m0003`.
-_LEASE = re.compile(r"(?:(?P<run>.+)-)?m?(?P<number>\d{1,9})")
+_LEASE = re.compile(r"(?:(?P<run>.+)-)?(?P<machine>m?)(?P<number>\d{1,9})")
 
 
 def told_of(folder: RunFolder) -> Told:
@@ -50,12 +51,16 @@ def told_of(folder: RunFolder) -> Told:
 
 
 def lease_named(folder: RunFolder, name: str) -> int:
-    """The number of a machine by the name that people give it: `3`, `m0003` or `RUN-m0003`.
+    """The number of a lease by the name that people give it or its machine: `3`, `m0003` or `RUN-m0003`.
 
     Raises:
-        InputError: It is none of these, or of another run.
+        InputError: It is none of these, of another run, or of a journal that was lost.
     """
     found = _LEASE.fullmatch(name)
     if found is None or found["run"] not in (None, folder.path.name):
         raise InputError(f"{name!r} is no machine of run {folder.path.name}; one is named 3, or m0003")
-    return int(found["number"])
+    kept = journal_of(folder, read_only=True).run(decisions=False, metrics=False) if found["machine"] else None
+    first = 0 if kept is None else first_machine_of(kept)
+    if int(found["number"]) < first:
+        raise InputError(f"machine {name} of run {folder.path.name} is of a journal that was lost")
+    return int(found["number"]) - first

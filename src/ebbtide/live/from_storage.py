@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ebbtide._utc import iso
 from ebbtide.errors import EbbtideError, InputError
-from ebbtide.live.claims import MachineNumbers
+from ebbtide.live.account_lines import AccountLine
+from ebbtide.live.claims import MachineNumbers, newest_claim
 from ebbtide.live.journal import Journal, journal_of, set_aside
 from ebbtide.live.phase import phase_of
+from ebbtide.live.runtime import RUNTIME
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
+from ebbtide.live.team_account import TeamAccount
 
 # Its name among the states of a journal.
 FROM_STORAGE = "from_storage"
@@ -35,12 +38,15 @@ class FromStorage:
         first_machine: Number of the first machine that was rented since.
         why: What was wrong with its journal, in words.
         aside: Name under which that is kept; empty: there was none.
+        paid: What its team's account has of what was paid before, lines as plain values; empty: nothing, or it is
+            of no team.
     """
 
     at_epoch_s: float
     first_machine: int
     why: str
     aside: str = ""
+    paid: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def decode(cls, values: dict[str, Any] | None) -> FromStorage | None:
@@ -52,7 +58,17 @@ class FromStorage:
         kept = f"; what there was of it is kept as {self.aside}" if self.aside else ""
         return f"run {run} goes on from its checkpoints: {self.why}{kept}; {self}"
 
+    @property
+    def lines(self) -> list[AccountLine]:
+        """What its team's account knows that was paid before."""
+        return [AccountLine(**values) for values in self.paid]
+
     def __str__(self) -> str:
+        if self.paid:
+            return (
+                f"of what it paid before {iso(self.at_epoch_s)} only what its team's account has is known, since "
+                "its journal was lost"
+            )
         return f"what it paid before {iso(self.at_epoch_s)} is unknown, since its journal was lost"
 
 
@@ -69,12 +85,16 @@ def go_on_from_storage(folder: RunFolder, end: Callable[[], str]) -> FromStorage
         end: Ends the machines of the run; returns why some may still run, or nothing.
 
     Raises:
-        InputError: Its journal has all of the run, the run has rented nothing, or machines may still run.
+        InputError: Its journal has all of the run, the run has rented nothing, its key is another, or machines may
+            still run.
         JournalError: The journal's database does not answer.
-        OSError: Storage does not answer.
+        OSError: Storage, or that of its team's accounts, does not answer.
     """
     run = folder.path.name
-    numbers = MachineNumbers(object_store(folder.settings.store), folder.settings.run, folder.key)
+    objects = object_store(folder.settings.store)
+    # With another key than the run's nothing would be found.
+    newest_claim(objects, folder.settings.run, folder.key)
+    numbers = MachineNumbers(objects, folder.settings.run, folder.key)
     first = numbers.first_free()
     why, known, carried = _known_of(folder)
     if not first:
@@ -89,8 +109,11 @@ def go_on_from_storage(folder: RunFolder, end: Callable[[], str]) -> FromStorage
     if problem:
         raise InputError(f"machines of run {run} may still run: {problem}", field="--from-storage")
     why = why or ("its journal was empty" if known <= 0 else "its journal was older than storage")
+    # The next controller writes the account anew.
+    account = TeamAccount.of(folder, RUNTIME)
+    paid = [] if account is None else [line.as_plain() for line in account.last_lines()]
     # Requests that were on their way have taken no more numbers: whoever made them is superseded next.
-    found = FromStorage(time.time(), numbers.first_free(), why, set_aside(folder))
+    found = FromStorage(time.time(), numbers.first_free(), why, set_aside(folder), paid)
     journal_of(folder).keep({**carried, FROM_STORAGE: asdict(found)})
     return found
 

@@ -45,12 +45,18 @@ class GoogleTokens:
         """A token.
 
         Raises:
-            InputError: There are no credentials.
-            CloudError: They are refused, or who gives tokens does not answer.
+            InputError: There are no credentials, and never were.
+            CloudError: They are refused or gone, or who gives tokens does not answer.
         """
         with self._lock:
             if time.time() > self._ends_s - _EARLY_S:
-                self._token, self._ends_s = self._source()
+                try:
+                    self._token, self._ends_s = self._source()
+                except InputError as error:
+                    if not self._token:
+                        raise
+                    # There were some, and a run that has machines waits for them.
+                    raise CloudError(f"{error.problem}; the run continues then") from None
             return self._token
 
     def forget(self) -> None:

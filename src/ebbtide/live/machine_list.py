@@ -56,7 +56,9 @@ class MachineList:
 
     def is_of_lost_journal(self, token: str) -> bool:
         """Whether a machine was rented before the run's journal was lost."""
-        return any(token == machine_id(self._run, number) for number in range(self.first))
+        number = token.removeprefix(f"{self._run}-m")
+        is_one = number.isascii() and number.isdecimal() and token == machine_id(self._run, int(number))
+        return is_one and int(number) < self.first
 
     def listed(self, within_s: float = 0.0) -> dict[str, Instance]:
         """Machines by id, as the cloud lists them now, or did within so many seconds.

@@ -190,7 +190,7 @@ def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
     first = first_machine_of(kept)
     ended = frozenset(each for each in still_open if machine_id(settings.run, first + each) in bills)
     rate = 0.0 if ended == still_open else figures["usd_per_hour"]
-    paid = {lease_id: bills[f"{settings.run}-m{lease_id:04d}"] for lease_id in ended}
+    paid = {lease_id: bills[machine_id(settings.run, first + lease_id)] for lease_id in ended}
     unpaid = {lease_id: usd for lease_id, usd in figures["open_usd"] if lease_id not in paid}
     # What those cost of which the cloud has no bill is known in all: each has its share.
     left_usd = spent_usd - math.fsum([*paid.values(), *(_usd(bill) for _, bill in kept["engine"]["bills"])])
@@ -218,7 +218,9 @@ def settled_usd(
         for lease_id, bill in kept["engine"]["bills"]
     }
     first = first_machine_of(kept)
-    tokens = {machine_id(run, first + lease_id) for lease_id in ledger}
+    # Of a journal that was lost the cloud has bills, too.
+    others = {*(first + lease_id for lease_id in ledger), *range(first)}
+    tokens = {machine_id(run, number) for number in others}
     known_usd = math.fsum([*ledger.values(), *(usd for token, usd in bills.items() if token not in tokens)])
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
     unbilled = [

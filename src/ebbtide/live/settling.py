@@ -8,6 +8,7 @@ from contextlib import suppress
 from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError
 from ebbtide.live.account_lines import AccountLine, WallClock, lines_of
+from ebbtide.live.from_storage import from_storage_of
 from ebbtide.live.journal import journal_of
 from ebbtide.live.money import settled_figures
 from ebbtide.live.phase import State, controller_of, phase_of
@@ -63,13 +64,20 @@ def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
 def lines_of_journal(folder: RunFolder) -> list[AccountLine]:
     """Every amount of a run, as its controller last wrote it down; none, where it has begun nothing.
 
+    Of one that went on from storage, what its team's account had before is among them.
+
     Raises:
         JournalError: The journal cannot be read.
     """
     journal = journal_of(folder, read_only=True)
     with journal.connected():
         kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
+        lost = from_storage_of(journal)
+    before = [] if lost is None else lost.lines
     if kept is None or figures is None:
-        return []
+        return before
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
-    return lines_of(ledger_of(kept["engine"]), leases, dict(figures["open_usd"]), WallClock.of(figures))
+    return [
+        *before,
+        *lines_of(ledger_of(kept["engine"]), leases, dict(figures["open_usd"]), WallClock.of(figures)),
+    ]

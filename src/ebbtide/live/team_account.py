@@ -37,6 +37,8 @@ _WARN_EVERY_S = 300.0
 _STORAGE_S = 8.0
 # Clocks of two hosts may differ by so much.
 _CLOCKS_S = 600.0
+# Machines of most runs have ended without their controller by then.
+_UNATTENDED_S = 1800.0
 _LONGEST_MONTH_S = 31 * 86_400.0
 # Less than this is nothing, USD: a limit of zero is none that a policy can be given.
 LEAST_USD = 1e-6
@@ -47,7 +49,7 @@ class Room:
     """What a team's limits leave to a run now.
 
     Attributes:
-        usd: The most that the run may have spent in all, USD; infinity: there is no limit.
+        usd: The most that the run may have spent in all, as its journal knows, USD; infinity: there is no limit.
         machines: The most machines that it may rent at once; infinity: there is no limit.
         usd_limit: Whose budget binds, in words.
         machines_limit: Whose quota binds, in words.
@@ -101,6 +103,7 @@ class TeamAccount:
         self._written_s = -math.inf
         self._written: tuple[int, str] | None = None
         self._months: dict[str, float] = {}
+        self._lost_usd = 0.0
         self._unwritten: set[str] = set()
         # Machines that the quotas have for this run; None: not known.
         self._reserved: int | None = None
@@ -120,13 +123,15 @@ class TeamAccount:
         objects = objects or object_store(accounting.team.accounts, within_s=_STORAGE_S)
         return cls(account_name(folder), folder.settings, accounting, objects, runtime)
 
-    def go_on(self, lines: Sequence[AccountLine]) -> None:
+    def go_on(self, lines: Sequence[AccountLine], lost: Sequence[AccountLine] = ()) -> None:
         """Take note of what the run spent before: what was in another month is none of this one's.
 
         Args:
             lines: Every amount of the run so far.
+            lost: Those among them that its journal lost, and its policy does not know of.
         """
         self._months = sums_by_month(lines)
+        self._lost_usd = math.fsum(line.usd for line in lost)
 
     def last_lines(self) -> list[AccountLine]:
         """Every amount of this month and the one before, as the run's account was written last.
@@ -150,7 +155,7 @@ class TeamAccount:
         except OSError as error:
             raise InputError(f"the team's accounts in {self._team.accounts} cannot be read: {error}") from None
         room = self.room()
-        if room.usd - math.fsum(self._months.values()) <= LEAST_USD:
+        if room.usd + self._lost_usd - math.fsum(self._months.values()) <= LEAST_USD:
             raise InputError(f"{room.usd_limit} is spent", field="team")
 
     def room(self) -> Room:
@@ -159,7 +164,7 @@ class TeamAccount:
             self._read_if_due()
             at_s = self._runtime.epoch_s()
             month, silence = month_of(at_s), self._silence
-            earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month)
+            earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month) - self._lost_usd
             found = Room()
             for whose, owner, limits in self._limits:
                 others = [one for one in self._others.values() if owner in (None, one.owner)]
@@ -297,6 +302,11 @@ class TeamAccount:
         return any(limits.monthly_budget_usd is not None for _, _, limits in self._limits)
 
     @property
+    def _carried_s(self) -> float:
+        """Seconds for which an account of the month before may tell of machines, if it has none of this month."""
+        return _CLOCKS_S + max(self._settings.controller_limit_s, _UNATTENDED_S) + UNSEEN_S
+
+    @property
     def _has_quota(self) -> bool:
         return any(limits.machines is not None for _, _, limits in self._limits)
 
@@ -350,10 +360,10 @@ class TeamAccount:
     def _read(self) -> None:
         self._tried_s = self._runtime.monotonic_s()
         at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
-        month, before = month_of(at_s), month_of(at_s - UNSEEN_S)
+        month, before = month_of(at_s), month_of(at_s - self._carried_s)
         found = {one.name: one for one in self._book.read(month, damaged, lines=False)}
         if before != month:
-            # What others rent they write down for the new month soon.
+            # What others rent they write down for the new month soon, unless their controller is gone.
             for one in self._book.read(before, {}, lines=False):
                 found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
         for name, why in damaged.items():

@@ -115,3 +115,15 @@ def test_who_cannot_write_a_heartbeat_is_told(store: FolderStore, monkeypatch: p
     monkeypatch.setattr(FolderStore, "put_once", refuse)
     with pytest.raises(OSError, match="away"):
         controller(store).beat(["m-1"])
+
+
+def test_machines_of_a_run_that_a_former_version_began_see_higher_numbers(store: FolderStore) -> None:
+    for number in range(493, 501):
+        store.put_once(f"{FOLDER}/{number:010d}", b"[]")
+    # Nobody's number leaves no room for ours.
+    store.put_once(f"{FOLDER}/999999999999", b"[]")
+    beats, reader = controller(store), machine(store)
+    for number in range(501, 540):
+        beats.beat(["m-1"])
+        assert reader.look() == number
+    assert not store.has(f"{FOLDER}/0000000500")

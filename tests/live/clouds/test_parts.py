@@ -62,6 +62,13 @@ def test_an_end_that_is_asked_of_all_reaches_those_that_answer() -> None:
     with pytest.raises(CloudError):
         all_ended([lambda: end("a"), silent, lambda: end("c")])
     assert reached == ["a", "c"]
+
+    def refused() -> dict[str, str]:
+        raise InputError("there are no Google credentials")
+
+    with pytest.raises(InputError):
+        all_ended([refused, lambda: end("d")])
+    assert reached == ["a", "c", "d"]
     assert all_ended([lambda: end("a"), lambda: end("b")]) == {"a": "", "b": ""}
 
 

@@ -27,6 +27,8 @@ _KEPT = _BEATS_IN_LIMIT
 # So many objects are read at a look; of those that are not ours each is read once.
 _MOST_READ = 500
 _SEAL_DIGITS = 32
+# No controller of a former version has left so many; above it is room for ours.
+_MOST_UNSEALED = 10**10
 # In place of a machine's id, of which none is empty.
 _CONTROLLER = ""
 
@@ -134,6 +136,9 @@ class Heartbeats:
         """Number of the newest heartbeat of an earlier controller; older ones are deleted from now on."""
         newest = self._before.look()
         there = numbers_below(self._objects, self._before.folder)
+        if not newest:
+            # A former version sealed none, and its machines wait for a higher number than they have seen.
+            newest = max((number for number in there if number <= _MOST_UNSEALED), default=0)
         self._written.extend(sorted(number for number in there if number <= newest))
         return newest
 

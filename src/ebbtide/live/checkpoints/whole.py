@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ebbtide.errors import StorageError
+from ebbtide.errors import LostCheckpointError
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -72,17 +72,16 @@ def newest_whole(
         runtime: Gives the time, and reads of several trials at once.
 
     Raises:
-        StorageError: Storage lacks what is known to be stored: perhaps it is not mounted.
+        LostCheckpointError: Storage lacks what is known to be stored: perhaps it is not mounted.
         OSError: It does not answer.
     """
     stores = [CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids]
-    with runtime.pool(_AT_A_TIME) as pool:
-        stored = list(pool.map(lambda store: list(store.manifests()), stores))
+    stored = _manifests(stores, runtime)
     first = next((rank for rank, found in enumerate(stored) if found), None)
     if expected and expected not in aside:
         numbers = max(stores[first or 0].numbers("manifests"), default=0)
         if numbers < expected:
-            raise StorageError(
+            raise LostCheckpointError(
                 f"storage has no checkpoint {expected} of trial {trial_ids[first or 0]}, which was stored: is it "
                 "mounted?"
             )
@@ -100,3 +99,24 @@ def newest_whole(
         if is_whole and found.number not in aside:
             return found
     return None
+
+
+def newest_attempt(objects: ObjectStore, trial_ids: Sequence[str], runtime: Runtime = RUNTIME) -> int:
+    """Number of the last assignment that any of the machines has stored a checkpoint in; 0: none has.
+
+    Args:
+        objects: Storage that holds the checkpoints.
+        trial_ids: Ids under which the machines save.
+        runtime: Reads of several trials at once.
+
+    Raises:
+        OSError: Storage does not answer.
+    """
+    stored = _manifests([CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids], runtime)
+    return max((manifest.attempt for manifests in stored for manifest in manifests), default=0)
+
+
+def _manifests(stores: Sequence[CheckpointStore], runtime: Runtime) -> list[list[Manifest]]:
+    """The manifests of each, the newest first."""
+    with runtime.pool(_AT_A_TIME) as pool:
+        return list(pool.map(lambda store: list(store.manifests()), stores))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ebbtide.errors import CloudError
+from ebbtide.errors import CloudError, InputError
 from ebbtide.live.clouds.cloud import Instance
 from ebbtide.live.clouds.warnings import RepeatedWarnings
 
@@ -84,13 +84,14 @@ def all_ended(ends: Iterable[Callable[[], Mapping[str, str]]]) -> dict[str, str]
 
     Raises:
         CloudError: A part does not answer; in the others the end was requested all the same.
+        InputError: The same where a part cannot be asked: its credentials are missing.
     """
     left: dict[str, str] = {}
-    silent: CloudError | None = None
+    silent: CloudError | InputError | None = None
     for end in ends:
         try:
             left |= end()
-        except CloudError as error:
+        except (CloudError, InputError) as error:
             silent = error
     if silent is not None:
         raise silent
