@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.live.agent.bare_python import bare_python
 from tests.live.clouds.renters import quiet, wait_for, write_sweep
-from tests.live.sweeps import steady, total
+from tests.live.sweeps import held_program, steady, total
 
 from ebbtide.live.journal import Journal
 from ebbtide.live.settings import find_run
@@ -41,7 +41,9 @@ def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str,
             (tmp_path / "ec2.yaml").write_text(yaml.safe_dump(ec2.model_dump(mode="json")))
             what.write_text(yaml.safe_dump({"ec2": "ec2.yaml", "gcp": settings.model_dump(mode="json")}))
             path = tmp_path / "code" / "sweep.yaml"
-            write_sweep(path, trials=1, steps=STEPS)
+            go = tmp_path / "go"
+            # It may not end before the notice of the machine that is taken is over, however fast it is.
+            write_sweep(path, trials=1, steps=STEPS, program=held_program(go))
             words = ("run", path, "--provider", "several", "--machines", what, "--runs", runs, "--policy", policy)
             controller = subprocess.Popen([sys.executable, "-m", "ebbtide.cli.main", *map(str, words)])
             try:
@@ -50,6 +52,7 @@ def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str,
                 google.compute.refusals.empty_zones.update(settings.zones)
                 on_gcp.take(on_gcp.running[0], notice_s=15.0)
                 wait_for(controller, lambda: on_ec2.running)
+                go.touch()
                 assert controller.wait(120) == 0
             finally:
                 controller.kill()

@@ -225,7 +225,7 @@ class AgentProvider:
 
     def claim_run(self, claim: Claim) -> None:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
-        self._mailboxes.epoch = claim.epoch
+        self._mailboxes.epoch = self._heartbeats.epoch = claim.epoch
         self._requests.claim(claim)
 
     @property

@@ -45,6 +45,21 @@ def test_they_are_counted_whatever_the_clocks_say(store: FolderStore) -> None:
     assert len(list(store.keys(f"{FOLDER}/"))) <= 26
 
 
+def test_those_of_a_newer_controller_are_heard_however_far_an_older_one_has_skipped(store: FolderStore) -> None:
+    older, newer, reader = controller(store), controller(store), machine(store)
+    older.epoch = 1
+    older.beat(["m-1"])
+    newer.epoch = 2
+    newer.beat(["m-1"])
+    before = reader.look()
+    # It does not know yet that another has taken over, and has to pass over what a stranger has left.
+    for number in (*range(2, 102), *range(1_000_002, 1_000_102)):
+        store.put_once(f"{FOLDER}/{number:010d}", b"")
+    older.beat(["m-1"])
+    newer.beat(["m-1"])
+    assert reader.look() > before
+
+
 def test_those_that_are_not_named_are_not_kept_alive(store: FolderStore) -> None:
     beats, first, second = controller(store), machine(store), machine(store, "m-2")
     beats.beat(["m-1", "m-2"])

@@ -4,6 +4,9 @@ Only the order of the numbers counts, no clock: a machine whose clock differs fr
 Each heartbeat names the machines that it keeps alive, each with a seal by that machine's key. So a machine that is
 to end has none, and nobody else who may write to the storage can keep machines alive, or have them end: what is
 not sealed is passed over, whatever its number.
+
+A controller's numbers are above all of the one that it took over from, which may still write for a while, and skip
+numbers: machines would not hear of the newer one until it had caught up.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ _BEATS_IN_LIMIT = 24
 _LEAST_S, _MOST_S = 0.25, 30.0
 # Older ones are deleted: by then no machine lives by them, however slowly it reads.
 _KEPT = _BEATS_IN_LIMIT
+# So many numbers of heartbeats each controller of a run has to itself.
+_OF_EACH = 1_000_000
 # So many objects are read at a look; of those that are not ours each is read once.
 _MOST_READ = 500
 _SEAL_DIGITS = 32
@@ -98,12 +103,16 @@ class Heartbeats:
         run: Id of the run.
         run_key: The run's key, from which those of its machines are made.
         limit_s: Seconds without a heartbeat after which machines end.
+
+    Attributes:
+        epoch: Which controller of the run it is, counted from 1; 0: that is not known yet.
     """
 
     def __init__(self, objects: ObjectStore, run: str, run_key: bytes, limit_s: float) -> None:
         self._objects, self._run, self._run_key = objects, run, run_key
         self._before = _Newest(objects, run, run_key, _CONTROLLER)
         self.every_s = every_s_of(limit_s)
+        self.epoch = 0
         self._number: int | None = None
         self._written = deque[int]()
 
@@ -118,6 +127,7 @@ class Heartbeats:
         """
         if self._number is None:
             self._number = self._begin()
+        self._number = max(self._number, self.epoch * _OF_EACH)
         kept, skips = list(machines), 1
         while not self._objects.put_once(
             _key_of(self._before.folder, self._number + 1), self._content(self._number + 1, kept)
