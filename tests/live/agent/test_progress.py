@@ -97,6 +97,7 @@ def test_a_counter_that_goes_elsewhere_than_the_job_is_explained() -> None:
     assert [reader.report_of(f"step {number}/150 loss 0.5") for number in (1, 2)] == [{}, {}]
     (said,) = reader.silence()
     assert "counts to 150, and the job has 60 steps" in said
+    assert LogLines(began=700, most=700).silence() == []  # there is no step left to make
     assert LogLines().silence() == [
         "no progress yet: it has printed nothing, or keeps it back where no terminal reads it"
     ]

@@ -90,7 +90,8 @@ class LogLines:
 
     def silence(self) -> list[str]:
         """What is to be said if nothing was recognised for a while."""
-        if self.unit:
+        # One that goes on from its last step makes none.
+        if self.unit or 0 < self.most <= self.began:
             return []
         if not self.lines:
             return ["no progress yet: it has printed nothing, or keeps it back where no terminal reads it"]
