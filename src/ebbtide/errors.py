@@ -3,7 +3,9 @@
 ```
 EbbtideError
 ├── InputError                   bad input: a file, a field, an option (also a ValueError)
+│   ├── OthersRunError           storage has a run of this name, and it is somebody else's
 │   ├── SupersededError          another controller has taken over the run
+│   │   └── LostJournalError     the run's journal is empty, though it has rented machines
 │   └── TooShort                 no record of availability is long enough
 ├── PolicyError                  a policy's mistake (also a RuntimeError)
 ├── CloudError                   the cloud does not answer, or refused
@@ -11,6 +13,7 @@ EbbtideError
 │   └── ComputeError             Google's Compute Engine refused a request
 ├── StorageError                 object storage does not answer, or refused (also an OSError)
 │   ├── DamagedResultError       what is stored of a task's result is not what was stored
+│   ├── LostCheckpointError      storage lacks a checkpoint that the run knows of
 │   └── MissingObjectError       nothing is stored under the name (also a KeyError)
 ├── CheckpointError              a checkpoint cannot be used, or may not be written
 │   ├── DamagedCheckpointError   its content is not what its manifest says
@@ -19,6 +22,7 @@ EbbtideError
 │   └── SupersededWriterError    another writer has taken over the training
 ├── JournalError                 a run's journal cannot be written or read
 │   ├── JournalAwayError         the database server that keeps it does not answer
+│   ├── JournalWentBackError     the database has failed over to an older copy
 │   └── UnusableJournalError     it is damaged, or its database does not allow what is needed
 ├── TrainingError                a program of the user's failed
 └── InternalError                a defect of Ebbtide's
