@@ -80,9 +80,9 @@ class Agent:
         self._closing = self._runtime.flag()
 
     @property
-    def is_stranded(self) -> bool:
-        """Whether it ends its machine because it saw no heartbeat."""
-        return self._gives_up_s < math.inf
+    def stranded_since_s(self) -> float:
+        """Since when it ends its machine as it saw no heartbeat, in monotonic seconds; infinity: it does not."""
+        return self._gives_up_s - self._config.controller_limit_s
 
     def run(self) -> int:
         """Run until ordered to end; returns the exit code."""

@@ -52,7 +52,7 @@ class Tenant:
         on_step: Told what programs do: agent's process, trial, step, and whether it begins there or has done it.
         on_start: Told how many programs an agent runs, whenever it starts one.
         on_end: Called with a controller and the machine that it ends.
-        on_stranded: Called with a machine whose agent ends it since it saw no heartbeat.
+        on_stranded: Called with a machine whose agent ends it since it saw no heartbeat, and since when.
     """
 
     tag: str
@@ -60,7 +60,7 @@ class Tenant:
     on_step: Callable[[Process, str, int, bool], None] = lambda *_: None
     on_start: Callable[[Process, int], None] = lambda *_: None
     on_end: Callable[[Process, RentedMachine], None] = lambda *_: None
-    on_stranded: Callable[[RentedMachine], None] = lambda *_: None
+    on_stranded: Callable[[RentedMachine, float], None] = lambda *_: None
 
 
 @dataclass(eq=False)
@@ -268,8 +268,8 @@ class SimulatedCloud:
         def run() -> None:
             agent = Agent(config, own)
             machine.exit_code = agent.run()
-            if agent.is_stranded:
-                machine.tenant.on_stranded(machine)
+            if agent.stranded_since_s < math.inf:
+                machine.tenant.on_stranded(machine, agent.stranded_since_s)
             self.time.kill(process)
 
         self.time.begin(process, run)

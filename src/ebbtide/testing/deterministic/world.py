@@ -374,13 +374,15 @@ class _World:
         why = f"{process.name}: {type(error).__name__}: {error} ({where})"
         self.invariants.violated("ended with an exception", why)
 
-    def _stranded(self, machine: RentedMachine) -> None:
-        """A machine ends since it saw no heartbeat: not where there was one for it that it had time to see."""
-        token, now_s = machine.wanted.token, self.time.now_s
-        key = key_of(self.folder.key, token)
+    def _stranded(self, machine: RentedMachine, since_s: float) -> None:
+        """A machine ends since it saw no heartbeat: not where there was one that it had time to see."""
+        token, key, newest = machine.wanted.token, key_of(self.folder.key, machine.wanted.token), 0
         for seen_s, name, content in self.storage.heartbeats:
-            age_s = now_s - max(seen_s, machine.agent_began_s)
+            age_s = since_s - max(seen_s, machine.agent_began_s)
             number = int(name.rpartition("/")[2])
+            if number < newest:
+                continue  # of a controller from which another has taken over
+            newest = number if is_sealed_for(token, content, key, RUN, number) else newest
             if _SEEN_WITHIN_S < age_s < LIMIT_S and is_sealed_for(token, content, key, RUN, number):
                 self.invariants.violated("stranded", f"{token}, with a heartbeat that was {age_s:.0f} s old")
                 return
