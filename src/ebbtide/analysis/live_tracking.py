@@ -131,7 +131,7 @@ def _known_runs(client: MlflowClient, home: str, settings: LiveSettings) -> dict
 
 
 def _unknown_tags(folder: RunFolder) -> dict[str, str]:
-    """Which part of what the run paid is not known, where its journal was lost."""
+    """Tags of a run whose journal was lost: the part of its costs that is unknown."""
     found = from_storage_of(journal_of(folder, read_only=True))
     return {} if found is None else {"ebbtide.unknown": str(found)}
 

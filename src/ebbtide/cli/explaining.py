@@ -103,7 +103,7 @@ def why_command(
 
 
 def _page_of(found: list[Explanation], page: int) -> tuple[int, list[Explanation]]:
-    """How many decisions are before those of a page, and the page; page 1 has the newest.
+    """Number of decisions before those of a page, and the page; page 1 has the newest.
 
     Raises:
         InputError: There is no such page.

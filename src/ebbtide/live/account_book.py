@@ -74,7 +74,7 @@ class Account:
     unattended_s: float = _UNATTENDED_S
 
     def committed_usd(self, age_s: float) -> float:
-        """What the run has spent, and may have by the time that it is read again, USD.
+        """Amount that the run has spent, and may have spent by the time that it is read again, USD.
 
         Args:
             age_s: Seconds since it was written.
@@ -92,7 +92,7 @@ class Account:
 
 
 def counts(age_s: float, unattended_s: float) -> bool:
-    """Whether machines may still run of which their controller wrote so long ago.
+    """Tell whether machines may still run of which their controller wrote so long ago.
 
     Args:
         age_s: Seconds since it wrote.

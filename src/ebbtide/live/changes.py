@@ -98,7 +98,7 @@ class ChangeLog:
         self._metrics_written.update(self._metrics)
 
     def forget(self) -> None:
-        """What was written is lost: all there is is to be written again."""
+        """Note that all that was written is lost, and is to be written again."""
         self._written = {kind: {} for kind in _SIDES}
         self._metrics_written = {}
 

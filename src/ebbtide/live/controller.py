@@ -383,13 +383,13 @@ class Controller:
         self._keeping_s = self._kept_s - began_s
 
     def _has_spent_all(self) -> bool:
-        """Whether a limit is reached, and so the run is ended: nobody else looks while the journal waits."""
+        """End the run if a limit is reached: nobody else looks while the journal waits."""
         if self._is_spent("the journal could not be written") and not self._engine.gave_up:
             self._engine.give_up(self._gate.why)
         return bool(self._gate.why) and bool(self._engine.leases)
 
     def _is_spent(self, when: str) -> bool:
-        """Whether a limit is reached while the controller waits for something else; the team is told meanwhile."""
+        """Tell whether a limit is reached while the controller waits for something; the team is told meanwhile."""
         self._due_figures()
         return self._gate.closes(self._engine.view, when)
 
@@ -458,7 +458,7 @@ class Controller:
 
     @property
     def _lost_lines(self) -> list[AccountLine]:
-        """What the run's account had before its journal was lost."""
+        """Lines of the run's account from before its journal was lost."""
         return [] if self._from_storage is None else self._from_storage.lines
 
     def _lines(self, figures: Figures) -> list[AccountLine]:

@@ -31,7 +31,7 @@ _CARRIED = ("tracking", "environment")
 
 @dataclass(frozen=True)
 class FromStorage:
-    """Where a run went on from storage.
+    """Record that a run went on from storage.
 
     Attributes:
         at_epoch_s: When, seconds since 1970: what was paid before is not known.
@@ -54,13 +54,13 @@ class FromStorage:
         return None if values is None else cls(**values)
 
     def in_words(self, run: str) -> str:
-        """What was found, and what follows from it."""
+        """Words for the user: the finding, and its consequence."""
         kept = f"; what there was of it is kept as {self.aside}" if self.aside else ""
         return f"run {run} goes on from its checkpoints: {self.why}{kept}; {self}"
 
     @property
     def lines(self) -> list[AccountLine]:
-        """What its team's account knows that was paid before."""
+        """Lines of its team's account that were paid before."""
         return [AccountLine(**values) for values in self.paid]
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class FromStorage:
 
 
 def from_storage_of(journal: Journal) -> FromStorage | None:
-    """Where a run went on from storage; None: its journal has all of it."""
+    """Read the record that a run went on from storage; None: its journal has all of it."""
     return FromStorage.decode(journal.state(FROM_STORAGE))
 
 
@@ -119,7 +119,7 @@ def go_on_from_storage(folder: RunFolder, end: Callable[[], str]) -> FromStorage
 
 
 def _known_of(folder: RunFolder) -> tuple[str, int, dict[str, Any]]:
-    """What the journal still tells.
+    """Read the states that the journal still tells.
 
     Returns:
         Why it cannot be read, empty: it can; the first number of a machine that it does not know; states that are

@@ -1,4 +1,4 @@
-"""What is dropped of a journal that has grown large: old prices are thinned out, and old events go.
+"""Compaction of a journal that has grown large: old prices are thinned out, and old events go.
 
 Both are only looked at by people. What a run goes on from (leases, jobs, trainings, bills) is never dropped.
 """

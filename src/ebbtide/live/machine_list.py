@@ -55,7 +55,7 @@ class MachineList:
         return machine_id(self._run, self.first + lease_id)
 
     def is_of_lost_journal(self, token: str) -> bool:
-        """Whether a machine was rented before the run's journal was lost."""
+        """Tell whether a machine was rented before the run's journal was lost."""
         number = token.removeprefix(f"{self._run}-m")
         is_one = number.isascii() and number.isdecimal() and token == machine_id(self._run, int(number))
         return is_one and int(number) < self.first

@@ -227,7 +227,7 @@ class Mailboxes:
             box.received[found.boot] = found.count
 
     def written(self) -> None:
-        """What was read of the reports is in the run's journal: nobody reads it again."""
+        """Note that the reports read so far are in the run's journal: nobody reads them again."""
         for box in self._boxes.values():
             box.kept = box.reports.read
 

@@ -26,5 +26,5 @@ def append_line(path: Path, line: str) -> None:
 
 
 def older_part(path: Path) -> Path:
-    """Where the part of a log is that was written before this file; it may not be there."""
+    """Path of the older part of a log; the file may not exist."""
     return path.with_name(f"{path.name}.1")

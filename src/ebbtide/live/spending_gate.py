@@ -77,7 +77,7 @@ class SpendingGate:
             self._account.check()
 
     def closes_at_poll(self, view: View) -> bool:
-        """Whether the team's budget is reached; the run's own is kept by the policy, which is asked meanwhile."""
+        """Tell whether the team's budget is reached; the policy, asked meanwhile, keeps the run's own."""
         now_s = self._runtime.monotonic_s()
         if not self.why and self._account is not None and now_s - self._asked_s >= _ASKING_SHARE * self._asking_s:
             self.why = self._by_team(view)
@@ -86,7 +86,7 @@ class SpendingGate:
         return bool(self.why)
 
     def closes(self, view: View, when: str) -> bool:
-        """Whether any budget is reached.
+        """Tell whether any budget is reached.
 
         Args:
             view: The view of a policy.
@@ -148,7 +148,7 @@ class WithinTeam:
 
     @property
     def period_lead_s(self) -> float:
-        """How long before the end of a charge period the policy is woken, seconds."""
+        """Seconds before the end of a charge period at which the policy is woken."""
         return float(getattr(self.policy, "period_lead_s", 0.0))
 
     def decide(self, view: View) -> Iterable[Action]:

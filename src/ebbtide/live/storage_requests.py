@@ -1,4 +1,4 @@
-"""What a run's requests to its storage cost, as an estimate: no cloud tells it by run.
+"""Estimate of the cost of a run's requests to its storage, which no cloud tells by run.
 
 Each machine looks for orders and for heartbeats, and writes reports; its controller looks for those. How often is
 known from the run's settings. Checkpoints are few beside that, and transfers between regions are charged apart.

@@ -62,10 +62,10 @@ class Room:
 
 
 class Reader(Protocol):
-    """What a team's limits leave to a run."""
+    """Source of the room that a team's limits leave to a run."""
 
     def room(self) -> Room:
-        """What is left now."""
+        """Room that is left now."""
         ...
 
     def reserve(self, machines: int) -> bool:
@@ -298,7 +298,7 @@ class TeamAccount:
 
     @property
     def has_budget(self) -> bool:
-        """Whether money is limited, not machines alone."""
+        """Tell whether money is limited, not machines alone."""
         return any(limits.monthly_budget_usd is not None for _, _, limits in self._limits)
 
     @property
@@ -323,7 +323,7 @@ class TeamAccount:
         return Reservation(self._accounting.owner, machines, self._runtime.epoch_s(), limit_s)
 
     def _fits(self, machines: int, others: dict[str, Reservation]) -> bool:
-        """Whether so many machines fit beside what others have reserved, or rent by their accounts."""
+        """Tell whether so many machines fit beside what others have reserved, or rent by their accounts."""
         at_s, known = self._runtime.epoch_s(), self._others
         for name, one in list(others.items()):
             if name in known:

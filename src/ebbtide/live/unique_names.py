@@ -8,9 +8,6 @@ of its folder have, too, and no other run has.
 from __future__ import annotations
 
 import hashlib
-import re
-
-from ebbtide.live.storage import object_store
 
 _DIGITS = 8
 
@@ -38,20 +35,3 @@ def own_store(store: str, name: str) -> str:
         name: Unique name of the run.
     """
     return f"{store.rstrip('/')}/{name}"
-
-
-def own_stores(store: str, run: str) -> list[str]:
-    """The addresses of what all runs of an id have in a store: one for each, in order; whose they are is not told.
-
-    Args:
-        store: Folder or `s3://bucket/prefix`, as its user names it.
-        run: Id of the runs. That of an older Ebbtide has the store itself as its address.
-
-    Raises:
-        OSError: The store does not answer.
-    """
-    objects = object_store(store)
-    named = re.compile(rf"{re.escape(run)}-[0-9a-f]{{{_DIGITS}}}")
-    names = {key.partition("/")[0] for key in objects.keys(f"{run}-") if "/" in key}
-    found = [own_store(store, name) for name in sorted(names) if named.fullmatch(name)]
-    return [store, *found] if next(iter(objects.keys(f"runs/{run}/")), None) else found

@@ -220,7 +220,7 @@ class _Running:
 
     @property
     def paid_usd(self) -> float:
-        """What it has cost so far, USD."""
+        """Cost so far, USD."""
         return self.run.status().money.paid_usd
 
     def stop(self) -> None:

@@ -160,7 +160,7 @@ class Heartbeats:
 
 
 def is_sealed_for(name: str, content: bytes, key: bytes, run: str, number: int) -> bool:
-    """Whether a heartbeat keeps a machine alive.
+    """Tell whether a heartbeat keeps a machine alive.
 
     Args:
         name: Id of the machine.

@@ -171,12 +171,12 @@ def reading_of(message: str) -> Reading | None:
 
 
 def fraction_of(message: str) -> Reading | None:
-    """What a message says that begins with a fraction and has a loss."""
+    """Readings of a message that begins with a fraction and has a loss."""
     return _first_of((FRACTION,), message)
 
 
 def is_of_settings(text: str) -> bool:
-    """Whether a line shows what a program was called with, in which names of counters are limits."""
+    """Tell whether a line shows a program's arguments, in which names of counters are limits."""
     return _SETTINGS.search(text) is not None and not _LOSS.search(text)
 
 

@@ -69,7 +69,7 @@ class Headers:
         return (False, None) if header.total is None else (True, header)
 
     def _goes_on(self, done: int, length: int) -> bool:
-        """Whether a bar was begun before the header above it, and does not begin anew below it."""
+        """Tell whether a bar was begun before the header above it, and does not begin anew below it."""
         before = self._running.get(length)
         self._running[length] = done
         if self._header is None or self._is_below:

@@ -1,4 +1,4 @@
-"""What a program prints, on its way to the agent's loop: little waits at a time, whatever it prints.
+"""Output of a program on its way to the agent's loop: little waits at a time, whatever is printed.
 
 A program may print faster than its lines can be read. Then, of lines that differ in their numbers alone, the
 newest is kept, so that progress is still read, and the others are counted. Of Ebbtide's own protocol all that
@@ -134,7 +134,7 @@ class ProgramOutput:
             self._wake()
 
     def take(self) -> Iterator[Printed]:
-        """What waits, the oldest first; then how many lines were left out; at last, when all is taken, None."""
+        """Take lines that wait, the oldest first; then the number of lines left out; None once all is taken."""
         while True:
             with self._lock:
                 if self._waiting:
@@ -183,7 +183,7 @@ class ProgramOutput:
 
 
 def _shape_of(line: Line) -> Hashable:
-    """What lines have in common of which the newest says it all."""
+    """Shape of a line: of lines of one shape the newest says it all."""
     if isinstance(line, str):
         return line.encode(errors="replace").translate(None, _NUMBERS)
     return _OURS.intersection(line) or tuple(line)

@@ -93,7 +93,7 @@ class Mirror:
         self._folder, self._copies, self._pid = folder, copies, pid
         self._found, self._is_busy, self._say, self._quiet_s = found, is_busy, say, quiet_s
         # What is stored, the folder as it was before the newest save began, and as it was when last looked at.
-        self._stored = self._complete = self._last = tree_of(folder) or Tree()
+        self._stored = self._before_save = self._last = tree_of(folder) or Tree()
         self._saves = FormerSaves(self._stored, bad)
         self._kept_open = KeptOpen()
         self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
@@ -154,7 +154,7 @@ class Mirror:
             is_told = self._at_rest is not None and exit_code == -signal.SIGTERM and not self._leaving.killed
             if exit_code < 0 and not is_told:
                 return False
-            changed = _changed(tree, self._complete)
+            changed = _changed(tree, self._before_save)
             return not any(map(is_temporary, changed)) and not self._saves.missing(changed, _paths(tree))
 
     def _watch(self) -> None:
@@ -178,7 +178,6 @@ class Mirror:
         logs = self._kept_open.paths
         with self._judging:
             self._see(tree, now_s)
-        now, stored = (_state(each, logs, of_logs=False) for each in (tree, self._stored))
         waits_s = now_s - self._since_s
         if waits_s >= self._quiet_s:
             self._rested_s = now_s
@@ -186,7 +185,8 @@ class Mirror:
             return
         if _state(tree) == _state(self._stored) or not tree.entries or self._is_busy():
             return
-        if now == stored and now_s - self._stored_s < _LOGS_EVERY_S:
+        is_log_alone = _state(tree, logs, of_logs=False) == _state(self._stored, logs, of_logs=False)
+        if is_log_alone and now_s - self._stored_s < _LOGS_EVERY_S:
             return
         with self._judging:
             why = self._why_not(tree, now_s)
@@ -209,14 +209,14 @@ class Mirror:
             self._saves_beside = True
         elif self._begins_again(before, tree, now_s):
             # There was no time to store the save before, from which to learn all the same.
-            if self._saves.learn(_changed(before, self._complete, logs), self._began_s, self._since_s):
-                self._complete = before
+            if self._saves.learn(_changed(before, self._before_save, logs), self._began_s, self._since_s):
+                self._before_save = before
             self._began_s = self._newest_s = now_s
         self._since_s = now_s
 
     def _begins_again(self, before: Tree, tree: Tree, now_s: float) -> bool:
-        """Whether the save before was over, or was complete and one of its files is written anew (not grown)."""
-        written = _changed(before, self._complete)
+        """Tell whether a save begins: the one before was over, or complete and a file of it is written anew."""
+        written = _changed(before, self._before_save)
         missing = self._saves.missing(written, _paths(before))
         if self._has_gone_on(missing):
             return True
@@ -239,7 +239,7 @@ class Mirror:
             inode = next(entry.inode for entry in tree.of("file") if entry.path == saving[0])
             return f"{saving[0]} is open for writing in process {opened[inode]}"
         rest_s = now_s - self._since_s
-        changed = _changed(tree, self._complete, self._kept_open.paths)
+        changed = _changed(tree, self._before_save, self._kept_open.paths)
         young = _written_since(tree, self._runtime.epoch_s() - _TEMPORARY_S)
         temporary = [path for path in changed if path in young and is_temporary(path)]
         if temporary:
@@ -268,16 +268,16 @@ class Mirror:
         """Whether a save goes on that began before the last step: a file was added with the number of others."""
         if not self._has_gone_on():
             return False
-        begun = set(_changed(before, self._complete))
+        begun = set(_changed(before, self._before_save))
         new = {
             entry.path
             for entry in tree.of("file")
             if entry.mtime_ns > self._stepped_ns and entry.path not in begun
         }
-        return is_of_one_save(begun, new.intersection(_changed(tree, self._complete)))
+        return is_of_one_save(begun, new.intersection(_changed(tree, self._before_save)))
 
     def _has_gone_on(self, missing: Sequence[str] = ()) -> bool:
-        """Whether the program has made a step since it began to save, and does not save beside the training.
+        """Tell whether the program has made a step since it began to save, and does not save beside the training.
 
         A step may have been made before the save and told after it began: two are needed if something is missing.
         """
@@ -323,8 +323,8 @@ class Mirror:
         if self._copied is not None:
             remove_tree(self._copied)
         self._lacks_since_s = None
-        if self._saves.learn(_changed(tree, self._complete, logs), self._began_s, self._since_s):
-            self._complete = tree
+        if self._saves.learn(_changed(tree, self._before_save, logs), self._began_s, self._since_s):
+            self._before_save = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy
         self._found(copy, (self._newest_s, self._since_s))
 

@@ -39,7 +39,7 @@ def settings_of(scenario: Scenario, folder: Path, seed: int, fingerprint: str = 
 
 @dataclass(frozen=True)
 class Renting:
-    """What controllers of a run reach.
+    """Everything that controllers of a run reach.
 
     Attributes:
         time: The clock of all.

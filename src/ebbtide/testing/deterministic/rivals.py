@@ -79,7 +79,7 @@ class Rivals:
         return sum(one.ended_s > time_s for own in self.machines.values() for one in own)
 
     def spent_usd(self, time_s: float) -> float:
-        """What they have spent by a time, USD."""
+        """Amount that they have spent by a time, USD."""
         return math.fsum(self._usd(name, time_s) for name in _NAMES)
 
     def write_absurd(self) -> None:
