@@ -2,6 +2,7 @@
 
 A pytest plugin, loaded by conftest.py. The fixture's name among those of a test, directly or through another fixture,
 gives the test the marker `processes`; `tests.run` runs these tests with more workers than the machine has cores.
+With `--dist loadscope`, the tests of a file stay together only if they share a fixture of their module.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler.protocol import Scheduling
 
 _FIXTURE = "processes"
 # A file that the plugin writes with the test files that have such tests, one a line; for `tests.run`.
@@ -57,6 +61,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         temporary = Path(f"{name}-{os.getpid()}")
         temporary.write_text("".join(f"{path}\n" for path in sorted(files)), encoding="utf-8")
         temporary.replace(name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Keep tests together that share a fixture, and spread the others over all workers."""
+    return _ByFixtures(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+class _ByFixtures(LoadScopeScheduling):
+    """Scheduling by test, but by file where a file makes a fixture once for its module."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return file if 'scope="module"' in (self.config.rootpath / file).read_text(encoding="utf-8") else nodeid
 
 
 def _saw(call: str) -> None:

@@ -26,8 +26,10 @@ SLOWEST = 50
 # More failures than this are a defect, or a machine that lacks something: running them again would hide it.
 MOST_REPEATED = 10
 _WORKERS_A_CORE = {"not long": 3, "long": 2}
-# Long tests of the pipeline go on from each other, in the order of their file.
-_DIST = {"not long": "worksteal", "long": "loadfile"}
+# Long tests of the pipeline share a project, and go on from each other in the order of their file.
+_DIST = {"not long": "worksteal", "long": "loadscope"}
+# A test that hangs fails, and the others go on.
+_LIMIT_S = {"not long": 1200, "long": 2400}
 # Exit codes of pytest.
 _FAILED, _NO_TESTS = 1, 5
 
@@ -68,7 +70,8 @@ def main() -> None:
     """Run both groups; exit code 1 if a test failed for good, another one if pytest itself could not run."""
     arguments = sys.argv[1:]
     kind = "long" if "--long" in arguments else "not long"
-    arguments = [word for word in arguments if word != "--long"]
+    limit = f"--timeout={_LIMIT_S[kind]}"
+    arguments = [limit, *(word for word in arguments if word != "--long")]
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "files"
@@ -85,7 +88,7 @@ def main() -> None:
     code = waiting.code
     if code == _FAILED and waiting.all_collected and 0 < len(failed) <= MOST_REPEATED:
         print(f"\nonce more, after the others: {len(failed)} of the tests that wait for processes", flush=True)
-        again = run("", 0, [one.test for one in failed])
+        again = run("", 0, [limit, *(one.test for one in failed)])
         passed = {one.test for one in again.outcomes if not one.failure and not one.skipped}
         flaky = [one for one in failed if one.test in passed]
         code = 0 if len(flaky) == len(failed) else _FAILED

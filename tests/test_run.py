@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.usefixtures("processes")
 
 # Plugins of other packages take each worker seconds.
-_QUICK = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist -p pytest_reportlog.plugin"}
+_QUICK = {
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "PYTEST_ADDOPTS": "-p xdist -p pytest_reportlog.plugin -p pytest_timeout",
+}
 
 _TESTS = """
 import subprocess, sys
@@ -45,12 +48,12 @@ def test_waits(server):
 """
 
 
-def ran(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+def ran(folder: Path, tests: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`make test` of a project that has these tests alone."""
     (folder / "conftest.py").write_text('pytest_plugins = ["tests.process_starts"]\n')
     (folder / "test_some.py").write_text(tests)
     return subprocess.run(
-        [sys.executable, "-m", "tests.run"],
+        [sys.executable, "-m", "tests.run", *arguments],
         cwd=folder,
         env={**os.environ, **_QUICK, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -96,3 +99,39 @@ def test_one_that_starts_a_process_without_saying_so_fails(tmp_path: Path) -> No
     assert done.returncode == 1
     assert "this test starts a process" in done.stdout
     assert "it needs the fixture `processes`" in done.stdout
+
+
+_GROUPED = """
+import os, time
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return tmp_path_factory.mktemp("project")
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(6))
+def test_goes_on(project, number):
+    assert len(list(project.iterdir())) == number
+    (project / str(number)).touch()
+
+@pytest.mark.long
+@pytest.mark.usefixtures("processes")
+def test_hangs():
+    if not Path("hung").exists():
+        Path("hung").touch()
+        time.sleep(3600)
+"""
+
+
+def test_long_ones_that_share_a_project_stay_together_and_one_that_hangs_is_ended(
+    tmp_path: Path,
+) -> None:
+    done = ran(tmp_path, _GROUPED, "--long", "--timeout=2")
+    assert done.returncode == 0, done.stdout
+    (flaky,) = report(tmp_path, "flaky")
+    assert flaky["test"] == "test_some.py::test_hangs"
+    assert "Timeout" in flaky["first_failure"]
+    slow = {one["test"] for one in report(tmp_path, "slow-tests")}
+    assert slow == {"test_some.py::test_hangs", *(f"test_some.py::test_goes_on[{n}]" for n in range(6))}
