@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
-from xdist.scheduler.protocol import Scheduling
 
 _FIXTURE = "processes"
 # A file that the plugin writes with the test files that have such tests, one a line; for `tests.run`.
@@ -64,17 +62,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """Keep tests together that share a fixture, and spread the others over all workers."""
-    return _ByFixtures(config, log) if config.getvalue("dist") == "loadscope" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep tests together that share a fixture of their module, and spread the others over all workers."""
+    if config.getvalue("dist") != "loadscope":
+        return None
 
+    def scope(test: str) -> str:
+        file = test.split("::")[0]
+        return file if 'scope="module"' in (config.rootpath / file).read_text(encoding="utf-8") else test
 
-class _ByFixtures(LoadScopeScheduling):
-    """Scheduling by test, but by file where a file makes a fixture once for its module."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::")[0]
-        return file if 'scope="module"' in (self.config.rootpath / file).read_text(encoding="utf-8") else nodeid
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = scope
+    return scheduler
 
 
 def _saw(call: str) -> None:

@@ -1,9 +1,9 @@
-"""Tests in two groups, as `make test` and `make long` run them: `python -m tests.run [--long] [PYTEST ARGUMENT ...]`.
+"""Tests as `make test` and `make long` run them: `python -m tests.run [--long] [PYTEST ARGUMENT ...]`.
 
 Tests that compute come first, one worker a core. Tests that start processes and wait for them (those with the fixture
-`processes`) follow, with more workers. If at most ten of these fail, they run once more, one at a time: those that pass
-then are listed in reports/flaky.json. A test that computes is never repeated. The slowest are in
-reports/slow-tests.json.
+`processes`) follow, with more workers; long tests run all together. If at most ten that wait fail, they run once more,
+one at a time: those that pass then are listed in reports/flaky.json. A test that computes is never repeated. The
+slowest are in reports/slow-tests.json.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ REPORTS = Path("reports")
 SLOWEST = 50
 # More failures than this are a defect, or a machine that lacks something: running them again would hide it.
 MOST_REPEATED = 10
-_WORKERS_A_CORE = {"not long": 3, "long": 2}
-# Long tests of the pipeline share a project, and go on from each other in the order of their file.
-_DIST = {"not long": "worksteal", "long": "loadscope"}
 # A test that hangs fails, and the others go on.
 _LIMIT_S = {"not long": 1200, "long": 2400}
 # Exit codes of pytest.
@@ -43,12 +40,14 @@ class Outcome:
         duration_s: Seconds of set-up, call and teardown together.
         failure: Text of the first failure; empty: it did not fail.
         skipped: Reason for which the test was skipped; empty: it was not.
+        waits: Whether it starts processes and waits for them.
     """
 
     test: str
     duration_s: float
     failure: str
     skipped: str
+    waits: bool
 
 
 @dataclass(frozen=True)
@@ -67,34 +66,44 @@ class Run:
 
 
 def main() -> None:
-    """Run both groups; exit code 1 if a test failed for good, another one if pytest itself could not run."""
-    arguments = sys.argv[1:]
-    kind = "long" if "--long" in arguments else "not long"
+    """Run all tests of a kind; exit code 1 if a test failed for good, another one if pytest itself could not run."""
+    kind = "long" if "--long" in sys.argv[1:] else "not long"
     limit = f"--timeout={_LIMIT_S[kind]}"
-    arguments = [limit, *(word for word in arguments if word != "--long")]
+    arguments = [limit, *(word for word in sys.argv[1:] if word != "--long")]
+    groups = [run_all(arguments)] if kind == "long" else list(run_in_two_groups(arguments))
+    failed = [one for group in groups for one in group.outcomes if one.failure]
+    waiting = [one for one in failed if one.waits]
+    flaky: list[Outcome] = []
+    if all(group.all_collected for group in groups) and 0 < len(waiting) <= MOST_REPEATED:
+        print(f"\nonce more, after the others: {len(waiting)} of the tests that wait for processes", flush=True)
+        again = run("", 0, [limit, *(one.test for one in waiting)])
+        passed = {one.test for one in again.outcomes if not one.failure and not one.skipped}
+        flaky = [one for one in waiting if one.test in passed]
+    report([one for group in groups for one in group.outcomes], flaky)
+    codes = {group.code for group in groups}
+    if len(flaky) == len(failed):
+        # Every test that failed has passed since.
+        codes = {0 if code == _FAILED else code for code in codes}
+    sys.exit(_NO_TESTS if codes == {_NO_TESTS} else max(codes - {_NO_TESTS}))
+
+
+def run_in_two_groups(arguments: Sequence[str]) -> Iterator[Run]:
+    """Run the tests that compute, one worker a core, and then those that wait, with more workers."""
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "files"
         os.environ[FILES_VARIABLE] = str(files)
-        computing = run(f"{kind} and not processes", cores, arguments, _DIST[kind])
+        yield run("not long and not processes", cores, arguments, "worksteal")
         del os.environ[FILES_VARIABLE]
         # Collecting all files again takes each worker half a minute.
         all_of_it = not any(Path(word.split("::")[0]).exists() for word in arguments)
         places = files.read_text(encoding="utf-8").splitlines() if all_of_it and files.exists() else []
-    workers = cores * _WORKERS_A_CORE[kind]
-    waiting = run(f"{kind} and processes", workers, [*arguments, *places], _DIST[kind])
-    failed = [one for one in waiting.outcomes if one.failure]
-    flaky: list[Outcome] = []
-    code = waiting.code
-    if code == _FAILED and waiting.all_collected and 0 < len(failed) <= MOST_REPEATED:
-        print(f"\nonce more, after the others: {len(failed)} of the tests that wait for processes", flush=True)
-        again = run("", 0, [limit, *(one.test for one in failed)])
-        passed = {one.test for one in again.outcomes if not one.failure and not one.skipped}
-        flaky = [one for one in failed if one.test in passed]
-        code = 0 if len(flaky) == len(failed) else _FAILED
-    report([*computing.outcomes, *waiting.outcomes], flaky)
-    codes = {computing.code, code}
-    sys.exit(_NO_TESTS if codes == {_NO_TESTS} else max(codes - {_NO_TESTS}))
+    yield run("not long and processes", 3 * cores, [*arguments, *places], "worksteal")
+
+
+def run_all(arguments: Sequence[str]) -> Run:
+    """Run the long tests, of which few compute; those that share a project stay together, in their file's order."""
+    return run("long", 2 * len(os.sched_getaffinity(0)), arguments, "loadscope")
 
 
 def run(marks: str, workers: int, arguments: Sequence[str], dist: str = "") -> Run:
@@ -127,7 +136,10 @@ def outcomes(reports: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
     """The outcome of each test, from what pytest-reportlog wrote of its set-up, call and teardown."""
     found: dict[str, dict[str, Any]] = {}
     for report in reports:
-        test = found.setdefault(report["nodeid"], {"duration_s": 0.0, "failure": "", "skipped": ""})
+        test = found.setdefault(
+            report["nodeid"], {"duration_s": 0.0, "failure": "", "skipped": "", "waits": False}
+        )
+        test["waits"] = "processes" in report["keywords"]
         test["duration_s"] += report["duration"]
         if report["outcome"] == "failed" and not test["failure"]:
             test["failure"] = _first_line(report["longrepr"])
