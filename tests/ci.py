@@ -32,7 +32,6 @@ SIDE_BY_SIDE = (
     {
         "parity": ("make", "parity"),
         "simulate": ("make", "simulate", "RUNS=1000"),
-        "chaos": ("make", "chaos", "SEEDS=1"),
     },
 )
 

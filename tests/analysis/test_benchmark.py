@@ -210,12 +210,12 @@ def test_what_would_fail_at_the_end_is_told_before_anything_runs(
 @pytest.mark.usefixtures("processes")
 def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     names = ["reactive", "on-demand"]
-    alone = benchmark(folder, policies=names, starts=1, only="probes")
+    alone = benchmark(folder, policies=names, quick=True, only="probes")
     assert {cell.policy for cell in alone.cells} == {*names, DEFAULT_NAME}
     with pytest.raises(SystemExit) as ended:
         main(
             [
-                *("benchmark", "--traces", str(folder), "--only", "probes", "--starts", "1", "--workers", "2"),
+                *("benchmark", "--traces", str(folder), "--only", "probes", "--quick", "--workers", "2"),
                 *("--policies", ",".join(names), "--json", str(tmp_path / "b.json")),
             ]
         )

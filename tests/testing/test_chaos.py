@@ -1,6 +1,6 @@
 """Live runs with faults at random moments: training, agents and the controller killed, storage failing.
 
-A short run of them; `.ci/run` has a longer one by `make chaos SEEDS=1`.
+One short run; `make chaos` has five longer ones.
 """
 
 from __future__ import annotations
