@@ -25,7 +25,7 @@ from ebbtide.forecasts.spells.zone_sets import read_probed_zones
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.leases import LeaseState
+from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.deadline.gangs import Gang
@@ -374,12 +374,10 @@ def test_its_own_probes_teach_it() -> None:
     assert 1.0 < left_h < 8.0
 
 
-@pytest.mark.real_traces
-def test_on_real_zones_every_policy_is_in_time() -> None:
-    """Recorded V100 capacity and prices of 2023: 40 h in 60 h, from three starts; and deadline costs least."""
-    records = read_probed_zones(
-        TRACES / "ec2-gpu-availability-2022-2023.parquet", [TRACES / "ec2-v100-2023.parquet"]
-    )[0]
+def recorded_v100() -> tuple[eb.PriceHistory, Availability, np.ndarray]:
+    """Recorded V100 prices and capacity of 2023, and the times of its ticks, seconds since 1970."""
+    files = TRACES / "ec2-gpu-availability-2022-2023.parquet", [TRACES / "ec2-v100-2023.parquet"]
+    records = read_probed_zones(*files)[0]
     times_s = records.times_s()
     markets = [
         Market("aws", place.region, zone, "p3.2xlarge")
@@ -390,8 +388,14 @@ def test_on_real_zones_every_policy_is_in_time() -> None:
         market: CapacitySeries(times_s, up.astype(int), end_s)
         for market, up in zip(markets, records.available, strict=True)
     }
-    prices = eb.PriceHistory.read(TRACES / "ec2-v100-2023.parquet")
-    run = Scenario((job(40.0),), prices, billing_preset("ec2-second"), availability=Availability(capacity))
+    return eb.PriceHistory.read(TRACES / "ec2-v100-2023.parquet"), Availability(capacity), times_s
+
+
+@pytest.mark.real_traces
+def test_on_real_zones_every_policy_is_in_time() -> None:
+    """40 h in 60 h, from three starts; and deadline costs least."""
+    prices, capacity, times_s = recorded_v100()
+    run = Scenario((job(40.0),), prices, billing_preset("ec2-second"), availability=capacity)
     mean_usd = {}
     for rule in DeadlineRule:
         found = [run.run(Deadline(rule, 60 * HOUR_S), float(times_s[tick])) for tick in (5_600, 8_200, 12_100)]
@@ -399,6 +403,21 @@ def test_on_real_zones_every_policy_is_in_time() -> None:
         mean_usd[rule] = np.mean([outcome.cost_usd for outcome in found])
     assert mean_usd[DeadlineRule.TABLE] < mean_usd[DeadlineRule.FAILOVER]
     assert mean_usd[DeadlineRule.TABLE] < 0.4 * 40 * 3.06
+
+
+@pytest.mark.real_traces
+def test_no_on_demand_machine_is_paid_for_and_given_back_before_it_worked() -> None:
+    """40 h in 46 h where a start takes half an hour, from four starts: on demand is needed, and none of it is idle."""
+    prices, capacity, times_s = recorded_v100()
+    delay = StartDelay(0.0, HOUR_S / 2)
+    run = Scenario((job(40.0),), prices, billing_preset("ec2-second"), availability=capacity, delay=delay)
+    bought: list[Lease] = []
+    for start_s in times_s[np.linspace(3_000, len(times_s) - 900, 4).astype(int)]:
+        outcome = run.run(Deadline(DeadlineRule.TABLE, 46 * HOUR_S, start_s=HOUR_S / 2), float(start_s))
+        assert not is_late(outcome, 46.0)
+        bought += [lease for lease in outcome.leases if lease.on_demand and lease.is_charged]
+    assert bought
+    assert not [lease for lease in bought if not lease.ended_s > lease.running_s + 60.0]
 
 
 def test_a_refused_request_does_not_move_where_the_last_machine_was() -> None:
