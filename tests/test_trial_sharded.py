@@ -67,8 +67,6 @@ def test_divided_training_resumes_as_if_nothing_had_been(tmp_path: Path) -> None
     assert 0 < left[0] < left[1] < STEPS
     shards = {path.name: path.stat().st_size for path in newest(kept).rglob("*.distcp")}
     assert set(shards) == {"__0_0.distcp", "__1_0.distcp"}
-    # Nothing that is hidden: agents do not store such files.
-    assert not [path for path in newest(kept).rglob(".*") if path.is_file()]
     # Another number of processes reads the same shards.
     other = tmp_path / "other"
     shutil.copytree(kept, other)

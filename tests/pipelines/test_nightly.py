@@ -127,7 +127,7 @@ def test_a_bad_batch_is_set_aside_and_a_good_one_added_though_killed_at_any_stag
     stages, summary = night(project)
     assert stages == DAILY
     assert re.search(r"- added `day.parquet`: \d+ rows", summary)
-    assert "- **set aside** `bad.csv`: its first line is not recognised as a header" in summary
+    assert "- **set aside** `bad.csv`: is in no format known" in summary
     assert list(incoming.iterdir()) == []
     assert len(list((project.folder / "data" / "set-aside").glob("*.csv"))) == 1
     # The other is killed while it looks at batches, and then in one stage after the other.

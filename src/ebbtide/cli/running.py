@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 import time
@@ -220,6 +221,9 @@ def run_command(
     if provider == "replay":
         terminal().print(f"{run_once(sweep, chosen, 'replay', **options)}; a replay: nothing was rented or paid")
         return
+    if kept.track:
+        # If MLflow is not installed, the command ends before a run is begun.
+        importlib.import_module("ebbtide.analysis.live_tracking")
     show()
     try:
         started = begin(sweep, wanted.folder, chosen, provider, options)

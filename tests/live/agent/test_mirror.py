@@ -401,6 +401,49 @@ def test_steps_say_nothing_of_a_program_that_saves_beside_them(
     watching.close()
 
 
+def test_a_folder_in_which_nothing_was_written_for_long_is_not_one_that_never_rests(
+    started: Started, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first file of a save was stored for the whole of it, if the step before was told late."""
+    monkeypatch.setattr("ebbtide.live.agent.watching._RESTLESS_S", LIMIT_S)
+    copies: list[dict[str, str]] = []
+    watching = mirror(tmp_path, started("import time; time.sleep(600)"), copies, quiet_s=LIMIT_S)
+    # As after minutes of training without a save.
+    watching._rested_s -= 2 * LIMIT_S
+    looked(looks)
+    (tmp_path / "checkpoints" / "model").write_text("1")
+    looked(looks)
+    watching.stepped()
+    looked(looks)
+    assert copies == []
+    watching.close()
+
+
+def test_the_last_file_of_a_save_may_be_seen_after_the_step_that_follows_it(
+    started: Started, tmp_path: Path
+) -> None:
+    """Else it was taken for the first one of a save, of which the rest was then not waited for."""
+    watching = mirror(tmp_path, started("import time; time.sleep(600)"), [], quiet_s=LIMIT_S)
+    watching.close()
+    began_s = time.monotonic() - 10.0
+    watching._look(began_s - 1.0)
+
+    def write(name: str, age_s: float) -> None:
+        path = tmp_path / "checkpoints" / name
+        path.write_text(name)
+        os.utime(path, (time.time() - age_s,) * 2)
+
+    write("model-6", 10.0)
+    watching._look(began_s)
+    write("latest-6", 0.05)
+    watching.stepped()
+    watching._look(began_s + 10.0)
+    assert watching._began_s == began_s
+    write("model-12", -0.05)
+    watching._look(began_s + 11.0)
+    assert watching._began_s == began_s + 11.0
+
+
 def test_a_copy_is_of_the_newest_save_though_there_was_no_time_for_those_before(
     started: Started, tmp_path: Path, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import shutil
 import signal
@@ -97,9 +96,9 @@ class Mirror:
         self._saves = FormerSaves(self._stored, bad)
         self._kept_open = KeptOpen()
         self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
-        # When the last two steps were told, the older first.
-        self._stepped_s = (-math.inf, -math.inf)
+        # When the last step was told, and the first two that the newest save cannot have delayed; ns since 1970.
         self._stepped_ns = 0
+        self._gone_on_ns: list[int] = []
         self._newest_s = self._began_s
         self._saves_beside = False
         self.written: Span | None = None
@@ -120,8 +119,9 @@ class Mirror:
 
     def stepped(self) -> None:
         """Note that the program has made a step: it is not saving, unless it does so beside the training."""
-        self._stepped_s = (self._stepped_s[1], self._runtime.monotonic_s())
         self._stepped_ns = round(self._runtime.epoch_s() * 1e9)
+        if len(self._gone_on_ns) < 2 and self._runtime.monotonic_s() >= self._began_s + _GOES_ON_S:
+            self._gone_on_ns.append(self._stepped_ns)
 
     def ask_to_leave(self) -> None:
         """Ask the program to end, at a moment when it saves nothing, if there is one soon. Returns at once."""
@@ -174,6 +174,7 @@ class Mirror:
             self._since_s = now_s
             return
         if tree == self._last and tree == self._stored:
+            self._rested_s = now_s
             return
         logs = self._kept_open.paths
         with self._judging:
@@ -204,22 +205,29 @@ class Mirror:
         if now == then:
             return
         if then == stored:
-            self._began_s = self._newest_s = now_s
+            self._begin(now_s)
         elif self._writes_beside(before, tree):
             self._saves_beside = True
         elif self._begins_again(before, tree, now_s):
             # There was no time to store the save before, from which to learn all the same.
             if self._saves.learn(_changed(before, self._before_save, logs), self._began_s, self._since_s):
                 self._before_save = before
-            self._began_s = self._newest_s = now_s
+            self._begin(now_s)
         self._since_s = now_s
+
+    def _begin(self, now_s: float) -> None:
+        self._began_s = self._newest_s = now_s
+        self._gone_on_ns = []
 
     def _begins_again(self, before: Tree, tree: Tree, now_s: float) -> bool:
         """Tell whether a save begins: the one before was over, or complete and a file of it is written anew."""
         written = _changed(before, self._before_save)
         missing = self._saves.missing(written, _paths(before))
         if self._has_gone_on(missing):
-            return True
+            # Files of the save before may be seen later than the step after it.
+            gone_on_ns = self._gone_on_ns[1 if missing else 0]
+            if any(entry.mtime_ns > gone_on_ns for entry in set(tree.of("file")).difference(before.entries)):
+                return True
         if not written or missing or not self._saves.knows(written):
             return False
         former = {entry.path: entry for entry in before.of("file") if entry.path in set(written)}
@@ -252,7 +260,7 @@ class Mirror:
             why = f"former saves had {missing[0]}, too"
         elif self._saves.knows(changed):
             pass
-        elif self._stepped_s[1] > -math.inf and not self._saves_beside:
+        elif self._stepped_ns and not self._saves_beside:
             # Nothing tells how many files there will be, but a program that waits for its save makes no step.
             why = f"the program has made no step since it wrote {changed[0]}"
         elif rest_s < self._saves.pause_s:
@@ -281,8 +289,7 @@ class Mirror:
 
         A step may have been made before the save and told after it began: two are needed if something is missing.
         """
-        stepped_s = self._stepped_s[0 if missing else 1]
-        return not self._saves_beside and stepped_s >= self._began_s + _GOES_ON_S
+        return not self._saves_beside and len(self._gone_on_ns) >= (2 if missing else 1)
 
     def _copy(self, tree: Tree, now_s: float) -> None:
         if self._copied is None:
