@@ -35,6 +35,9 @@ def start_program(
     environment = {
         # Python keeps lines back where no terminal reads them: metrics would come late, or in another order.
         "PYTHONUNBUFFERED": "1",
+        # Rich, with which Lightning shows its progress, prints none before the end where no terminal reads it.
+        "TTY_COMPATIBLE": "1",
+        "TTY_INTERACTIVE": "1",
         **part.environment,
         **assignment.environment,
         TRIAL_ID: assignment.trial_id,
