@@ -34,7 +34,10 @@ class Fetched:
     ] = None
     product: Annotated[
         list[str] | None,
-        typer.Option("--product", help="With --ec2: product descriptions; Linux/UNIX by default."),
+        typer.Option(
+            "--product",
+            help="With --ec2: product descriptions; Linux/UNIX by default. With files: that of rows without one.",
+        ),
     ] = None
 
 
@@ -84,6 +87,8 @@ def ingest_command(
     regions = fetched.ec2
     if bool(sources) == bool(regions):
         raise InputError("give either files to ingest or --ec2 REGION")
+    if sources and fetched.product and len(fetched.product) > 1:
+        raise InputError("rows without a product are of one; give --product once with files")
     catalogue = catalogue_with(instance_types)
     with progress(f"fetching from {', '.join(regions)}" if regions else f"reading into {into.name}"):
         if regions:
@@ -101,6 +106,7 @@ def ingest_command(
                 file_format=exports.file_format,
                 timezone=exports.timezone,
                 region=exports.region,
+                product=fetched.product[0] if fetched.product else None,
                 catalogue=catalogue,
             )
     typer.echo(f"{into}: {len(done.history)} markets, {iso(done.history.start_s)} to {iso(done.history.end_s)}")
