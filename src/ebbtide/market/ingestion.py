@@ -19,9 +19,10 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
 from ebbtide.market.prices import PriceHistory, recorded_span
 from ebbtide.market.sources.cells import parsed_times
-from ebbtide.market.sources.contents import head_of, start_of_text, unpacked
+from ebbtide.market.sources.contents import head_of, is_archive, start_of_text, unpacked
 from ebbtide.market.sources.ec2_json import price_frame, read_ec2_json, read_price_table
-from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_items_csv, read_azure_json
+from ebbtide.market.sources.foreign import require_prices
 from ebbtide.market.sources.parquet import load_parquet, load_prices
 from ebbtide.market.sources.stored import is_price_store, stored_prices
 from ebbtide.market.sources.tables import table_of_frame, without_comments
@@ -38,7 +39,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # `kaggle-csv` is the older name of tables of text.
-FORMATS = ("parquet", "price-store", "ec2-json", "table", "kaggle-csv", "azure-csv", "azure-json")
+FORMATS = (
+    "parquet",
+    "price-store",
+    "ec2-json",
+    "table",
+    "kaggle-csv",
+    "azure-csv",
+    "azure-json",
+    "azure-items-csv",
+)
 
 
 @dataclass(frozen=True)
@@ -191,7 +201,9 @@ def read_source(
     if chosen == "azure-csv":
         return read_azure_csv(path, region=region, timezone=timezone or "UTC")
     if chosen == "azure-json":
-        return read_azure_json(path)
+        return read_azure_json(path, timezone=timezone)
+    if chosen == "azure-items-csv":
+        return read_azure_items_csv(path, timezone=timezone)
     return read_price_table(path, timezone=timezone, product=product)
 
 
@@ -233,8 +245,9 @@ def _recognised(path: Path) -> str:
         return "parquet"
     if is_price_store(path):
         return "price-store"
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return "parquet"
+    if is_archive(path):
+        raise InputError("is an archive; `ebbtide ingest` reads the files in it", file=path)
+    require_prices(head, path)
     text = without_comments(start_of_text(head, path).lstrip("\ufeff \r\n\t")).lstrip()
     if not text:
         raise InputError("holds nothing", file=path)
@@ -246,6 +259,8 @@ def _recognised(path: Path) -> str:
         )
     if re.match(r"(?:---\s+)?(?:- - |(?:- )?\s*\w+:(?:\s|$))", text):
         return "ec2-json"
+    if re.search(r"\barmSkuName\b", text.partition("\n")[0], re.IGNORECASE):
+        return "azure-items-csv"
     return "azure-csv" if re.match(r"\"?date\"?\s*[,;\t|]", text, re.IGNORECASE) else "table"
 
 
