@@ -24,14 +24,14 @@ def gang(place: Path, machines: object) -> RunFolder:
     return folder
 
 
-def saved(place: Path, rank: int, step: int, **files: str) -> None:
+def saved(place: Path, rank: int, step: int, metric: float | None = None, **files: str) -> None:
     written = place / f"{rank}-{step}"
     written.mkdir()
     for name, content in files.items():
         (written / name).write_text(content)
     trial_id = "g-000" + (f"-r{rank}" if rank else "")
     store = CheckpointStore(FolderStore(place / "store"), trial_id)
-    store.begin_writing("m", attempt=1, machines=2).save(written, step)
+    store.begin_writing("m", attempt=1, machines=2).save(written, step, oldest=0, metric=metric)
 
 
 @pytest.mark.parametrize("machines", [2, {"min": 1, "max": 2}], ids=["gang", "elastic"])
@@ -46,6 +46,19 @@ def test_the_shares_of_all_machines_are_fetched(tmp_path: Path, machines: object
     assert found.step == 2
     there = tmp_path / "got" / "g-000" / "checkpoint"
     assert {path.name: path.read_text() for path in there.iterdir()} == {"shard0": "a2", "shard1": "b2"}
+
+
+def test_the_best_whole_checkpoint_is_fetched(tmp_path: Path) -> None:
+    folder = gang(tmp_path, 2)
+    for step, loss in ((1, 0.5), (2, 0.3), (3, 0.4)):
+        saved(tmp_path, 0, step, loss, shard0=f"a{step}")
+        saved(tmp_path, 1, step, shard1=f"b{step}")
+    ranks = ranks_of_trial(folder, 0)
+    best = fetch_trial(folder, "g-000", tmp_path / "best", best="minimize", ranks=ranks)
+    assert (best.step, best.metric) == (2, 0.3)
+    there = tmp_path / "best" / "g-000" / "checkpoint"
+    assert {path.name: path.read_text() for path in there.iterdir()} == {"shard0": "a2", "shard1": "b2"}
+    assert fetch_trial(folder, "g-000", tmp_path / "newest", ranks=ranks).step == 3
 
 
 def test_a_damaged_share_is_told(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
         trial_id: Id of the trial in storage.
         into: Folder below which a folder with the trial's id is made.
         best: Whether a lower or a higher metric is better, `minimize` or `maximize`: the checkpoint with the best
-            is fetched. Empty: the newest is, as it is of several machines.
+            is fetched. Empty: the newest is.
         ranks: How many machines train it as one, at most: each may have stored a part of the checkpoint.
 
     Raises:

@@ -20,7 +20,7 @@ from ebbtide.live.agent.result_archive import DamagedResultError
 from ebbtide.live.agent.results import TaskResults, plain_result
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.checkpoints.whole import newest_whole
+from ebbtide.live.checkpoints.whole import best_whole, newest_whole
 from ebbtide.live.storage import ObjectStore
 
 
@@ -101,7 +101,7 @@ def fetch_newest(objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, 
         objects: Storage that holds it.
         trial_ids: Ids under which its machines save, by rank.
         into: Folder whose content is replaced.
-        best: As for `CheckpointStore.restore`, of a training on one machine.
+        best: As for `CheckpointStore.restore`: the checkpoint of the best metric is taken, if there is one.
 
     Returns:
         The manifest of the first part; None: there is none.
@@ -112,7 +112,7 @@ def fetch_newest(objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, 
     """
     if len(trial_ids) == 1:
         return CheckpointStore(objects, trial_ids[0]).restore(into, best=best)
-    whole, first = newest_whole(objects, trial_ids), None
+    whole, first = best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids), None
     for place, (trial_id, number) in enumerate(() if whole is None else whole.parts_for(0)):
         store = CheckpointStore(objects, trial_id)
         manifest = store.manifest(number)
