@@ -41,12 +41,14 @@ class FakeController:
         events: What the policy would hear.
         leases: All machines that there were.
         now_s: The time, seconds since 1970.
+        direction: Whether a lower or a higher metric is better; empty: none is.
     """
 
     orders: list[tuple[int, Order]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     now_s: float = START_S
+    direction: str = ""
 
     def __post_init__(self) -> None:
         self.begin()
@@ -65,9 +67,8 @@ class FakeController:
         def order(lease_id: int, order: Order) -> None:
             self.orders.append((lease_id, order))
 
-        self.training: Any = self.make(
-            (lambda _: Assignment("", ("true",), 100, "loss"), order, self.events.append, lambda: self.now_s)
-        )
+        assignment = Assignment("", ("true",), 100, "loss", direction=self.direction)
+        self.training: Any = self.make((lambda _: assignment, order, self.events.append, lambda: self.now_s))
         fields = {"name": "one", "steps": 100, "steps_per_hour": {"c3.xlarge": 1.0}} | self.job()
         self.progress = JobProgress(0, Job(**fields))
         self.training.begin([self.progress])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,15 @@ class Gang(FakeController):
     machines: Any = 2
     bucket: Bucket | None = None
     whole: Whole | OSError | None = None
+    best: Whole | None = None
 
     def make(self, given: Given) -> AgentTraining:
         return AgentTraining(
-            "run", *given, newest_whole=self.newest, address=lambda lease_id: f"10.0.0.{lease_id}"
+            "run",
+            *given,
+            newest_whole=self.newest,
+            best_whole=lambda _trial, _direction: self.best,
+            address=lambda lease_id: f"10.0.0.{lease_id}",
         )
 
     def job(self) -> dict[str, Any]:
@@ -269,6 +274,31 @@ def test_older_checkpoints_may_go_once_two_are_whole() -> None:
         gang.tell(second, Saved(IDS[1], 1, step, number + 5))
     kept = [(lease_id, order.number) for lease_id, order in gang.orders if isinstance(order, Keep)]
     assert kept == [(0, 1), (1, 6), (0, 2), (1, 7)]
+
+
+def test_the_whole_checkpoint_of_the_best_metric_stays() -> None:
+    gang = Gang(direction="minimize")
+    first, second = gang.rent(2)
+    for number, (step, loss) in enumerate([(10, 0.5), (20, 0.3), (30, 0.4), (40, 0.35)], start=1):
+        # Only the first process knows the metric.
+        gang.tell(first, Saved(IDS[0], 1, step, number, metric=loss))
+        gang.tell(second, Saved(IDS[1], 1, step, number + 5))
+    assert (gang.trial.best_stored, gang.trial.best_stored_step) == (0.3, 20)
+    kept = [(lease_id, order.number, order.best) for lease_id, order in gang.orders if isinstance(order, Keep)]
+    # The first is whole before it is known that the second machine stores a part.
+    assert kept == [(0, 0, 1), (0, 1, 2), (1, 6, 7), (0, 2, 2), (1, 7, 7), (0, 3, 2), (1, 8, 7)]
+
+
+def test_what_a_later_assignment_has_of_the_best_checkpoint_is_read_from_storage() -> None:
+    gang = Gang(direction="maximize")
+    gang.best = Whole(20, {rank: replace(part(rank, 20, 4 + rank), metric=0.9) for rank in range(2)})
+    first, second = gang.rent(2)
+    assert [assignment.best for _, assignment in gang.trained()] == [4, 5]
+    for number, step in ((8, 30), (9, 40)):
+        gang.tell(first, Saved(IDS[0], 1, step, number, metric=0.8))
+        gang.tell(second, Saved(IDS[1], 1, step, number))
+    kept = [(lease_id, order.number, order.best) for lease_id, order in gang.orders if isinstance(order, Keep)]
+    assert kept == [(0, 8, 4), (1, 8, 5)]
 
 
 def test_what_is_under_way_survives_its_controller() -> None:

@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.fetched_results import fetch_results
-from ebbtide.live.fetching import best_of, fetch_trial
+from ebbtide.live.fetching import best_of, fetch_trial, ranks_of_trial
 from ebbtide.live.settings import RUNS, RunFolder, find_run
 from ebbtide.live.standing import RunStanding, standing_of
 
@@ -84,7 +84,7 @@ def fetch_command(
 def _fetch_trial(folder: RunFolder, number: int, place: Path, *, best: str) -> None:
     trial_id = trial_id_of(folder.path.name, number)
     try:
-        found = fetch_trial(folder, trial_id, place, best=best)
+        found = fetch_trial(folder, trial_id, place, best=best, ranks=ranks_of_trial(folder, number))
     except OSError as error:
         raise InputError(f"trial {trial_id} cannot be fetched: {error}") from None
     step = "no checkpoint" if found.step is None else f"checkpoint of step {found.step}"

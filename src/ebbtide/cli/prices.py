@@ -34,7 +34,10 @@ class Fetched:
     ] = None
     product: Annotated[
         list[str] | None,
-        typer.Option("--product", help="With --ec2: product descriptions; Linux/UNIX by default."),
+        typer.Option(
+            "--product",
+            help="With --ec2: product descriptions; Linux/UNIX by default. With files: that of rows without one.",
+        ),
     ] = None
 
 
@@ -72,7 +75,7 @@ def ingest_command(
 
     Reads every output of `aws ec2 describe-spot-price-history`, CSV by EC2's names or Kaggle's (datetime,
     instance_type, os, region, price), archives by month, SpotLake's files, Azure's price sheets (CSV) and its
-    Retail Prices API (JSON), and what Ebbtide writes: compressed or not, in folders and archives. Or, with --ec2,
+    Retail Prices API (JSON, CSV), and what Ebbtide writes: compressed or not, in folders and archives. Or, with --ec2,
     fetches from EC2 what the file lacks, with credentials from the usual AWS chain. Nothing is written unless
     every row is valid; rows of unknown instance types are left out. A table of one's own, as Parquet, has the
     columns timestamp (UTC), cloud, region, zone, instance_type, product (Linux/UNIX) and price_usd_per_hour, a row
@@ -84,6 +87,8 @@ def ingest_command(
     regions = fetched.ec2
     if bool(sources) == bool(regions):
         raise InputError("give either files to ingest or --ec2 REGION")
+    if sources and fetched.product and len(fetched.product) > 1:
+        raise InputError("rows without a product are of one; give --product once with files")
     catalogue = catalogue_with(instance_types)
     with progress(f"fetching from {', '.join(regions)}" if regions else f"reading into {into.name}"):
         if regions:
@@ -101,6 +106,7 @@ def ingest_command(
                 file_format=exports.file_format,
                 timezone=exports.timezone,
                 region=exports.region,
+                product=fetched.product[0] if fetched.product else None,
                 catalogue=catalogue,
             )
     typer.echo(f"{into}: {len(done.history)} markets, {iso(done.history.start_s)} to {iso(done.history.end_s)}")

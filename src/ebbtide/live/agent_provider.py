@@ -48,7 +48,7 @@ from ebbtide.live.agent_state import Trial, trial_values
 from ebbtide.live.agent_tasks import AgentTasks, ArrayPlan
 from ebbtide.live.agent_training import AgentTraining
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.checkpoints.whole import Whole, newest_attempt, newest_whole
+from ebbtide.live.checkpoints.whole import Whole, best_whole, newest_attempt, newest_whole
 from ebbtide.live.claims import Claim
 from ebbtide.live.clouds.cloud import Cloud, Instance
 from ebbtide.live.machine_ends import MachineEnds
@@ -185,6 +185,7 @@ class AgentProvider:
                 has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
                 stored_bytes=self._stored_bytes,
                 newest_whole=self._newest_whole,
+                best_whole=lambda trial, direction: best_whole(objects, _ids_of(trial), direction, self._runtime),
                 newest_attempt=lambda trial: newest_attempt(objects, _ids_of(trial), self._runtime),
                 address=address,
                 secret=secret,

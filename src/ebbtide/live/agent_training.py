@@ -91,6 +91,7 @@ class AgentTraining:
         has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
         stored_bytes: Gives the size of a trial's checkpoint of a number in bytes; 0: it is not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
+        best_whole: Gives that of the best metric, by the trial and by which value is better; None: there is none.
         newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
@@ -113,6 +114,7 @@ class AgentTraining:
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
         stored_bytes: Callable[[str, int], int] = lambda _trial, _number: 0,
         newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
+        best_whole: Callable[[Trial, str], Whole | None] = lambda _trial, _direction: None,
         newest_attempt: Callable[[Trial], int] = lambda _trial: 0,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
@@ -127,6 +129,11 @@ class AgentTraining:
         self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
         self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
         self._newest_whole, self._newest_attempt, self._address = newest_whole, newest_attempt, address
+        self._best_whole = best_whole
+        # Of machines that train as one: the parts of the best checkpoint, by the id under which each is stored,
+        # and the metric of steps that may become whole, by job id and step.
+        self._best_parts: dict[str, int] = {}
+        self._metrics: dict[tuple[int, int], float] = {}
         self._run, self._fingerprint, self._assignment = run, fingerprint, assignment
         self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
@@ -313,6 +320,8 @@ class AgentTraining:
         if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
             return  # the cloud has not said yet how they reach each other
         whole = self._newest_whole(trial) if trial.is_gang else None
+        if trial.is_gang and (direction := self._assignment(progress).direction):
+            self._resumes_best(trial, self._best_whole(trial, direction))
         if trial.is_gang and not trial.attempt:
             # Of a journal that was lost there are others, and the newest assignment's checkpoint is the newest.
             trial.attempt = self._newest_attempt(trial)
@@ -354,6 +363,12 @@ class AgentTraining:
         if not trial.is_gang:
             return None
         return () if whole is None else whole.parts_for(rank)
+
+    def _resumes_best(self, trial: Trial, best: Whole | None) -> None:
+        """What storage has of the best checkpoint of several machines, which stays there."""
+        if best is not None and best.metric is not None:
+            self._best_parts |= best.numbers()
+            trial.best_stored, trial.best_stored_step = best.metric, best.step
 
     def _resumes_as_one(self, trial: Trial, whole: Whole | None, seats: Sequence[Lease]) -> None:
         """What several machines resume from is known before they do."""
@@ -404,6 +419,7 @@ class AgentTraining:
             rank=member.rank,
             port=self.meeting_port(trial),
             resume=member.resume,
+            best=self._best_parts.get(trial.id_of(member.rank), 0),
             secret=self._secret(
                 member.lease_id, trial.trial_id, trial.attempt, trial.id_of(member.rank), trial.attempt
             ),
@@ -568,15 +584,19 @@ class AgentTraining:
                 self._reached(trial)
             case Named(names=names):
                 trial.fields = tuple(sorted({*trial.fields, *names}))
-            case Saved(step=step, number=number, size_bytes=size_bytes) if trial.is_gang:
+            case Saved(step=step, number=number, size_bytes=size_bytes, metric=metric) if trial.is_gang:
+                if math.isfinite(metric):
+                    self._metrics.setdefault((progress.job_id, step), metric)
                 self._note_upload(trial, lease, step, size_bytes)
                 trial.put(replace(member, saved=(*member.saved, (step, number))[-_MOST_SAVED:]))
+                if step == trial.best_stored_step:
+                    # The first checkpoint was whole before it was known that this machine stores a part, too.
+                    own = trial.id_of(member.rank)
+                    self._best_parts[own] = self._best_parts.get(own) or number
                 trial.savers = tuple(sorted({*trial.savers, member.rank}))
                 self._note_whole(trial)
             case Saved(step=step, number=number, size_bytes=size_bytes, metric=metric):
-                best = None if math.isnan(trial.best_stored) else trial.best_stored
-                if math.isfinite(metric) and is_better(metric, best, self._assignment(progress).direction):
-                    trial.best_stored, trial.best_stored_step = metric, step
+                self._is_best(trial, step, metric)
                 # What was done since the last report was done here.
                 self._stepped(trial, step)
                 progress.saved_on(lease, self._now(), size_bytes)
@@ -671,9 +691,28 @@ class AgentTraining:
         self._stepped(trial, whole[-1])
         self._saved_as_one(trial, whole[-1])
         self._saved(trial, whole[-1], numbers[0][whole[-1]])
+        metric = self._metrics.get((trial.progress.job_id, whole[-1]), math.nan)
+        self._metrics = {
+            at: value for at, value in self._metrics.items() if at[0] != trial.progress.job_id or at[1] > whole[-1]
+        }
+        is_best = self._is_best(trial, whole[-1], metric)
+        if is_best:
+            self._best_parts |= {trial.id_of(member.rank): 0 for member in trial.members}
         for member, of_member in zip(savers, numbers, strict=True):
-            if len(whole) > 1 and not member.ended:
-                self._order(member.lease_id, Keep(trial.attempt, of_member[whole[-2]], trial.id_of(member.rank)))
+            own = trial.id_of(member.rank)
+            if is_best:
+                self._best_parts[own] = of_member[whole[-1]]
+            if (is_best or len(whole) > 1) and not member.ended:
+                oldest = of_member[whole[-2]] if len(whole) > 1 else 0
+                self._order(member.lease_id, Keep(trial.attempt, oldest, own, self._best_parts.get(own, 0)))
+
+    def _is_best(self, trial: Trial, step: int, metric: float) -> bool:
+        """Note the metric of a checkpoint that is stored; tell whether it is the best."""
+        best = None if math.isnan(trial.best_stored) else trial.best_stored
+        is_best = math.isfinite(metric) and is_better(metric, best, self._assignment(trial.progress).direction)
+        if is_best:
+            trial.best_stored, trial.best_stored_step = metric, step
+        return is_best
 
     def _is_any_noticed(self, trial: Trial) -> bool:
         of_trial = {member.lease_id for member in trial.members}

@@ -33,10 +33,16 @@ def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
             part, trial = work.part_of(other)
             folder = f"{needed}/{trial.number}" if part.has_choice else needed
             is_array = part.tasks is not None
-            most = part.machines if isinstance(part.machines, int) else part.machines.max
-            ranks = range(1 if is_array or part.framework is not None else most)
-            found.append(Input(folder, tuple(trial_id_of(run, other, rank) for rank in ranks), is_array))
+            ids = tuple(trial_id_of(run, other, rank) for rank in range(ranks_of(part)))
+            found.append(Input(folder, ids, is_array))
     return tuple(found)
+
+
+def ranks_of(part: Sweep) -> int:
+    """How many machines of a training save under an id of their own."""
+    if part.tasks is not None or part.framework is not None:
+        return 1
+    return part.machines if isinstance(part.machines, int) else part.machines.max
 
 
 def secrets_of(work: Runnable) -> dict[str, str]:

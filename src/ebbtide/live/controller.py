@@ -506,7 +506,7 @@ class Controller:
             code=self._programs.code,
             checkpoints=sweep.checkpoints or "",
             reads_log=sweep.tasks is None,
-            direction=str(sweep.direction) if sweep.metric and sweep.machines == 1 else "",
+            direction=str(sweep.direction) if sweep.metric and sweep.framework is None else "",
             progress=sweep.progress or "",
             inputs=inputs_of(self._work, progress.job_id, self._settings.run),
             secrets=tuple(sweep.secrets),

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide.errors import InputError
+from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent.folders import outputs_id
+from ebbtide.live.agent.inputs import fetch_newest
+from ebbtide.live.assignments import ranks_of
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
@@ -37,7 +39,7 @@ class Fetched:
     outputs: Mapping[str, int] = field(default_factory=dict)
 
 
-def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "") -> Fetched:
+def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ranks: int = 1) -> Fetched:
     """Fetch one trial, completely or not at all; each file is checked against its stored checksum.
 
     Args:
@@ -46,6 +48,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "") ->
         into: Folder below which a folder with the trial's id is made.
         best: Whether a lower or a higher metric is better, `minimize` or `maximize`: the checkpoint with the best
             is fetched. Empty: the newest is.
+        ranks: How many machines train it as one, at most: each may have stored a part of the checkpoint.
 
     Raises:
         InputError: The trial has stored nothing, the folder holds other files already, or `into` is a file.
@@ -59,7 +62,11 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "") ->
     shutil.rmtree(coming, ignore_errors=True)
     coming.mkdir(parents=True)
     try:
-        manifest = CheckpointStore(objects, trial_id).restore(coming / _CHECKPOINT, best=best)
+        ids = [trial_id, *(f"{trial_id}-r{rank}" for rank in range(1, ranks))]
+        try:
+            manifest = fetch_newest(objects, ids, coming / _CHECKPOINT, best=best)
+        except DamagedCheckpointError as error:
+            raise InputError(f"the checkpoint of trial {trial_id} cannot be fetched: {error}") from None
         outputs = CheckpointStore(objects, outputs_id(trial_id)).restore(coming / _OUTPUTS)
         log = run.log_of(trial_id)
         if log.is_file():
@@ -82,6 +89,11 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "") ->
         return Fetched(target, manifest.step, is_new, manifest.metric, found)
     finally:
         shutil.rmtree(coming, ignore_errors=True)
+
+
+def ranks_of_trial(run: RunFolder, number: int) -> int:
+    """How many machines of a trial may have stored a part of its checkpoint."""
+    return ranks_of(runnable(run.settings.sweep).part_of(number)[0])
 
 
 def best_of(run: RunFolder, number: int) -> str:

@@ -17,7 +17,7 @@ from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent_state import trial_id_of
 from ebbtide.live.explaining import lease_named, told_of
-from ebbtide.live.fetching import Fetched, best_of, fetch_trial
+from ebbtide.live.fetching import Fetched, best_of, fetch_trial, ranks_of_trial
 from ebbtide.live.journal import journal_of
 from ebbtide.live.phase import (
     OVER,
@@ -162,7 +162,8 @@ class Run:
             InputError: The trial has stored nothing, or something else lies in that place.
         """
         best = "" if newest else best_of(self._kept, trial)
-        return fetch_trial(self._kept, self._trial_id(trial), Path(into or self.id), best=best)
+        ranks = ranks_of_trial(self._kept, trial)
+        return fetch_trial(self._kept, self._trial_id(trial), Path(into or self.id), best=best, ranks=ranks)
 
     def stop(self) -> None:
         """Ask its controller to save everything and give its machines back; `wait` returns when it has.

@@ -19,12 +19,13 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
 from ebbtide.market.prices import PriceHistory, recorded_span
 from ebbtide.market.sources.cells import parsed_times
-from ebbtide.market.sources.contents import head_of, start_of_text, unpacked
+from ebbtide.market.sources.contents import head_of, is_archive, start_of_text, unpacked
 from ebbtide.market.sources.ec2_json import price_frame, read_ec2_json, read_price_table
-from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
+from ebbtide.market.sources.exports import read_azure_csv, read_azure_items_csv, read_azure_json
+from ebbtide.market.sources.foreign import require_prices
 from ebbtide.market.sources.parquet import load_parquet, load_prices
 from ebbtide.market.sources.stored import is_price_store, stored_prices
-from ebbtide.market.sources.tables import table_of_frame
+from ebbtide.market.sources.tables import table_of_frame, without_comments
 from ebbtide.market.sources.validation import (
     Cleaning,
     LeftOut,
@@ -38,7 +39,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # `kaggle-csv` is the older name of tables of text.
-FORMATS = ("parquet", "price-store", "ec2-json", "table", "kaggle-csv", "azure-csv", "azure-json")
+FORMATS = (
+    "parquet",
+    "price-store",
+    "ec2-json",
+    "table",
+    "kaggle-csv",
+    "azure-csv",
+    "azure-json",
+    "azure-items-csv",
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,7 @@ def ingest_files(
     file_format: str | None = None,
     timezone: str | None = None,
     region: str | None = None,
+    product: str | None = None,
     catalogue: Catalogue | None = None,
 ) -> Ingested:
     """Add exports to the price file `into`, creating it if it does not exist.
@@ -92,6 +103,7 @@ def ingest_files(
         file_format: One of `FORMATS`; recognised from each file if None.
         timezone: Time zone of times without an offset, which are errors if it is None.
         region: Region of Azure sheets whose file name does not give it.
+        product: Product of tables of EC2's prices that do not have it; an error where it is None.
         catalogue: The known instance types; rows of others are left out, and the result counts them.
 
     Raises:
@@ -109,7 +121,9 @@ def ingest_files(
         with unpacked(path) as files:
             for name, file in files:
                 with _named(name, file):
-                    frame = read_source(file, file_format=file_format, timezone=timezone, region=region)
+                    frame = read_source(
+                        file, file_format=file_format, timezone=timezone, region=region, product=product
+                    )
                     ends_s = max(ends_s, _recorded_end_s(file, file_format))
                     fresh, cleaning = cleaned(frame, name)
                     kept, left = known_rows(fresh, known)
@@ -167,6 +181,7 @@ def read_source(
     file_format: str | None = None,
     timezone: str | None = None,
     region: str | None = None,
+    product: str | None = None,
 ) -> pd.DataFrame:
     """Read one export as a frame of the price schema, with rows in the order of the file.
 
@@ -178,16 +193,18 @@ def read_source(
     path = existing_file(path)
     chosen = file_format or _recognised(path)
     if chosen == "parquet":
-        return _parquet(path, timezone)
+        return _parquet(path, timezone, product)
     if chosen == "price-store":
         return stored_prices(path)[0]
     if chosen == "ec2-json":
-        return read_ec2_json(path, timezone=timezone)
+        return read_ec2_json(path, timezone=timezone, product=product)
     if chosen == "azure-csv":
         return read_azure_csv(path, region=region, timezone=timezone or "UTC")
     if chosen == "azure-json":
-        return read_azure_json(path)
-    return read_price_table(path, timezone=timezone)
+        return read_azure_json(path, timezone=timezone)
+    if chosen == "azure-items-csv":
+        return read_azure_items_csv(path, timezone=timezone)
+    return read_price_table(path, timezone=timezone, product=product)
 
 
 def _recorded_end_s(path: Path, file_format: str | None) -> float:
@@ -198,13 +215,13 @@ def _recorded_end_s(path: Path, file_format: str | None) -> float:
     return stored_prices(path)[1] if chosen == "price-store" else -math.inf
 
 
-def _parquet(path: Path, timezone: str | None) -> pd.DataFrame:
+def _parquet(path: Path, timezone: str | None, product: str | None) -> pd.DataFrame:
     """A Parquet file in the price schema, or with the columns of another table of prices."""
     frame = load_prices(path)
     if "price_usd_per_hour" not in frame:
         table = table_of_frame(load_parquet(path))
         if {"price", "instance_type"} <= set(table.cells):
-            return price_frame(table, path, timezone=timezone)
+            return price_frame(table, path, timezone=timezone, product=product)
     elif timezone is not None and "timestamp" in frame:
         frame["timestamp"] = parsed_times(frame["timestamp"], path, "timestamp", timezone=timezone)
     return frame
@@ -228,9 +245,10 @@ def _recognised(path: Path) -> str:
         return "parquet"
     if is_price_store(path):
         return "price-store"
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return "parquet"
-    text = start_of_text(head, path).lstrip("\ufeff \r\n\t")
+    if is_archive(path):
+        raise InputError("is an archive; `ebbtide ingest` reads the files in it", file=path)
+    require_prices(head, path)
+    text = without_comments(start_of_text(head, path).lstrip("\ufeff \r\n\t")).lstrip()
     if not text:
         raise InputError("holds nothing", file=path)
     if text[0] in "{[":
@@ -239,8 +257,10 @@ def _recognised(path: Path) -> str:
             if re.search(r'"(?:Items|armSkuName)"', text) and '"SpotPriceHistory"' not in text
             else "ec2-json"
         )
-    if re.match(r"(?:---\s|- )?\s*\w+:(?:\s|$)", text):
+    if re.match(r"(?:---\s+)?(?:- - |(?:- )?\s*\w+:(?:\s|$))", text):
         return "ec2-json"
+    if re.search(r"\barmSkuName\b", text.partition("\n")[0], re.IGNORECASE):
+        return "azure-items-csv"
     return "azure-csv" if re.match(r"\"?date\"?\s*[,;\t|]", text, re.IGNORECASE) else "table"
 
 

@@ -140,7 +140,7 @@ print(json.dumps({"finished": 4}), flush=True)
         (place / f"go-{step}").touch()
     machine.until("saved", step=3)
     assert store.numbers("manifests") == {1, 2, 3}
-    machine.order("keep", attempt=1, number=3)
+    machine.order("keep", attempt=1, number=3, best=2)
     # What is answered shows that the order before it was obeyed.
     machine.order("leave", attempt=9, trial="t-9")
     machine.until("left")
@@ -148,4 +148,5 @@ print(json.dumps({"finished": 4}), flush=True)
     machine.until("saved", step=4)
     (place / "go-4").touch()
     machine.until("finished")
-    assert store.numbers("manifests") == {3, 4}
+    # The second has the best metric, as the controller says.
+    assert store.numbers("manifests") == {2, 3, 4}

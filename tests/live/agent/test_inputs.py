@@ -128,6 +128,27 @@ def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
     assert len(said) == 1
 
 
+def test_what_a_training_is_restored_from_is_not_stored_again(store: FolderStore, tmp_path: Path) -> None:
+    saved(store, "run-001", tmp_path, table="t" * 1000, weights="w")
+    config = AgentConfig("run", "m-1", str(tmp_path / "store"), str(tmp_path / "work"))
+    before = set(store.keys("trials/run-001/data/"))
+    for resume in (None, (("run-001", 1),)):
+        place = tmp_path / f"work-{resume is None}"
+        given = Assignment("run-001", ("true",), 0, "", resume=resume)
+        found = restoring.restored(
+            config, ThisMachine(config), given, place, tmp_path / "code", is_over=lambda: False, say=print
+        )
+        assert found is not None
+        assert found.writer is not None
+        # A program writes all of it anew, and only its weights are other ones.
+        (place / "table").write_text("t" * 1000)
+        (place / "weights").write_text(f"of {resume}")
+        found.writer.save(place, 20, keep=9)
+        new = set(store.keys("trials/run-001/data/")) - before
+        assert [store.size_bytes(key) for key in new] == [len(f"of {resume}")]
+        before |= new
+
+
 def test_what_is_not_there_is_fetched_beside_what_is(store: FolderStore, tmp_path: Path) -> None:
     saved(store, "run-000", tmp_path, weights="w")
     saved(store, "run-001", tmp_path, weights="v")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.live.agent.open_files import KeptOpen, copy_databases, is_log
+from ebbtide.live.agent.logs import is_log
+from ebbtide.live.agent.open_files import KeptOpen, copy_databases
 from ebbtide.live.checkpoints.tree import Tree, copy_tree, tree_of
 
 

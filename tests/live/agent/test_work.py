@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,18 @@ def test_checkpoints_that_are_known_to_be_good_and_the_best_stay() -> None:
     assert uploads.kept == {3, 6, 7}
     work.prove()
     assert uploads.kept == {3, 7}
+    # Of machines that train as one the controller says which part stays.
+    work.best_part, work.best = 2, None
+    work.keep_in_storage()
+    assert uploads.kept == {2, 7}
+
+
+def test_one_of_several_machines_is_not_asked_to_save_alone() -> None:
+    work, program = work_of()
+    work.assignment = replace(work.assignment, addresses=("10.0.0.1", "10.0.0.2"))
+    work.told(10, 0.5, 1000.0, 1.0)
+    assert program.times == 0
+    assert work.metric_of(10) == 0.5
 
 
 def work_with(*steps: tuple[float, int], direction: str = "") -> Work:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ebbtide.errors import DamagedCheckpointError, StorageError
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.checkpoints.whole import Whole, newest_whole
+from ebbtide.live.checkpoints.whole import Whole, best_whole, newest_whole
 from ebbtide.live.storage import FolderStore
 
 IDS = ("t", "t-r1", "t-r2", "t-r3")
@@ -25,6 +25,7 @@ def save(
     attempt: int = 1,
     machines: int = 3,
     oldest: int = 0,
+    metric: float | None = None,
     **files: str,
 ) -> int:
     """Store one machine's checkpoint; returns its number."""
@@ -33,7 +34,7 @@ def save(
         for name, content in (files or {"state": f"{rank} at {step}"}).items():
             (folder / name).write_text(content)
         writer = CheckpointStore(objects, IDS[rank]).begin_writing("m", attempt=attempt, machines=machines)
-        return writer.save(folder, step, oldest=oldest).number
+        return writer.save(folder, step, oldest=oldest, metric=metric).number
 
 
 def found(objects: FolderStore, **options: object) -> Whole | None:
@@ -99,7 +100,8 @@ def test_where_the_first_alone_saves_all_resume_from_its(objects: FolderStore) -
 
 def test_shares_of_one_state_are_all_resumed_from(objects: FolderStore, tmp_path: Path) -> None:
     for rank in range(3):
-        save(objects, rank, 10, **{f"shard-{rank}": str(rank), "all": f"of {rank}"})
+        files = {f"shard-{rank}": str(rank), "all": f"of {rank}"}
+        save(objects, rank, 10, **files)  # type: ignore[arg-type]
     whole = found(objects)
     assert whole is not None
     assert whole.parts_for(1) == (("t-r1", 1), ("t", 1), ("t-r2", 1))
@@ -150,3 +152,25 @@ def test_what_is_older_than_asked_for_goes(objects: FolderStore) -> None:
         "00000003",
         "00000004",
     }
+
+
+def test_the_best_whole_checkpoint_is_that_of_the_best_metric(objects: FolderStore) -> None:
+    for step, loss in ((10, 0.3), (20, 0.2), (30, 0.25), (40, 0.2), (50, 0.1)):
+        # Only one of the machines knows the metric, and the last checkpoint is not whole.
+        save(objects, 0, step, machines=2, metric=loss)
+        if step < 50:
+            save(objects, 1, step, machines=2)
+    best = best_whole(objects, IDS, "minimize")
+    assert best is not None
+    assert (best.step, best.metric, best.numbers()) == (40, 0.2, {"t": 4, "t-r1": 4})
+    worst = best_whole(objects, IDS, "maximize")
+    assert worst is not None
+    assert worst.step == 10
+    assert best_whole(objects, IDS, "") is None
+
+
+def test_without_a_metric_no_whole_checkpoint_is_the_best(objects: FolderStore) -> None:
+    assert best_whole(objects, IDS, "minimize") is None
+    for rank in range(2):
+        save(objects, rank, 10, machines=2)
+    assert best_whole(objects, IDS, "minimize") is None

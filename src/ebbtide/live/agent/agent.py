@@ -161,8 +161,8 @@ class Agent:
                 self._trainings.hand(order)
             case Save():
                 self._trainings.save(order)
-            case Keep(attempt, number, trial):
-                self._trainings.keep(trial, attempt, number)
+            case Keep():
+                self._trainings.keep(order)
             case Leave():
                 self._trainings.leave(order)
             case End():

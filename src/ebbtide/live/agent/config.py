@@ -117,6 +117,8 @@ class Assignment:
         sealed: Their values, encrypted with this machine's key; empty: there are none, or they are opened.
         direction: Whether a lower or a higher metric is better, `minimize` or `maximize`; the checkpoint of the
             best value stays in storage. Empty: none is the best.
+        best: Number of this machine's part of the whole checkpoint of the best metric, which stays in storage;
+            0: there is none.
     """
 
     trial_id: str
@@ -146,6 +148,7 @@ class Assignment:
     direction: str = ""
     secrets: tuple[str, ...] = ()
     sealed: str = field(default="", repr=False)
+    best: int = 0
 
     @property
     def machines(self) -> int:

@@ -18,8 +18,9 @@ from ebbtide.errors import CheckpointError, DamagedCheckpointError, MissingObjec
 from ebbtide.live.agent.folders import outputs_id
 from ebbtide.live.agent.result_archive import DamagedResultError
 from ebbtide.live.agent.results import TaskResults, plain_result
+from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.checkpoints.whole import newest_whole
+from ebbtide.live.checkpoints.whole import best_whole, newest_whole
 from ebbtide.live.storage import ObjectStore
 
 
@@ -89,22 +90,38 @@ def _fetch(objects: ObjectStore, each: Input, into: Path) -> None:
     if each.is_array:
         _fetch_results(objects, each.trial_ids[0], into)
         return
-    _fetch_checkpoint(objects, each.trial_ids, into / "checkpoint")
+    fetch_newest(objects, each.trial_ids, into / "checkpoint")
     CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(into / "outputs")
 
 
-def _fetch_checkpoint(objects: ObjectStore, trial_ids: Sequence[str], into: Path) -> None:
+def fetch_newest(objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, best: str = "") -> Manifest | None:
+    """Put the newest checkpoint of a training into a folder, with the parts of all machines that trained as one.
+
+    Args:
+        objects: Storage that holds it.
+        trial_ids: Ids under which its machines save, by rank.
+        into: Folder whose content is replaced.
+        best: As for `CheckpointStore.restore`: the checkpoint of the best metric is taken, if there is one.
+
+    Returns:
+        The manifest of the first part; None: there is none.
+
+    Raises:
+        DamagedCheckpointError: A part is damaged.
+        OSError: Storage does not answer.
+    """
     if len(trial_ids) == 1:
-        CheckpointStore(objects, trial_ids[0]).restore(into)
-        return
-    whole = newest_whole(objects, trial_ids)
+        return CheckpointStore(objects, trial_ids[0]).restore(into, best=best)
+    whole, first = best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids), None
     for place, (trial_id, number) in enumerate(() if whole is None else whole.parts_for(0)):
         store = CheckpointStore(objects, trial_id)
         manifest = store.manifest(number)
         if place == 0:
+            first = manifest
             store.fetch(manifest, into)
         else:
             store.add(manifest, into)
+    return first
 
 
 def _fetch_results(objects: ObjectStore, trial_id: str, into: Path) -> None:

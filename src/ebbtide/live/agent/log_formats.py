@@ -58,6 +58,8 @@ class Reading:
         is_global: Whether the steps go on over all epochs.
         inner: How far an epoch is, and how far it goes; None: not said.
         is_weak: Whether it may be a bar of something else than training.
+        is_bare: Whether it is a name with a number and nothing else, as settings are printed.
+        is_phase: Whether words say what it is a step of, as in a set-up.
     """
 
     format: str
@@ -69,6 +71,8 @@ class Reading:
     is_global: bool = False
     inner: tuple[int, int] | None = None
     is_weak: bool = False
+    is_bare: bool = False
+    is_phase: bool = False
 
     @property
     def is_exact(self) -> bool:

@@ -9,6 +9,7 @@ from ebbtide.live.agent.log_formats import Counts, Reading
 from ebbtide.live.agent.log_readings import message_of
 
 _HEADER = re.compile(r"^Epoch:? (?P<epoch>\d{1,6})(?:\s*/\s*(?P<total>\d+))?:?$", re.IGNORECASE)
+_SETTING = re.compile(r"^epoch: ", re.IGNORECASE)
 _KERAS = re.compile(
     r"^(?P<inner>\d+)/(?P<inner_total>\d+|Unknown)\s*(?:\[[=>.]+\]|[━╸╺ ]{3,}|- \d+m?s\b|-? ?\d+s \d)"
 )
@@ -41,6 +42,8 @@ class Headers:
         if match is not None:
             total = int(match["total"]) if match["total"] else None
             header = Reading("words", "epoch", int(match["epoch"]), total)
+            if total is None and _SETTING.match(match[0]):
+                header = replace(header, is_bare=True)
             if self._has_bars is None and self._header not in (None, header):
                 # Nothing stands between them.
                 self._has_bars = False

@@ -92,6 +92,9 @@ _MEASURED = re.compile(
     re.I,
 )
 _OVER = re.compile(r"\b(?:done|complete[ds]?|finished|ended|took)\b", re.I)
+# `epoch: 100`, as a line of settings; no set-up has so many phases.
+_BARE = re.compile(r"^[\s{\"'-]*[A-Za-z_]+[\"']?\s*[:=]\s*[\"']?\d[\d_,]*[\s\W]*$")
+_MOST_PHASES, _WORD = 100, re.compile(r"[A-Za-z]{3}")
 _PLAIN_END = re.compile(r"[\s\W]*$")
 _DOCKER = re.compile(r"\s*:\s*[A-Z]{3,}\b")
 
@@ -143,6 +146,11 @@ def message_of(text: str) -> str:
             break
         at = found.end()
     return text[at:]
+
+
+def is_measured(text: str) -> bool:
+    """Tell whether a line has a loss or another measured value."""
+    return _LOSS.search(text) is not None or _MEASURED.search(text) is not None
 
 
 def readings_of(text: str) -> Iterator[Reading]:
@@ -220,25 +228,30 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
     total = count_of(of[1]) if of is not None else None
     rest = rest[of.end() :] if of is not None else rest
     rest = rest.lstrip("]) ")
-    is_measured = _MEASURED.search(rest) is not None or _LOSS.search(before) is not None
+    has_value = _MEASURED.search(rest) is not None or _LOSS.search(before) is not None
     is_plural = re.search(r"s\W*$", message[match.start() : match.start(1)], re.I) is not None
     if is_plural and total is None and _LOSS.search(rest) is None:
         return None
-    if not _may_stand(before, is_measured=is_measured):
+    if not _may_stand(before, is_measured=has_value):
         return None
     is_short = match[0][:2].lower() in ("it", "ep") and not match[0][2:3].isalpha()
-    if (is_short or unit in ("episode", "round", "update")) and not (total is not None or is_measured):
+    if (is_short or unit in ("episode", "round", "update")) and not (total is not None or has_value):
         return None
     says_more = _PLAIN_END.match(rest) is None
-    if unit == "step" and says_more and not is_measured and not _OVER.search(rest):
+    is_phase = False
+    if unit == "step" and says_more and not has_value and not _OVER.search(rest):
         # `step 1: install`, `Step 1/5 : FROM python`
-        has_text = rest[:1].isalpha() or rest.startswith((":", "-", "–", "."))
+        has_text = rest[:1].isalpha() or rest.startswith((":", "-", "–", "—", "."))
         if (total is None and has_text) or _DOCKER.match(rest):
             return None
+        is_phase = has_text and total is not None and total <= _MOST_PHASES and _WORD.search(rest) is not None
     name = "words" if unit != "global step" else "global step"
     within = _WITHIN.search(rest) if unit == "epoch" and counts is Counts.ORDINAL else None
     inner = (int(within["inner"]), int(within["inner_total"] or 0)) if within is not None else None
-    return Reading(name, unit, count_of(digits), total, counts, None, unit == "global step", inner)
+    is_bare = total is None and not says_more and _BARE.match(message) is not None
+    return Reading(
+        name, unit, count_of(digits), total, counts, None, unit == "global step", inner, False, is_bare, is_phase
+    )
 
 
 def _may_stand(before: str, *, is_measured: bool) -> bool:

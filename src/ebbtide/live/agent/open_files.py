@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ebbtide.live.agent.logs import SQLITE, is_log
 from ebbtide.live.checkpoints.tree import Entry, Tree
 
 try:
@@ -24,28 +24,11 @@ _PROC = Path("/proc")
 # Device and number of an inode.
 Inode = tuple[int, int]
 
-# Logs and databases, which programs keep open or append to while they train.
-_LOGS = re.compile(
-    r"tfevents|\.(?:log|csv|tsv|jsonl|ndjson|txt|out|err|db|sqlite3?|mdb|lock|pid)(?:\.\d+)?$|-(?:wal|shm|journal)$",
-    re.IGNORECASE,
-)
-# LightGBM writes models as text, and small programs their step.
-_SAVED_AS_TEXT = re.compile(
-    r"(?!.*(?:log|loss|metric|histor|result))"
-    r".*(?:model|booster|gbm|weight|ckpt|checkpoint|state|step|epoch|latest).*\.txt$",
-    re.IGNORECASE,
-)
 _OPEN_LOG_S = 2.0
 # Any other file that is open for so long, and grows by no more than this, is kept open, and is not being saved.
 _OPEN_S, _GROWS_BYTES = 20.0, 1 << 20
-_SQLITE, _SQLITE_WAIT_S = b"SQLite format 3\0", 1.0
+_SQLITE_WAIT_S = 1.0
 _SIDECARS = ("-wal", "-shm", "-journal")
-
-
-def is_log(path: str) -> bool:
-    """Whether a file's name is that of a log or database, which may change at any time."""
-    name = path.rpartition("/")[2]
-    return _LOGS.search(name) is not None and _SAVED_AS_TEXT.match(name) is None
 
 
 def open_for_writing(inodes: Collection[Inode]) -> dict[Inode, int]:
@@ -88,8 +71,11 @@ class KeptOpen:
     """Tells files that stay open on purpose from those that are being saved.
 
     Attributes:
+        is_log: Tells logs and databases, which may stay open.
         paths: Files that stay open on purpose, as of the last look.
     """
+
+    is_log: Callable[[str], bool] = is_log
 
     paths: frozenset[str] = frozenset()
     _opened: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -114,7 +100,7 @@ class KeptOpen:
         since_s, size_bytes = self._opened[entry.path]
         if entry.path.endswith(_SIDECARS):
             return True  # it comes and goes with each change of its database
-        if is_log(entry.path):
+        if self.is_log(entry.path):
             return now_s - since_s >= _OPEN_LOG_S
         if entry.size_bytes - size_bytes > _GROWS_BYTES:
             self._opened[entry.path] = now_s, entry.size_bytes
@@ -156,5 +142,5 @@ def copy_databases(tree: Tree, folder: Path, copy: Path) -> None:
 
 def _is_database(path: Path) -> bool:
     with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
+        return file.read(len(SQLITE)) == SQLITE
     return False

@@ -61,3 +61,18 @@ def number_of(value: object) -> float:
 def is_duration(seconds: float) -> bool:
     """Whether it can be the length of something."""
     return 0.0 <= seconds < math.inf
+
+
+def plain_value(value: object) -> Any:
+    """A number that a tool wrote as text."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a value is a number that something may have counted to."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

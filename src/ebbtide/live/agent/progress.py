@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ebbtide.live.agent.first_counter import FirstCounter
 from ebbtide.live.agent.log_formats import Counts, Reading, count_of, is_of_settings
 from ebbtide.live.agent.log_layouts import Bars, EpochEnds, Headers, Tables
-from ebbtide.live.agent.log_readings import readings_of, shown
+from ebbtide.live.agent.log_readings import is_measured, readings_of, shown
 from ebbtide.live.agent.metric_words import MetricWords, names_in
 from ebbtide.live.agent.plausible import Plausible
-from ebbtide.live.agent.program_lines import number_of, step_of
+from ebbtide.live.agent.program_lines import is_count, number_of, plain_value, step_of
 
 # Such a line names what was done before, in whichever way the program counts.
 _RESUMES = re.compile(r"\b(?:resum|restor|load|continu|restart|start(?:ing|ed)? (?:from|after|at))", re.IGNORECASE)
@@ -77,6 +78,7 @@ class LogLines:
         self._words = MetricWords(self.metric) if self.metric else None
         self._own = re.compile(self.pattern) if self.pattern else None
         self._plausible = Plausible(self.began, self.most)
+        self._firsts = FirstCounter(self.began, self.most)
 
     @property
     def total(self) -> int | None:
@@ -198,8 +200,8 @@ class LogLines:
         return None if bar.is_weak and bar.total != self.most and self.unit != bar.unit else bar
 
     def _of_fields(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        plain = {name: _plain(value) for name, value in line.items()}
-        counts = {name: int(plain[name]) for name in (*_FIELDS, *_TOTALS) if _is_count(plain.get(name))}
+        plain = {name: plain_value(value) for name, value in line.items()}
+        counts = {name: int(plain[name]) for name in (*_FIELDS, *_TOTALS) if is_count(plain.get(name))}
         total = next((counts[name] for name in _TOTALS if name in counts), None)
         # Numbers that Ebbtide knows by these names are of its protocol, and so is nothing else in the line.
         found = [
@@ -238,6 +240,7 @@ class LogLines:
             return {}
         is_new = self._step is None or step > self._step
         self._step, self._is_open, self._may_go_back = step, is_open, False
+        self._firsts.note(reading, is_measured=value is not None or is_measured(text))
         if is_new:
             self._looks_below = _LINES_BELOW
         found: dict[str, float | int] = {"step": step}
@@ -281,7 +284,16 @@ class LogLines:
 
     def _choose(self, reading: Reading, text: str) -> bool:
         """Whether a counter is the one that is used."""
+        if self._firsts.is_setting(reading) or self._firsts.is_phase(reading):
+            return False
+        is_own = not self.most or reading.total in (self.most, self.most - 1)
+        if is_own and self._firsts.is_taken_over(reading, is_measured=is_measured(text)):
+            self._change(reading, text)
+            self._news.append("what was counted before that was not the training, and is counted no more")
+            return True
         if reading.unit == self.unit:
+            if self._firsts.is_beside(reading):
+                return False
             self._chosen = reading
             return True
         # From 0 on, some programs name the last one instead of how many there are.
@@ -299,6 +311,7 @@ class LogLines:
     def _change(self, reading: Reading, text: str, *, is_said: bool = True) -> None:
         self.unit, self._chosen, self._step = reading.unit, reading, None
         self._plausible = Plausible(self.began, self.most)
+        self._firsts.forget()
         self.first = reading.first if reading.first is not None else 0 if reading.number == self.began else 1
         if not is_said:
             return
@@ -328,17 +341,3 @@ class LogLines:
 def reported_names(line: str) -> dict[str, float]:
     """Names that a line gives values of, so that a misspelt metric can be explained."""
     return dict.fromkeys(names_in(shown(line)), 0.0)
-
-
-def _plain(value: object) -> Any:
-    """A number that a tool wrote as text."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

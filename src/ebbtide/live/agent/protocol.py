@@ -99,12 +99,14 @@ class Keep:
         attempt: Number of the assignment.
         number: Number of this machine's checkpoint, which stays, as do later ones.
         trial: Id of its trial; empty: any that has an assignment of that number.
+        best: Number of its checkpoint of the best metric, which stays as well; 0: that is not known anew.
     """
 
     kind: ClassVar[str] = "keep"
     attempt: int
     number: int
     trial: str = ""
+    best: int = 0
 
 
 @dataclass(frozen=True)
@@ -588,6 +590,7 @@ _READ: Mapping[str, Any] = {
     "attempt": _whole,
     "step": _whole,
     "number": _whole,
+    "best": _whole,
     "stored": _whole,
     "size_bytes": _whole,
     "at": _whole,

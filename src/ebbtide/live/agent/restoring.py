@@ -100,8 +100,13 @@ def restored(
                 bad = [found for number in sorted(store.numbers("aside")) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
-                return Restoration(writer, store.restore(folder), bad=trees, best=best)
-            return Restoration(writer, restore_parts(machine, assignment.resume, folder))
+                manifest = store.restore(folder)
+            else:
+                trees, best = (), None
+                manifest = restore_parts(machine, assignment.resume, folder)
+            if manifest is not None:
+                writer.knows(manifest)
+            return Restoration(writer, manifest, bad=trees, best=best)
         except DamagedCheckpointError as error:
             # Which whole checkpoint is resumed from instead is for the controller to say.
             return Restoration(None, problem=str(error))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ebbtide.live.agent.open_files import is_log
+from ebbtide.live.agent.logs import is_log
 from ebbtide.live.checkpoints.tree import Entry, Tree
 
 # So many former saves are remembered.

@@ -127,10 +127,12 @@ class Training:
         """
         self._work.ask_to_leave(self._runtime.monotonic_s(), alone=alone)
 
-    def keep(self, number: int) -> None:
-        """A checkpoint is whole: older ones than that number may go."""
+    def keep(self, number: int, best: int) -> None:
+        """A checkpoint is whole: older ones than that number may go, but for that of the best metric."""
         if self._work.uploads is not None:
             self._work.uploads.oldest = max(self._work.uploads.oldest, number)
+            self._work.best_part = best or self._work.best_part
+            self._work.keep_in_storage()
 
     def noticed(self) -> None:
         """The machine will be revoked."""
@@ -215,6 +217,7 @@ class Training:
             self._runtime,
         )
         work.proved = set(found.writer.kept)
+        work.best_part = self.assignment.best
         if found.best is not None and found.best.metric is not None:
             work.best, work.seen = (found.best.number, found.best.metric), found.best.metric
         work.keep_in_storage()
@@ -403,7 +406,9 @@ class Training:
         work.stored = max(work.stored, found.step)
         stored = found.manifest
         work.stored_number = stored.number
-        if is_better(stored.metric, work.best[1] if work.best else None, self.assignment.direction):
+        # Of several machines that train as one, the controller says which whole checkpoint is the best.
+        is_alone = self.assignment.resume is None
+        if is_alone and is_better(stored.metric, work.best[1] if work.best else None, self.assignment.direction):
             assert stored.metric is not None
             work.best = stored.number, stored.metric
         work.prove()

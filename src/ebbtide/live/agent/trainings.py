@@ -19,7 +19,7 @@ from threading import Lock
 from ebbtide.live.agent.config import AgentConfig, Assignment
 from ebbtide.live.agent.machine import Machine
 from ebbtide.live.agent.parts import MachineParts
-from ebbtide.live.agent.protocol import Ended, Ending, Hand, Leave, Report, Save, Train
+from ebbtide.live.agent.protocol import Ended, Ending, Hand, Keep, Leave, Report, Save, Train
 from ebbtide.live.agent.tasks import TaskRunner
 from ebbtide.live.agent.training import Loop, Training
 from ebbtide.live.agent.work import SavingTimes
@@ -106,11 +106,11 @@ class Trainings:
         for training in self._named(order.trial):
             training.ask_to_save()
 
-    def keep(self, trial: str, attempt: int, number: int) -> None:
-        """A checkpoint is whole: older ones of that assignment than that number may go."""
-        for training in self._named(trial):
-            if training.assignment.attempt == attempt:
-                training.keep(number)
+    def keep(self, order: Keep) -> None:
+        """A checkpoint is whole: older ones of that assignment may go."""
+        for training in self._named(order.trial):
+            if training.assignment.attempt == order.attempt:
+                training.keep(order.number, order.best)
 
     def leave(self, order: Leave) -> None:
         """Save an assignment and leave it."""

@@ -5,7 +5,7 @@ name, and none is missing that former saves had. The folder is copied before it 
 may write the next checkpoint meanwhile; a copy during which anything changed is discarded. Before the program is
 asked to end it is paused for an instant: if nothing is being saved then, the folder is complete, even if the
 signal kills the program. Logs and databases, which change at any time, are stored with each checkpoint, and hold
-up none.
+up none; `logs` tells which they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ebbtide.live.agent.leaving import Leaving
-from ebbtide.live.agent.open_files import KeptOpen, copy_databases, is_log, open_for_writing
+from ebbtide.live.agent.logs import Logs
+from ebbtide.live.agent.open_files import KeptOpen, copy_databases, open_for_writing
 from ebbtide.live.agent.saves import FormerSaves, is_of_one_save, is_temporary
 from ebbtide.live.checkpoints.tree import Entry, Tree, copy_tree, remove_tree, tree_of
 from ebbtide.live.runtime import RUNTIME, Runtime
@@ -94,7 +95,10 @@ class Mirror:
         # What is stored, the folder as it was before the newest save began, and as it was when last looked at.
         self._stored = self._before_save = self._last = tree_of(folder) or Tree()
         self._saves = FormerSaves(self._stored, bad)
-        self._kept_open = KeptOpen()
+        # Logs by how they are written, from the first look on.
+        self._logs = Logs(folder)
+        self._logs.look(self._last)
+        self._kept_open = KeptOpen(self._logs.is_log)
         self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
         # When the last step was told, and the first two that the newest save cannot have delayed; ns since 1970.
         self._stepped_ns = 0
@@ -143,18 +147,19 @@ class Mirror:
         """
         with self._lock:
             tree = tree_of(self._folder)
-            if tree is None or not tree.entries or _state(tree) == _state(self._stored):
+            if tree is None or not tree.entries or self._state(tree) == self._state(self._stored):
                 return False
-            if self._at_rest is not None and _state(tree, of_logs=False) == self._at_rest:
+            self._logs.look(tree)
+            if self._at_rest is not None and self._state(tree, of_logs=False) == self._at_rest:
                 self.written = self._newest_s, self._since_s
-            if exit_code == 0 or _state(tree, of_logs=False) == self._at_rest:
+            if exit_code == 0 or self._state(tree, of_logs=False) == self._at_rest:
                 return True
             # The signal came when nothing was being saved: what was written since then was saved at the signal. It
             # is complete, unless the program failed meanwhile, or was killed.
             is_told = self._at_rest is not None and exit_code == -signal.SIGTERM and not self._leaving.killed
             if exit_code < 0 and not is_told:
                 return False
-            changed = _changed(tree, self._before_save)
+            changed = self._changed(tree, self._before_save)
             return not any(map(is_temporary, changed)) and not self._saves.missing(changed, _paths(tree))
 
     def _watch(self) -> None:
@@ -184,9 +189,9 @@ class Mirror:
             self._rested_s = now_s
         elif now_s - self._rested_s < _RESTLESS_S:
             return
-        if _state(tree) == _state(self._stored) or not tree.entries or self._is_busy():
+        if self._state(tree) == self._state(self._stored) or not tree.entries or self._is_busy():
             return
-        is_log_alone = _state(tree, logs, of_logs=False) == _state(self._stored, logs, of_logs=False)
+        is_log_alone = self._state(tree, logs, of_logs=False) == self._state(self._stored, logs, of_logs=False)
         if is_log_alone and now_s - self._stored_s < _LOGS_EVERY_S:
             return
         with self._judging:
@@ -200,8 +205,9 @@ class Mirror:
     def _see(self, tree: Tree, now_s: float) -> None:
         """Note what has changed since the last look, and whether a save has begun with that."""
         before, self._last = self._last, tree
+        self._logs.look(tree)
         logs = self._kept_open.paths
-        now, then, stored = (_state(each, logs, of_logs=False) for each in (tree, before, self._stored))
+        now, then, stored = (self._state(each, logs, of_logs=False) for each in (tree, before, self._stored))
         if now == then:
             return
         if then == stored:
@@ -210,7 +216,7 @@ class Mirror:
             self._saves_beside = True
         elif self._begins_again(before, tree, now_s):
             # There was no time to store the save before, from which to learn all the same.
-            if self._saves.learn(_changed(before, self._before_save, logs), self._began_s, self._since_s):
+            if self._saves.learn(self._changed(before, self._before_save, logs), self._began_s, self._since_s):
                 self._before_save = before
             self._begin(now_s)
         self._since_s = now_s
@@ -221,7 +227,7 @@ class Mirror:
 
     def _begins_again(self, before: Tree, tree: Tree, now_s: float) -> bool:
         """Tell whether a save begins: the one before was over, or complete and a file of it is written anew."""
-        written = _changed(before, self._before_save)
+        written = self._changed(before, self._before_save)
         missing = self._saves.missing(written, _paths(before))
         if self._has_gone_on(missing):
             # Files of the save before may be seen later than the step after it.
@@ -247,7 +253,7 @@ class Mirror:
             inode = next(entry.inode for entry in tree.of("file") if entry.path == saving[0])
             return f"{saving[0]} is open for writing in process {opened[inode]}"
         rest_s = now_s - self._since_s
-        changed = _changed(tree, self._before_save, self._kept_open.paths)
+        changed = self._changed(tree, self._before_save, self._kept_open.paths)
         young = _written_since(tree, self._runtime.epoch_s() - _TEMPORARY_S)
         temporary = [path for path in changed if path in young and is_temporary(path)]
         if temporary:
@@ -276,13 +282,13 @@ class Mirror:
         """Whether a save goes on that began before the last step: a file was added with the number of others."""
         if not self._has_gone_on():
             return False
-        begun = set(_changed(before, self._before_save))
+        begun = set(self._changed(before, self._before_save))
         new = {
             entry.path
             for entry in tree.of("file")
             if entry.mtime_ns > self._stepped_ns and entry.path not in begun
         }
-        return is_of_one_save(begun, new.intersection(_changed(tree, self._before_save)))
+        return is_of_one_save(begun, new.intersection(self._changed(tree, self._before_save)))
 
     def _has_gone_on(self, missing: Sequence[str] = ()) -> bool:
         """Tell whether the program has made a step since it began to save, and does not save beside the training.
@@ -306,14 +312,14 @@ class Mirror:
         logs = self._kept_open.paths
         try:
             # A database's journal comes and goes.
-            copy_tree(tree, self._folder, copy, self._stored, self._copied, may_be_gone=is_log)
+            copy_tree(tree, self._folder, copy, self._stored, self._copied, may_be_gone=self._logs.is_log)
             copy_databases(tree, self._folder, copy)
             # The folder of a program that has died is judged by `has_new`: its last file may be incomplete.
             after = tree_of(self._folder)
             is_whole = (
                 _state_of(self._pid) not in ("Z", "")
                 and after is not None
-                and _state(after, logs, of_logs=False) == _state(tree, logs, of_logs=False)
+                and self._state(after, logs, of_logs=False) == self._state(tree, logs, of_logs=False)
                 and not self._kept_open.look(
                     after, open_for_writing({entry.inode for entry in after.of("file")}), now_s
                 )
@@ -330,7 +336,7 @@ class Mirror:
         if self._copied is not None:
             remove_tree(self._copied)
         self._lacks_since_s = None
-        if self._saves.learn(_changed(tree, self._before_save, logs), self._began_s, self._since_s):
+        if self._saves.learn(self._changed(tree, self._before_save, logs), self._began_s, self._since_s):
             self._before_save = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy
         self._found(copy, (self._newest_s, self._since_s))
@@ -339,6 +345,26 @@ class Mirror:
         with self._judging:
             self._see(tree, now_s)
             return not self._why_not(tree, now_s)
+
+    def _state(self, tree: Tree, kept_open: Collection[str] = (), *, of_logs: bool = True) -> frozenset[Entry]:
+        """All that changes with the content of a folder, which the times of folders do not.
+
+        Args:
+            tree: The entries of the folder.
+            kept_open: Paths of files that are left out.
+            of_logs: Whether logs and databases count.
+        """
+        return frozenset(
+            replace(entry, mtime_ns=0) if entry.kind == "folder" else entry
+            for entry in tree.entries
+            if entry.kind != "file"
+            or (entry.path not in kept_open and (of_logs or not self._logs.is_log(entry.path)))
+        )
+
+    def _changed(self, tree: Tree, before: Tree, kept_open: Collection[str] = ()) -> list[str]:
+        """Paths of files and links that are new or have changed, without logs."""
+        new = self._state(tree, kept_open, of_logs=False) - self._state(before, of_logs=False)
+        return sorted(entry.path for entry in new if entry.kind != "folder")
 
     def _tell(self, line: str) -> None:
         if line not in self._told:
@@ -353,7 +379,7 @@ class Mirror:
                     break
                 tree = tree_of(self._folder)
                 if tree is not None and self._is_at_rest(tree, now_s):
-                    self._at_rest = _state(tree, of_logs=False)
+                    self._at_rest = self._state(tree, of_logs=False)
                     # Paused, it does nothing before it receives this.
                     self._leaving.begin()
                     break
@@ -381,30 +407,9 @@ def held(pid: int) -> Iterator[bool]:
             os.killpg(pid, signal.SIGCONT)
 
 
-def _state(tree: Tree, kept_open: Collection[str] = (), *, of_logs: bool = True) -> frozenset[Entry]:
-    """All that changes with the content of a folder, which the times of folders do not.
-
-    Args:
-        tree: The entries of the folder.
-        kept_open: Paths of files that are left out.
-        of_logs: Whether logs and databases count.
-    """
-    return frozenset(
-        replace(entry, mtime_ns=0) if entry.kind == "folder" else entry
-        for entry in tree.entries
-        if entry.kind != "file" or (entry.path not in kept_open and (of_logs or not is_log(entry.path)))
-    )
-
-
 def _written_since(tree: Tree, time_s: float) -> set[str]:
     """Paths of entries that have changed since a time, seconds since 1970."""
     return {entry.path for entry in tree.entries if entry.mtime_ns / 1e9 >= time_s}
-
-
-def _changed(tree: Tree, before: Tree, kept_open: Collection[str] = ()) -> list[str]:
-    """Paths of files and links that are new or have changed, without logs."""
-    new = _state(tree, kept_open, of_logs=False) - _state(before, of_logs=False)
-    return sorted(entry.path for entry in new if entry.kind != "folder")
 
 
 def _paths(tree: Tree) -> list[str]:

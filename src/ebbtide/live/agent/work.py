@@ -142,6 +142,7 @@ class Work:
         best: Number of the stored checkpoint with the best metric, and that value; None: there is none.
         seen: Best value of the metric that was reported or stored; None: there is none.
         measured: Steps and values of the metric as they were last reported.
+        best_part: Number of its part of the best checkpoint of several machines; 0: there is none.
         is_best_unsaved: Whether that is the best so far, and the program was not asked to save since.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
@@ -179,6 +180,7 @@ class Work:
     seen: float | None = None
     measured: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_REPORTS_REMEMBERED))
     is_best_unsaved: bool = False
+    best_part: int = 0
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
 
@@ -225,7 +227,8 @@ class Work:
     def keep_in_storage(self) -> None:
         """Have those checkpoints kept that are known to be good, and the best."""
         if self.uploads is not None:
-            self.uploads.kept = frozenset(self.proved | ({self.best[0]} if self.best is not None else set()))
+            best = {self.best_part, 0 if self.best is None else self.best[0]} - {0}
+            self.uploads.kept = frozenset(self.proved | best)
 
     def told(self, step: int, value: float, now_s: float, save_s: float) -> None:
         """The program has reported its metric; where that is the best so far, it is asked to save.
@@ -246,7 +249,9 @@ class Work:
     def save_best(self, now_s: float, save_s: float) -> None:
         """Ask the program to save, if the metric that it reported last is the best, once that is due."""
         is_due = now_s - self.saved_s >= max(_BEST_S, _BEST_TIMES * save_s)
-        if self.is_best_unsaved and is_due and self.asked_to_leave_s is None:
+        # What one of several machines saves alone is never whole.
+        may_save = self.assignment.machines == 1 and self.asked_to_leave_s is None
+        if self.is_best_unsaved and is_due and may_save:
             self.is_best_unsaved = False
             self.ask_to_save(now_s)
 

@@ -28,6 +28,7 @@ from ebbtide.errors import (
     SupersededWriterError,
 )
 from ebbtide.live.checkpoints.manifest import (
+    ALGORITHM,
     Manifest,
     StoredFile,
     StoredFolder,
@@ -269,12 +270,11 @@ class CheckpointStore:
 
     def data_key(self, number: int, writer: int, place: int) -> str:
         """Key of a part by the checkpoint and the writer that stored it, and its place among theirs."""
-        return f"{self.folder}/data/{number:08d}-{writer:06d}/{place:06d}"
+        return f"{self.folder}/data/{_part_name(number, writer, place)}"
 
     def part_key(self, manifest: Manifest, place: int) -> str:
         """Key of the part that holds the content of a checkpoint's file, by the file's place in the manifest."""
-        part = manifest.files[place].part
-        return f"{self.folder}/data/{part}" if part else self.data_key(manifest.number, manifest.writer, place)
+        return f"{self.folder}/data/{_part(manifest, place)}"
 
 
 class CheckpointWriter:
@@ -304,6 +304,20 @@ class CheckpointWriter:
         self._unchanged: dict[tuple[object, ...], StoredFile] = {}
         self._read: dict[int, Manifest | None] = {}
         self._contents: dict[tuple[object, ...], StoredFile] = {}
+        # Parts that a manifest of this writer names, so that nobody removes them.
+        self._checked: set[str] = set()
+        self._newest: Manifest | None = None
+
+    def knows(self, manifest: Manifest) -> None:
+        """Note what was restored: files that have not changed since are not stored again.
+
+        Args:
+            manifest: The checkpoint; one of another trial, or with checksums that are not made here, is of no use.
+        """
+        if manifest.trial_id != self._store.trial_id or manifest.algorithm != ALGORITHM:
+            return
+        files = [replace(file, part=_part(manifest, place)) for place, file in enumerate(manifest.files)]
+        self._contents = {_content(file): file for file in files if file.content_bytes and not file.same_as}
 
     def save(
         self,
@@ -333,6 +347,11 @@ class CheckpointWriter:
             self._check_current()
             manifest = replace(self._upload(folder, step, only), metric=metric)
             self._check_current()
+            if not self._has_parts_of_others(manifest):
+                # The writer before has removed them since: what was restored is of no use any more.
+                self._unchanged, self._contents = {}, {}
+                self._begin_number(self._next + 1)
+                continue
             key = f"{self._store.folder}/manifests/{manifest.number:08d}"
             try:
                 is_written = self._objects.put_once(key, manifest.encode())
@@ -345,6 +364,7 @@ class CheckpointWriter:
             # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
             self._begin_number(max(self._store.numbers("manifests")) + 1)
         self._begin_number(self._next + 1)
+        self._newest = manifest
         try:
             if oldest is None:
                 self._prune(manifest, keep)
@@ -354,6 +374,18 @@ class CheckpointWriter:
             # The checkpoint is stored; what is not removed now is after the next.
             _LOGGER.warning("older checkpoints of trial %s are not removed yet: %s", self._store.trial_id, error)
         return manifest
+
+    def _has_parts_of_others(self, manifest: Manifest) -> bool:
+        """Whether storage still has the parts of a checkpoint that earlier writers stored."""
+        parts = {file.part for file in manifest.files if file.content_bytes} - self._checked
+        others = [part for part in parts if int(part.partition("/")[0].partition("-")[2]) != self.writer]
+        try:
+            for part in others:
+                self._objects.size_bytes(f"{self._store.folder}/data/{part}")
+        except MissingObjectError:
+            return False
+        self._checked |= parts
+        return True
 
     def _begin_number(self, number: int) -> None:
         self._next, self._place = number, 0
@@ -432,7 +464,7 @@ class CheckpointWriter:
 
     def _new_part(self) -> str:
         self._place += 1
-        return f"{self._next:08d}-{self.writer:06d}/{self._place - 1:06d}"
+        return _part_name(self._next, self.writer, self._place - 1)
 
     def _store_together(self, folder: Path, entries: list[Entry], part: str) -> list[StoredFile]:
         """Store small files in one part."""
@@ -512,7 +544,9 @@ class CheckpointWriter:
         numbers = self._store.numbers("manifests")
         gone = {number for number in numbers if number < oldest} - self.kept
         self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers - gone}
-        parts = {file.part for manifest in self._read.values() if manifest for file in manifest.files}
+        # A listing may not show the newest yet.
+        known = (*self._read.values(), self._newest)
+        parts = {file.part for manifest in known if manifest for file in manifest.files}
         for number in gone:
             self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")
         prefix = f"{self._store.folder}/data/"
@@ -522,6 +556,16 @@ class CheckpointWriter:
             is_old = digits.isdecimal() and int(digits) < oldest and int(digits) not in self.kept
             if is_old and part not in parts:
                 self._objects.delete(key)
+
+
+def _part_name(number: int, writer: int, place: int) -> str:
+    """Name of a part by the checkpoint and the writer that stored it, and its place among theirs."""
+    return f"{number:08d}-{writer:06d}/{place:06d}"
+
+
+def _part(manifest: Manifest, place: int) -> str:
+    """Name of the part that holds the content of a checkpoint's file, by the file's place in the manifest."""
+    return manifest.files[place].part or _part_name(manifest.number, manifest.writer, place)
 
 
 def stored_tree(manifest: Manifest) -> Tree:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ebbtide.errors import LostCheckpointError
 from ebbtide.live.checkpoints.manifest import Manifest
-from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.store import CheckpointStore, is_better
 from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.storage import ObjectStore
 
@@ -38,6 +38,15 @@ class Whole:
     @property
     def _first(self) -> Manifest:
         return self.parts[min(self.parts)]
+
+    @property
+    def metric(self) -> float | None:
+        """Value of the metric that it was saved with, as the first machine that knows it says; None: none does."""
+        return next((part.metric for part in self.parts.values() if part.metric is not None), None)
+
+    def numbers(self) -> dict[str, int]:
+        """Numbers of its parts, by the id under which each is stored."""
+        return {part.trial_id: part.number for part in self.parts.values()}
 
     def parts_for(self, rank: int) -> tuple[Part, ...]:
         """The parts that a machine resumes from, its own first.
@@ -85,8 +94,38 @@ def newest_whole(
                 f"storage has no checkpoint {expected} of trial {trial_ids[first or 0]}, which was stored: is it "
                 "mounted?"
             )
-    if first is None:
+    return next((whole for whole in _wholes(stored) if whole.number not in aside), None)
+
+
+def best_whole(
+    objects: ObjectStore, trial_ids: Sequence[str], direction: str, runtime: Runtime = RUNTIME
+) -> Whole | None:
+    """The newest whole checkpoint of the best value of the metric.
+
+    Args:
+        objects: Storage that holds the checkpoints.
+        trial_ids: Ids under which the machines save, by rank; of all ranks that there have been.
+        direction: Whether a lower or a higher value is better, `minimize` or `maximize`; empty: none is.
+        runtime: Reads of several trials at once.
+
+    Returns:
+        The checkpoint; None: of no whole checkpoint that value is known.
+
+    Raises:
+        OSError: Storage does not answer.
+    """
+    found: Whole | None = None
+    if not direction:
         return None
+    stored = _manifests([CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids], runtime)
+    for each in _wholes(stored):
+        if is_better(each.metric, None if found is None else found.metric, direction):
+            found = each
+    return found
+
+
+def _wholes(stored: Sequence[Sequence[Manifest]]) -> Iterator[Whole]:
+    """All whole checkpoints, the newest first, of the manifests of each machine."""
     by_moment: dict[tuple[int, int, int], dict[int, Manifest]] = {}
     for rank, manifests in enumerate(stored):
         for manifest in manifests:
@@ -95,10 +134,8 @@ def newest_whole(
     savers = {rank for rank, manifests in enumerate(stored) if manifests}
     for (_, step, machines), parts in sorted(by_moment.items(), reverse=True):
         is_whole = all(rank in parts for rank in savers if rank < machines)
-        found = Whole(step, dict(sorted(parts.items())))
-        if is_whole and found.number not in aside:
-            return found
-    return None
+        if is_whole:
+            yield Whole(step, dict(sorted(parts.items())))
 
 
 def newest_attempt(objects: ObjectStore, trial_ids: Sequence[str], runtime: Runtime = RUNTIME) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import re
 import tarfile
@@ -16,23 +17,29 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from ebbtide._input_files import decoded_text, existing_file, reason_of
 from ebbtide.errors import InputError
+from ebbtide.market.sources.foreign import require_archive, require_prices
 
 _MIB = 1 << 20
 
 # Three months of a region are about 100 MiB, a month of all regions about 2 GiB.
 MAX_CONTENT_BYTES = 4096 * _MIB
 
-# A file in an archive in an archive is read; nobody packs deeper than that.
+# A file in an archive in an archive is read, and one that was compressed twice; nobody packs deeper than that.
 _MOST_LAYERS = 3
 
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _UTF_32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+
+_HEAD_BYTES = 65536
+
+# Formats that are opened by their path, which has to be that of the decompressed file.
+_OPENED_BY_PATH = (b"PAR1", b"SQLite format 3\x00")
 
 # What stands beside prices in a folder or an archive and holds none.
 _ASIDE = re.compile(
@@ -67,7 +74,7 @@ _COMPRESSIONS: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
 }
 
 
-def head_of(path: str | Path, size_bytes: int = 65536) -> bytes:
+def head_of(path: str | Path, size_bytes: int = _HEAD_BYTES) -> bytes:
     """The first bytes of a file's content, decompressed.
 
     Raises:
@@ -94,6 +101,7 @@ def content_text(path: str | Path) -> str:
             content = stream.read(MAX_CONTENT_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot be read: {reason_of(error)}", file=path) from None
+    require_prices(content[:_HEAD_BYTES], path)
     if len(content) > MAX_CONTENT_BYTES:
         raise InputError(
             f"is larger than {MAX_CONTENT_BYTES // _MIB} MiB, the most that is read at once; split it", file=path
@@ -128,20 +136,44 @@ def _decompressed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     """The stream itself, or what it holds; whatever goes wrong in decompressing is an `InputError`."""
     import pyarrow
 
-    head = raw.read(8)
-    raw.seek(0)
-    found = next((each for mark, each in _COMPRESSIONS.items() if head.startswith(mark)), None)
-    if found is None:
-        yield raw
-        return
-    name, opened = found
-    try:
-        with opened(raw) as stream:
+    stream: Any = raw
+    name = ""
+    with ExitStack() as opened:
+        try:
+            for layer in range(_MOST_LAYERS + 1):
+                found = next((each for mark, each in _COMPRESSIONS.items() if _begins(stream, mark)), None)
+                if found is None:
+                    break
+                if layer == _MOST_LAYERS:
+                    raise InputError(f"is compressed more than {_MOST_LAYERS} times; unpack it first", file=path)
+                name, reader = found
+                stream = io.BufferedReader(_Raw(opened.enter_context(reader(stream))), _MIB)
             yield stream
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException) as error:
-        raise InputError(
-            f"cannot be decompressed: it is cut short or damaged ({name}: {error})", file=path
-        ) from None
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException) as error:
+            if not name:
+                raise
+            raise InputError(
+                f"cannot be decompressed: it is cut short or damaged ({name}: {error})", file=path
+            ) from None
+
+
+def _begins(stream: Any, mark: bytes) -> bool:
+    return bool(stream.peek(len(mark))[: len(mark)] == mark)
+
+
+class _Raw(io.RawIOBase):
+    """What a decompressor reads, so that it can be looked ahead in."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 def is_archive(path: str | Path) -> bool:
@@ -175,7 +207,7 @@ def _files(name: Path, path: Path, scratch: Path, layer: int) -> Iterator[tuple[
         return
     existing_file(path)
     if not is_archive(path):
-        yield name, path
+        yield name, _openable(path, scratch, name)
         return
     if layer == _MOST_LAYERS:
         raise InputError("is an archive in an archive in an archive; unpack it first", file=name)
@@ -192,6 +224,23 @@ def _files(name: Path, path: Path, scratch: Path, layer: int) -> Iterator[tuple[
     ) as error:
         raise InputError(f"cannot be unpacked: {error}", file=name) from None
     yield from _files(name, folder, scratch, layer + 1)
+
+
+def _openable(path: Path, scratch: Path, name: Path) -> Path:
+    """The path of a file's content, decompressed where it is of a format that is opened by its path."""
+    with path.open("rb") as file:
+        is_plain = file.read(16).startswith(_OPENED_BY_PATH)
+    if is_plain or not head_of(path, 16).startswith(_OPENED_BY_PATH):
+        return path
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    target, left_bytes = folder / path.stem, MAX_CONTENT_BYTES
+    with path.open("rb") as file, _decompressed(file, path) as content, target.open("wb") as out:
+        while block := content.read(_MIB):
+            left_bytes -= len(block)
+            if left_bytes < 0:
+                raise InputError(f"holds more than {MAX_CONTENT_BYTES // _MIB} MiB; unpack it first", file=name)
+            out.write(block)
+    return target
 
 
 def _unpack(path: Path, folder: Path, name: Path) -> None:
@@ -211,7 +260,7 @@ def _unpack(path: Path, folder: Path, name: Path) -> None:
             copied(stream, plain)
         left_bytes = MAX_CONTENT_BYTES
         plain.seek(0)
-        for member, content in _members(plain):
+        for member, content in _members(plain, name):
             parts = [part for part in Path(member).parts if part not in ("/", "..", ".")]
             if parts and not _is_aside(Path(*parts)):
                 target = folder.joinpath(*parts)
@@ -220,10 +269,11 @@ def _unpack(path: Path, folder: Path, name: Path) -> None:
                     copied(content, out)
 
 
-def _members(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+def _members(archive: IO[bytes], name: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Names and contents of the regular files of a zip or tar archive."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
+            require_archive(zipped.namelist(), name)
             for info in zipped.infolist():
                 if not info.is_dir():
                     with zipped.open(info) as content:

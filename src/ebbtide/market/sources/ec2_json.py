@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX, PRICE_COLUMNS
 from ebbtide.market.sources.cells import parsed_prices, parsed_times
+from ebbtide.market.sources.columns import Table, is_column_name
 from ebbtide.market.sources.contents import content_text
 from ebbtide.market.sources.regions import region_of_zone
 from ebbtide.market.sources.tables import (
-    Table,
     documents,
     each_page,
     table_of_records,
@@ -55,26 +56,33 @@ _UNKNOWN = re.compile(r"-1(?:\.0*)?|nan|none|null|n/a", re.IGNORECASE)
 _NAMED_TIME = re.compile(r"(\d{4})[/-](\d{2})[/-](\d{2})[/T_ -](\d{2})-(\d{2})-(\d{2})\.")
 
 
-def read_ec2_json(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
+# A time, a zone, a type and a price.
+_LEAST_CELLS = 4
+
+
+def read_ec2_json(path: str | Path, *, timezone: str | None = None, product: str | None = None) -> pd.DataFrame:
     """Read JSON or YAML: records, `{"SpotPriceHistory": [...]}`, lists of either, or several of these in one file.
 
     Raises:
         InputError: The file is not such JSON or YAML, or an entry lacks a field.
     """
-    return price_frame(table_of_records(_records(content_text(path), path), path), path, timezone=timezone)
+    return price_frame(
+        table_of_records(_records(content_text(path), path), path), path, timezone=timezone, product=product
+    )
 
 
-def read_price_table(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
+def read_price_table(path: str | Path, *, timezone: str | None = None, product: str | None = None) -> pd.DataFrame:
     """Read rows of text: CSV with any separator, EC2's command lines as text or as a table, archives, SpotLake.
 
     Args:
         path: Path of the file, compressed or not.
         timezone: Time zone of times without an offset, which are errors if it is None, except in SpotLake's files.
+        product: Product of the rows of a table that does not have it.
 
     Raises:
         InputError: A column is missing or not recognised, or a time or price does not parse.
     """
-    return price_frame(table_of_text(content_text(path), path), path, timezone=timezone)
+    return price_frame(table_of_text(content_text(path), path), path, timezone=timezone, product=product)
 
 
 def ec2_frame(
@@ -88,7 +96,9 @@ def ec2_frame(
     return price_frame(table_of_records(entries, source), source, timezone=timezone)
 
 
-def price_frame(table: Table, path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
+def price_frame(
+    table: Table, path: str | Path, *, timezone: str | None = None, product: str | None = None
+) -> pd.DataFrame:
     """The price schema of a table whose columns have roles, in the order of its rows.
 
     Raises:
@@ -96,6 +106,7 @@ def price_frame(table: Table, path: str | Path, *, timezone: str | None = None) 
     """
     if "on_demand" in table.cells:
         return _spotlake_frame(table, path, timezone)
+    table = _with_product(table, path, product)
     cells = _with_all_roles(table, path)
     if cells.empty:
         raise InputError("holds no rows", file=path)
@@ -111,13 +122,14 @@ def price_frame(table: Table, path: str | Path, *, timezone: str | None = None) 
 def _records(text: str, path: str | Path) -> list[Any]:
     """The records of all pages."""
     found: list[Any] = []
-    is_json = text.lstrip()[:1] in ("{", "[") or not re.match(r"\s*(?:---|-\s|\w+:)", text)
+    is_json = text.lstrip()[:1] in ("{", "[") or not re.match(r"\s*(?:#|---|-\s|\w+:)", text)
     for document in documents(text, path) if is_json else yaml_documents(text, path):
         for page in each_page(document, HISTORY):
             records = page.get(HISTORY) if isinstance(page, Mapping) and HISTORY in page else page
-            if isinstance(records, Mapping) and any(
-                name in _names_of(records) for name in ("timestamp", "spotprice")
-            ):
+            if isinstance(records, Mapping) and sum(is_column_name(str(name)) for name in records) > 1:
+                records = [records]
+            if isinstance(records, list) and len(records) >= _LEAST_CELLS and not any(map(_is_nested, records)):
+                # One row in each line, as `jq -c` prints them.
                 records = [records]
             if not isinstance(records, list):
                 raise InputError(f"has no list named {HISTORY}", file=path)
@@ -125,8 +137,36 @@ def _records(text: str, path: str | Path) -> list[Any]:
     return found
 
 
-def _names_of(record: Mapping[Any, Any]) -> set[str]:
-    return {re.sub(r"[\s_-]+", "", str(name)).casefold() for name in record}
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (Mapping, list))
+
+
+def _with_product(table: Table, path: str | Path, product: str | None) -> Table:
+    """The table with the product of all its rows, where it has no column of it and nothing else is missing."""
+    has = {*table.cells, *(["zone"] if "region" in table.cells else [])}
+    if "product" in has or table.cells.empty or not {"timestamp", "zone", "instance_type", "price"} <= has:
+        return table
+    if product is None:
+        raise InputError(
+            "the rows do not say their product: add ProductDescription to --query, or give "
+            f"`ebbtide ingest --product {LINUX}` if that is the product of all",
+            file=path,
+            row=1,
+            field="ProductDescription",
+        )
+    key = [name for name in ("timestamp", "region", "zone", "instance_type") if name in table.cells]
+    prices = table.cells[[*key, "price"]].astype("string").drop_duplicates()
+    other = prices.duplicated(key)
+    if other.any():
+        at = int(prices.index[other][0])
+        raise InputError(
+            "has another price than a row of the same zone, type and time, so that the rows are of several "
+            "products; add ProductDescription to --query",
+            file=path,
+            row=at + 1,
+            field=table.names["price"],
+        )
+    return replace(table, cells=table.cells.assign(product=product))
 
 
 def _with_all_roles(table: Table, path: str | Path) -> pd.DataFrame:

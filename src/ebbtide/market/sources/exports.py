@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,15 @@ from ebbtide.errors import InputError
 from ebbtide.market.sources.cells import parsed_prices, parsed_times
 from ebbtide.market.sources.contents import content_text
 from ebbtide.market.sources.tables import documents, each_page, read_csv_text
+from ebbtide.market.sources.validation import wrong_columns
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_NEEDED = ("effectiveStartDate", "armRegionName", "armSkuName", "retailPrice")
+# What says which items are spot prices, and which of Windows.
+_TELLING = ("skuName", "productName")
+_OPTIONAL = ("meterName", "currencyCode", "unitOfMeasure")
 
 
 def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str | None = "UTC") -> pd.DataFrame:
@@ -50,16 +57,18 @@ def read_azure_csv(path: str | Path, *, region: str | None = None, timezone: str
     return pd.concat(frames, ignore_index=True)
 
 
-def read_azure_json(path: str | Path) -> pd.DataFrame:
+def read_azure_json(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
     """Read pages of the Retail Prices API (`{"Items": [...]}`) or their items, keeping spot machines with Linux.
 
     Rows of other units than an hour are left out.
 
+    Args:
+        path: Path of the file.
+        timezone: Time zone of times without an offset, which are errors if it is None.
+
     Raises:
         InputError: The file is not such JSON, or an item lacks a field.
     """
-    import pandas as pd
-
     items: list[Any] = []
     for document in documents(content_text(path), path):
         for page in each_page(document, "Items"):
@@ -71,38 +80,68 @@ def read_azure_json(path: str | Path) -> pd.DataFrame:
                     "is not an answer of the Retail Prices API: it has no list named Items", file=path
                 )
             items += found
+    return _retail_frame(items, path, timezone)
+
+
+def read_azure_items_csv(path: str | Path, *, timezone: str | None = None) -> pd.DataFrame:
+    """Read items of the Retail Prices API as CSV, as PowerShell's `Export-Csv` writes them.
+
+    Args:
+        path: Path of the CSV file.
+        timezone: Time zone of times without an offset, which are errors if it is None.
+
+    Raises:
+        InputError: The file is not such CSV, or an item lacks a field.
+    """
+    sheet = read_csv_text(path)
+    known = {name.casefold(): name for name in (*_NEEDED, *_TELLING, *_OPTIONAL)}
+    sheet = sheet.rename(columns=lambda name: known.get(str(name).casefold(), str(name)))
+    telling = ("meterName", "productName") if "meterName" in sheet else _TELLING
+    if not {*_NEEDED, *telling} <= set(sheet):
+        raise wrong_columns(sheet.columns, [*_NEEDED, *telling], path)
+    items = sheet.astype(object).where(sheet.notna(), None).to_dict("records")
+    return _retail_frame(items, path, timezone)
+
+
+def _retail_frame(items: Sequence[Any], path: str | Path, timezone: str | None) -> pd.DataFrame:
+    """The spot prices among items of the Retail Prices API, of machines with Linux by the hour."""
+    import pandas as pd
+
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
             raise InputError("item is not a record of names and values", file=path, row=number, field="Items")
-    spot = [
-        (number, item)
-        for number, item in enumerate(items, 1)
-        if "Spot" in str(item.get("skuName", ""))
-        and "Windows" not in str(item.get("productName", ""))
-        and str(item.get("unitOfMeasure", "1 Hour")).casefold() in ("1 hour", "1/hour")
-    ]
+    spot = [(number, item) for number, item in enumerate(items, 1) if _is_spot(item)]
     if not spot:
         raise InputError("holds no Linux spot prices of an hour (skuName with 'Spot')", file=path, field="skuName")
     for number, item in spot:
-        for name in ("effectiveStartDate", "armRegionName", "armSkuName", "retailPrice"):
+        for name in _NEEDED:
             if item.get(name) in (None, "") or isinstance(item[name], (dict, list)):
                 raise InputError(f"item has no {name}", file=path, row=number, field=name)
-        if item.get("currencyCode", "USD") != "USD":
+        currency = item.get("currencyCode") or "USD"
+        if currency != "USD":
             raise InputError(
-                f"price in {item['currencyCode']}; ask the API for USD",
-                file=path,
-                row=number,
-                field="currencyCode",
+                f"price in {currency}; ask the API for USD", file=path, row=number, field="currencyCode"
             )
     table = pd.DataFrame([item for _, item in spot])
-    frame = _frame(
-        parsed_times(table["effectiveStartDate"], path, "effectiveStartDate"),
-        "",
-        "",
-        parsed_prices(table["retailPrice"], path, "retailPrice"),
+    try:
+        times = parsed_times(table["effectiveStartDate"], path, "effectiveStartDate", timezone=timezone)
+        prices = parsed_prices(table["retailPrice"], path, "retailPrice")
+    except InputError as error:
+        row = error.row and spot[error.row - 1][0]
+        raise InputError(error.problem, file=error.file, row=row, field=error.field) from None
+    frame = _frame(times, "", "", prices)
+    region = table["armRegionName"].astype(str).str.strip()
+    names = table["armSkuName"].astype(str).str.strip().map(azure_type_name)
+    return frame.assign(region=region, zone=region, instance_type=names)
+
+
+def _is_spot(item: Mapping[str, Any]) -> bool:
+    """Whether an item is the spot price of an hour of a machine with Linux."""
+    return (
+        "Spot" in str(item.get("skuName") or item.get("meterName") or "")
+        and "Windows" not in str(item.get("productName") or "")
+        and str(item.get("unitOfMeasure") or "1 Hour").strip().casefold() in ("1 hour", "1/hour")
     )
-    names = table["armSkuName"].astype(str).map(azure_type_name)
-    return frame.assign(region=table["armRegionName"], zone=table["armRegionName"], instance_type=names)
 
 
 def azure_type_name(arm_sku_name: str) -> str:

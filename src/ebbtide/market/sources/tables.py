@@ -10,8 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,57 +18,43 @@ import yaml
 
 from ebbtide._input_files import json_error
 from ebbtide.errors import InputError
+from ebbtide.market.sources.columns import (
+    LOOKS,
+    ROLES,
+    Table,
+    is_column_name,
+    named_by_people,
+    plain_name,
+    role_of,
+    table_without_names,
+)
 from ebbtide.market.sources.contents import content_text
-from ebbtide.market.sources.regions import is_zone_id, is_zone_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# By role: the names of its column, without case, blanks and underscores; the first that is there counts.
-ROLES: Mapping[str, Sequence[str]] = {
-    "timestamp": ("timestamp", "datetime", "time"),
-    "cloud": ("cloud",),
-    "region": ("region",),
-    "zone": ("availabilityzone", "az", "zone", "availabilityzoneid", "azid", "zoneid"),
-    "instance_type": ("instancetype",),
-    "product": ("productdescription", "product", "os"),
-    "price": ("spotprice", "price", "priceusdperhour"),
-    "currency": ("currency", "currencycode"),
-    # SpotLake's tables have these beside spot prices.
-    "on_demand": ("ondemandprice",),
-    "tier": ("instancetier",),
-}
-
 # The rows of EC2's command lines begin with one of these.
 _MARKS = ("SPOTPRICEHISTORY", "SPOTINSTANCEPRICE")
 
-# Rows by which the columns of a table without names are recognised.
-_TRIED = 50
-
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?|\d{8}T\d{4,6}.*|1\d{9}(?:\d{3})?")
-_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
-_NUMBER = re.compile(r"[+-]?\$?[\d.,]+(?:[eE][+-]?\d+)?")
-_PRODUCT = re.compile(r".*(?:linux|windows).*", re.IGNORECASE)
+_COMMENT = re.compile(r'^[ \t]*"?#.*(?:\n|\Z)', re.MULTILINE)
+_LEAST_NAMES = 3
 
 
-@dataclass(frozen=True)
-class Table:
-    """The cells of one file.
-
-    Attributes:
-        cells: Cells by role, one row a price; what is blank is missing.
-        names: Names that the columns have in the file, by role.
-        columns: Names of all columns in their order, those without a role among them; empty: they have none.
-    """
-
-    cells: pd.DataFrame
-    names: Mapping[str, str]
-    columns: Sequence[str] = field(default=())
-
-    @property
-    def extra(self) -> Sequence[str]:
-        """Names of columns that have no role."""
-        return [name for name in self.columns if _role(name) is None]
+def without_comments(text: str) -> str:
+    """A text without lines that begin with #, except one above all rows that names the columns."""
+    found = _COMMENT.search(text)
+    if found is None:
+        return text
+    top = re.match(r"\s*", text)
+    position, header = top.end() if top else 0, ""
+    while comment := _COMMENT.match(text, position):
+        said = comment[0].strip().lstrip("#").strip(" \t")
+        if sum(map(is_column_name, re.split(r"[\t;|,]", said.replace('"', "")))) >= _LEAST_NAMES:
+            header = f"{said}\n"
+        position = comment.end()
+    rest = _COMMENT.sub("", text[position:])
+    has_names = any(map(is_column_name, re.split(r"[\t;|,]", rest.partition("\n")[0].replace('"', ""))))
+    return rest if has_names else header + rest
 
 
 def table_of_text(text: str, path: str | Path) -> Table:
@@ -80,9 +65,10 @@ def table_of_text(text: str, path: str | Path) -> Table:
     """
     import pandas as pd
 
+    text = without_comments(text)
     head = text[:65536]
     if any(line.lstrip().startswith(_MARKS) for line in head.splitlines()):
-        return _without_names(_marked_rows(text, path), path)
+        return table_without_names(_marked_rows(text, path), path)
     if re.match(r"\s*(?:-{5,}|[+|][-+|=\s])", head):
         cells = pd.DataFrame(_drawn_rows(text), dtype="string")
     else:
@@ -90,9 +76,9 @@ def table_of_text(text: str, path: str | Path) -> Table:
     if cells.empty:
         raise InputError("holds no rows", file=path)
     names = [str(cell).strip() for cell in cells.iloc[0].fillna("")]
-    if any(_role(name) for name in names):
+    if any(map(role_of, names)) or sum(map(is_column_name, names)) >= _LEAST_NAMES:
         return _named(cells.iloc[1:].reset_index(drop=True), names, path)
-    return _without_names(cells, path)
+    return table_without_names(cells, path)
 
 
 def cells_of(text: str, path: str | Path) -> pd.DataFrame:
@@ -105,7 +91,7 @@ def cells_of(text: str, path: str | Path) -> pd.DataFrame:
 
     if not text.strip():
         raise InputError("holds nothing", file=path)
-    text = text.lstrip("\r\n")
+    text = without_comments(text).lstrip("\r\n")
     said = re.match(r'"?sep=(.)"?\r?\n', text)
     first = text[said.end() if said else 0 :].partition("\n")[0]
     counts = {mark: re.sub(r'"[^"]*"', "", first).count(mark) for mark in "\t;|,"}
@@ -181,7 +167,15 @@ def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
     """
     import pandas as pd
 
-    roles: dict[str, str | None] = {}
+    records = list(records)
+    if records and isinstance(records[0], list):
+        return table_without_names(_cells_of_lists(records, path), path)
+    samples: dict[str, list[Any]] = {}
+    for record in records:
+        for name in record if isinstance(record, Mapping) else ():
+            samples.setdefault(str(name), []).append(record[name])
+    roles: dict[str, str | None] = {name: role_of(name) for name in samples}
+    roles |= {name: role for role, name in named_by_people(samples).items()}
     names: dict[str, str] = {}
     rows = []
     for number, record in enumerate(records, 1):
@@ -189,14 +183,12 @@ def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
             raise InputError("entry is not a record of names and values", file=path, row=number)
         row: dict[str, tuple[int, Any]] = {}
         for name, value in record.items():
-            if name not in roles:
-                roles[name] = _role(str(name))
-            role = roles[name]
+            role = roles[str(name)]
             if role is None:
                 continue
             if isinstance(value, (Mapping, list)):
                 raise InputError("is not a single value", file=path, row=number, field=str(name))
-            rank = ROLES[role].index(_plain(str(name)))
+            rank = 0 if role_of(str(name)) is None else ROLES[role].index(plain_name(str(name)))
             # A name whose value is missing leaves its place to another, as zones do to their ids.
             is_missing = value is None or value == ""
             if role not in row or row[role][1] is None or (rank < row[role][0] and not is_missing):
@@ -205,7 +197,20 @@ def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
         rows.append({role: value for role, (_, value) in row.items()})
     if not rows:
         raise InputError("holds no prices", file=path)
-    return Table(pd.DataFrame(rows, dtype="object"), names, list(map(str, roles)))
+    return Table(pd.DataFrame(rows, dtype="object"), names, list(roles))
+
+
+def _cells_of_lists(rows: Sequence[Any], path: str | Path) -> pd.DataFrame:
+    """The cells of rows that are lists of values, as `--query '...[AvailabilityZone, SpotPrice]'` makes them."""
+    import pandas as pd
+
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, list) or any(isinstance(value, (Mapping, list)) for value in row):
+            raise InputError("entry is not a list of values, as the first is", file=path, row=number)
+        if len(row) != len(rows[0]):
+            problem = f"entry has {len(row)} values, the first has {len(rows[0])}; every row needs the same ones"
+            raise InputError(problem, file=path, row=number)
+    return pd.DataFrame([[None if value is None else str(value) for value in row] for row in rows], dtype="string")
 
 
 def table_of_frame(frame: pd.DataFrame) -> Table:
@@ -231,8 +236,8 @@ def _marked_rows(text: str, path: str | Path) -> pd.DataFrame:
 def _words(line: str) -> list[str]:
     """Words of a line whose tabs a terminal has made blanks: those that look like nothing else are the product."""
     words = line.split()
-    others = [role for role in _LOOKS if role != "product"]
-    kept = [word for word in words[1:] if any(_looks(word, role) for role in others)]
+    others = [role for role in LOOKS if role != "product"]
+    kept = [word for word in words[1:] if any(LOOKS[role](word) for role in others)]
     return [*words[:1], *kept, " ".join(word for word in words[1:] if word not in kept)]
 
 
@@ -272,84 +277,14 @@ def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> Table:
 
     chosen: dict[str, int] = {}
     for role, known in ROLES.items():
-        places = [place for name in known for place, given in enumerate(names) if _plain(given) == name]
+        places = [place for name in known for place, given in enumerate(names) if plain_name(given) == name]
         if places:
             chosen[role] = places[0]
+    others = {name: cells.iloc[:, place].dropna() for place, name in enumerate(names) if name}
+    chosen |= {role: names.index(name) for role, name in named_by_people(others).items()}
     columns = pd.DataFrame({role: cells.iloc[:, place] for role, place in chosen.items()})
     labels = {role: names[place] for role, place in chosen.items()}
     return Table(columns, labels, [name for name in names if name])
-
-
-def _looks(cell: str, role: str) -> bool:
-    return _LOOKS[role](cell)
-
-
-_LOOKS: Mapping[str, Callable[[str], bool]] = {
-    "timestamp": lambda cell: bool(_TIME.fullmatch(cell)),
-    "zone": is_zone_name,
-    "zone_id": is_zone_id,
-    "instance_type": lambda cell: bool(_TYPE.fullmatch(cell)),
-    "product": lambda cell: bool(_PRODUCT.fullmatch(cell)),
-    "price": lambda cell: bool(_NUMBER.fullmatch(cell)),
-}
-
-_NEEDED = ("timestamp", "zone", "instance_type", "product", "price")
-
-# The documented order of columns without names.
-_ORDER = ("timestamp", "instance_type", "product", "zone", "price")
-
-
-def _without_names(cells: pd.DataFrame, path: str | Path) -> Table:
-    """The table of rows without names of columns: each role is the column whose cells look like it."""
-    import pandas as pd
-
-    if cells.empty:
-        raise InputError("holds no rows", file=path)
-    first = [str(cell).strip() for cell in cells.iloc[0].fillna("")]
-    found: dict[str, list[int]] = {}
-    for place in range(len(cells.columns)):
-        column = [str(cell).strip() for cell in cells.iloc[:_TRIED, place].dropna()]
-        role = next(
-            (role for role in _LOOKS if sum(_looks(cell, role) for cell in column) * 2 > len(column)), None
-        )
-        if role is not None:
-            found.setdefault(role, []).append(place)
-    if "zone_id" in found:
-        found.setdefault("zone", found["zone_id"])
-    twice = next((role for role in _NEEDED if len(found.get(role, ())) > 1), None)
-    needed = "datetime, instance_type, os, region, price"
-    if twice is not None:
-        raise InputError(
-            f"has no header, and {len(found[twice])} columns that may be the {twice.replace('_', ' ')}; write "
-            f"a first line with {needed}",
-            file=path,
-            row=1,
-        )
-    if all(role in found for role in _NEEDED):
-        places = {role: found[role][0] for role in _NEEDED}
-    elif not any(character.isdigit() for character in "".join(first)):
-        raise InputError(
-            f"is in no format known: its first line is not recognised as a header: {', '.join(first)[:200]}; "
-            f"needed are {needed}",
-            file=path,
-        )
-    elif len(first) != len(_ORDER):
-        raise InputError(f"has no header and {len(first)} columns; needed are {needed}", file=path, row=1)
-    else:
-        places = dict(zip(_ORDER, range(len(_ORDER)), strict=True))
-    named = pd.DataFrame({role: cells.iloc[:, place].str.strip() for role, place in places.items()})
-    labels = dict(zip(_ORDER, needed.split(", "), strict=True))
-    return Table(named.mask(named == ""), labels)
-
-
-def _role(name: str) -> str | None:
-    """The role of a column by its name; None: it has none."""
-    plain = _plain(name)
-    return next((role for role, names in ROLES.items() if plain in names), None)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", name).casefold()
 
 
 def _after_blanks(text: str, position: int) -> int:
