@@ -29,7 +29,7 @@ from ebbtide.forecasts.revocation.storage import save_model
 from ebbtide.forecasts.revocation.training import Training
 from ebbtide.market.prices import PriceHistory
 
-DAYS, TRAINED_DAYS, STARTS = 14.0, 8.0, 12
+DAYS, TRAINED_DAYS, STARTS = 14.0, 8.0, 40
 JOB = "name: hours\nsteps: 4000\nother_steps_per_hour_per_vcpu: 400\n"
 
 
