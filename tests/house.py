@@ -132,9 +132,10 @@ def waits(folder: Path) -> list[str]:
         may_wait = any(place.is_relative_to(each) for each in MAY_WAIT)
         if may_wait or place.name.endswith(_STARTED):
             continue
-        calls = [
-            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
-        ]
+        text = path.read_text(encoding="utf-8")
+        if not any(name in text for name in WAITS):
+            continue
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
             called = call.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

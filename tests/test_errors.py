@@ -56,7 +56,8 @@ def error_classes() -> dict[str, list[str]]:
         node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
         for package in ("ebbtide", "ebbtide_papers")
         for path in (Path(errors.__file__).parents[1] / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if re.search(r"^\s*class \w+\(", text := path.read_text(encoding="utf-8"), re.MULTILINE)
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef)
     }
     found = {"EbbtideError"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.mlflow_database import empty_database
 
 import ebbtide as eb
 from ebbtide._utc import DAY_S
@@ -105,7 +106,7 @@ def test_the_cheaper_version_becomes_champion_and_the_one_with_the_better_score_
     good: ModelBundle, bad: ModelBundle, setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    registry = Registry(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "artifacts")
+    registry = Registry(empty_database(tmp_path / "mlflow.db"), tmp_path / "artifacts")
 
     def enter(candidates: ModelBundle, name: str) -> tuple[str, Verdict]:
         version = registry.register(candidates, "revpred")

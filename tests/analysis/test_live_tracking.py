@@ -11,6 +11,7 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from tests.live.sweeps import START_S, A, sweep
+from tests.mlflow_database import empty_database
 from tests.waiting import eventually
 
 from ebbtide.analysis import live_ending, live_tracking
@@ -67,7 +68,7 @@ class Live:
             7,
         )
         self.folder.begin(settings)
-        self.uri = f"sqlite:///{self.path / 'mlflow.db'}"
+        self.uri = empty_database(self.path / "mlflow.db")
         self.client = MlflowClient(self.uri)
         self.trials = [{"metrics": [], "problem": "", "on": None, "attempt": 0} for _ in self.wanted.trials()]
 

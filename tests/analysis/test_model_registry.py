@@ -10,6 +10,7 @@ import pytest
 from mlflow.artifacts import download_artifacts
 from mlflow.models import Model
 from mlflow.tracking import MlflowClient
+from tests.mlflow_database import empty_database
 
 from ebbtide.analysis.model_registry import Registry
 from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle, part_of, write_manifest
@@ -42,7 +43,7 @@ def bundle(tmp_path: Path) -> ModelBundle:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    return Registry(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "artifacts")
+    return Registry(empty_database(tmp_path / "mlflow.db"), tmp_path / "artifacts")
 
 
 def test_a_version_tells_what_it_was_made_of(registry: Registry, bundle: ModelBundle, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_the_example_plans_where_to_train_on_a_market_of_today(
     """The command as its first lines say, with fewer backtests."""
     picture = tmp_path / "plan.png"
     with pytest.raises(SystemExit) as ended:
-        main(["plan", str(HERE / "examples" / "h100.yaml"), "--picture", str(picture), "--runs", "2"])
+        main(["plan", str(HERE / "examples" / "h100.yaml"), "--picture", str(picture), "--runs", "1"])
     said = capsys.readouterr()
     assert ended.value.code in (0, None)
     assert "days of a market like today's are generated" in said.err

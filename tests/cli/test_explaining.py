@@ -28,7 +28,7 @@ from ebbtide.simulation.scenario import Scenario
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, processes: None) -> Path:
     """A folder with one run, two trials under prices that revoke now and then."""
     folder = tmp_path_factory.mktemp("why")
     wanted = sweep(folder, trials=2, steps=60)

@@ -25,7 +25,7 @@ NOW = f"{datetime.now(UTC):%Y-%m}"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, processes: None) -> Path:
     """Two folders of runs, one of each person, and the file of their team."""
     folder = tmp_path_factory.mktemp("team")
     wanted = sweep(folder, trials=1, steps=60)

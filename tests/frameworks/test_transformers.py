@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.frameworks.notices import NEEDS_GPU, after_notices, digest, signals_a
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from ebbtide.frameworks.transformers import SpotCallback, newest_checkpoint  # noqa: E402
+from ebbtide.trial import CHECKPOINT_DIR  # noqa: E402
 
 ROWS, BATCH = 40, 8
 # Of fifteen steps in three epochs: within an epoch, and around its end.
@@ -94,10 +96,20 @@ def test_whatever_step_a_notice_comes_at(
         assert began == [0, step]
 
 
-def test_several_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = undisturbed(train, tmp_path, monkeypatch)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What an undisturbed training comes to, and the folder of its checkpoints.
+
+    A fixture of the module, so that its tests run in one process: to import the library takes ten seconds.
+    """
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        return undisturbed(train, folder, patch), folder / "undisturbed"
+
+
+def test_several_notices(whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, began = after_notices(train, tmp_path, monkeypatch, [2, 3, 5, 6, 12])
-    assert found == wanted
+    assert found == whole[0]
     assert began == [0, 2, 3, 5, 6, 12]
 
 
@@ -109,11 +121,10 @@ def test_several_notices_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert began == [0, 2, 3, 5, 6, 12]
 
 
-def test_saved_and_gone_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_and_gone_on(whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request to save alone does not end the program."""
-    wanted = undisturbed(train, tmp_path, monkeypatch)
     found, began = after_notices(train, tmp_path, monkeypatch, [3, 5], signal.SIGUSR1)
-    assert (found, began) == (wanted, [0])
+    assert (found, began) == (whole[0], [0])
     names = sorted(path.name for path in (tmp_path / "interrupted").iterdir())
     assert names == [f"step-{step:012d}" for step in (3, 5, 15)]
 
@@ -127,8 +138,11 @@ def test_what_cannot_be_resumed_from_is_refused(options: dict[str, Any], said: s
         train(**options)
 
 
-def test_a_checkpoint_that_is_not_used_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    undisturbed(train, tmp_path, monkeypatch)
+def test_a_checkpoint_that_is_not_used_is_an_error(
+    whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the program may write stays out of the folder of others.
+    monkeypatch.setenv(CHECKPOINT_DIR, str(copytree(whole[1], tmp_path / "checkpoints")))
     monkeypatch.setattr("tests.frameworks.test_transformers.newest_checkpoint", lambda: None)
     with (
         signals_as_before(),

@@ -28,7 +28,7 @@ RATES = {"c3.xlarge": 400.0, "m3.medium": 150.0}
 
 def sweep(name: str, **fields: object) -> Sweep:
     return Sweep.model_validate(
-        {"name": name, "command": "x", "max_trial_steps": 400, "steps_per_hour": RATES} | fields
+        {"name": name, "command": "x", "max_trial_steps": 200, "steps_per_hour": RATES} | fields
     )
 
 
@@ -38,7 +38,7 @@ def works() -> dict[str, Runnable]:
     shared = {"command": "x {n}", "grid": {"n": [1, 2, 3, 4]}, "metric": "m", "share": 0.5}
     parts = [
         ListedJob(work=sweep("a")),
-        ListedJob(work=sweep("side", max_trial_steps=900)),
+        ListedJob(work=sweep("side", max_trial_steps=450)),
         ListedJob(work=sweep("b", **cluster), needs=("a",)),
         ListedJob(work=sweep("c"), needs=("a", "b")),
     ]

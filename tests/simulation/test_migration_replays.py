@@ -86,12 +86,12 @@ def test_they_agree_on_any_prices(
 
 
 @pytest.mark.real_traces
-def test_they_agree_on_two_hundred_replays_of_real_prices(auction_2015: eb.PriceHistory) -> None:
+def test_they_agree_on_forty_replays_of_real_prices(auction_2015: eb.PriceHistory) -> None:
     catalogue = eb.default_catalogue()
     prices = with_generated_regions(gpu_markets(auction_2015, catalogue), catalogue, 1)
-    # As many of each length as take some twenty seconds on the engine.
-    numbers = {"4h": 20, "1d": 16, "3d": 10, "1w": 4}
-    assert sum(numbers.values()) * len(MoveWhen) == 200
+    # Fewer of the longer ones, which take the engine long.
+    numbers = {"4h": 5, "1d": 3, "3d": 1, "1w": 1}
+    assert sum(numbers.values()) * len(MoveWhen) == 40
     for name, number in numbers.items():
         work = one_type_job("g2.2xlarge", LENGTHS_H[name])
         scenario = Scenario((work,), prices, eb.billing_preset("ec2-hourly"), delay=MeasuredStartDelay(1))

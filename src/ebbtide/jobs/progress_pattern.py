@@ -12,7 +12,7 @@ from typing import Any
 _GROUPS = ("step", "total", "metric")
 _MOST_CHARACTERS = 500
 # Lines of so many characters must be read within this time.
-_LENGTHS, _MOST_S = (50, 100, 200, 400, 800), 0.02
+_LENGTHS, _MOST_S = (25, 50, 100, 200, 400, 800), 0.02
 _REPEATS = (constants.MAX_REPEAT, constants.MIN_REPEAT)
 
 

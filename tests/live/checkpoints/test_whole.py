@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import DamagedCheckpointError, StorageError
@@ -127,6 +127,7 @@ def test_storage_that_lacks_what_was_stored_is_not_believed(objects: FolderStore
     assert found(objects, expected=1) is not None
 
 
+@settings(max_examples=30)
 @given(data=st.data())
 def test_as_by_trying_every_step(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Machines that store some of the steps, as their uploads allow."""

@@ -38,6 +38,7 @@ SPEED = 120.0
 NOTICE_S, CALM_S = 5.0, 10
 
 
+@pytest.mark.usefixtures("processes")
 class TestLocalCloud(CloudContract):
     folder: Path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,43 @@ from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.forecasts.spells.records import ZoneRecords, kind_of
 from ebbtide.forecasts.spells.zone_sets import read_capacity_rounds, read_probed_zones
 from ebbtide.market.markets import Place
+from ebbtide_papers.deadlines import zones
 from ebbtide_papers.deadlines.claims import reproduce_deadlines
 from ebbtide_papers.deadlines.inputs import read_inputs
 from ebbtide_papers.deadlines.zone_rows import multi_claims, multi_rows
-from ebbtide_papers.deadlines.zones import study_zones
+from ebbtide_papers.deadlines.zones import ZonesStudy, study_zones
 
 BEGINS = pd.Timestamp("2023-02-15 22:00", tz="UTC")
+
+
+@pytest.fixture(scope="module")
+def short_work() -> Iterator[None]:
+    """Twelve hours of work in a day: tables of long work take long to solve."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zones, "WORK_H", 12.0)
+        patch.setattr(zones, "DEADLINE_H", 24.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def gangs(short_work: None) -> dict[bool, ZonesStudy]:
+    """Four machines in two zones, by whether there are runs on any number of them, too."""
+    rng = np.random.default_rng(0)
+    counts = rng.choice([0, 2, 4], p=[0.05, 0.05, 0.9], size=(2, 24 * 6 * 4))
+    records = ZoneRecords(
+        "two zones",
+        "v100",
+        ("us-east-1a", "us-west-2b"),
+        (Place("aws", "us-east-1"), Place("aws", "us-west-2")),
+        4,
+        counts == 4,
+        np.full(counts.shape, 4.0),
+        4 * 3.06,
+        600.0,
+        BEGINS.timestamp(),
+        counts=counts,
+    )
+    return {elastic: study_zones(records, 10**9, 2, 0, elastic=elastic) for elastic in (False, True)}
 
 
 def probes(ticks: int = 30) -> pd.DataFrame:
@@ -195,15 +227,15 @@ def test_a_record_that_is_too_short_is_refused() -> None:
         study_zones(short, 10**9, 3, 0)
 
 
-def test_every_policy_runs_from_the_same_starts_and_none_beats_the_optimum() -> None:
-    """A week of two drawn zones: too short a past to choose the interval on."""
+def test_every_policy_runs_from_the_same_starts_and_none_beats_the_optimum(short_work: None) -> None:
+    """Three days of two drawn zones: too short a past to choose the interval on."""
     model = default_spell_models().otherwise
     random = np.random.default_rng(1)
-    up = np.stack([model.drawn(1_000, 600.0, random) for _ in range(2)])
-    usd = np.repeat(np.array([[1.0], [1.1]]), 1_000, axis=1)
+    up = np.stack([model.drawn(433, 600.0, random) for _ in range(2)])
+    usd = np.repeat(np.array([[1.0], [1.1]]), 433, axis=1)
     places = (Place("aws", "us-east-1"), Place("aws", "us-west-2"))
-    week = ZoneRecords("week", "v100", ("a", "b"), places, 1, up, usd, 3.0, 600.0, BEGINS.timestamp())
-    study = study_zones(week, 50 * 10**9, 12, 0)
+    days = ZoneRecords("days", "v100", ("a", "b"), places, 1, up, usd, 3.0, 600.0, BEGINS.timestamp())
+    study = study_zones(days, 50 * 10**9, 12, 0)
     assert study.ask_every_s == 7200.0
     best = study.runs["optimum"].usd
     for runs in study.runs.values():
@@ -313,24 +345,9 @@ def test_where_nothing_can_be_computed_all_reasons_are_told(tmp_path: Path) -> N
         reproduce_deadlines(read_inputs([tmp_path]))
 
 
-def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are() -> None:
+def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are(gangs: dict[bool, ZonesStudy]) -> None:
     """Ids and words of both kinds of rows come from two places; they must not drift apart."""
-    rng = np.random.default_rng(0)
-    counts = rng.choice([0, 2, 4], p=[0.05, 0.05, 0.9], size=(2, 24 * 6 * 8))
-    records = ZoneRecords(
-        "two zones",
-        "v100",
-        ("us-east-1a", "us-west-2b"),
-        (Place("aws", "us-east-1"), Place("aws", "us-west-2")),
-        4,
-        counts == 4,
-        np.full(counts.shape, 4.0),
-        4 * 3.06,
-        600.0,
-        BEGINS.timestamp(),
-        counts=counts,
-    )
-    one, whole = (study_zones(records, 10**9, 2, 0, elastic=elastic) for elastic in (False, True))
+    one, whole = gangs[False], gangs[True]
     assert whole.runs["optimum, any number of machines"].usd.mean() <= whole.runs["optimum"].usd.mean() + 1e-6
     for gang, rows in ((False, multi_rows([one], [])), (True, multi_rows([], [whole]))):
         claims = multi_claims("v100", gang=gang)
@@ -363,13 +380,8 @@ def test_a_zone_that_is_always_there_has_no_gap_to_close(tmp_path: Path) -> None
     assert not rows["cost_vs_uniform_progress_52h_0.1"].holds
 
 
-def test_two_sets_of_one_accelerator_are_rows_of_their_own() -> None:
-    rng = np.random.default_rng(0)
-    up = rng.random((2, 24 * 6 * 8)) < 0.9
-    places = (Place("aws", "us-east-1"), Place("aws", "us-west-2"))
-    usd = np.full(up.shape, 1.0)
-    records = ZoneRecords("two", "v100", ("a", "b"), places, 1, up, usd, 3.06, 600.0, BEGINS.timestamp())
-    study = study_zones(records, 10**9, 2, 0)
+def test_two_sets_of_one_accelerator_are_rows_of_their_own(gangs: dict[bool, ZonesStudy]) -> None:
+    study = gangs[False]
     ids = [row.id for row in multi_rows([study, study], [])]
     assert len(ids) == len(set(ids)) == 9
     assert "multi_v100_2_cost_vs_optimum" in ids

@@ -1,4 +1,4 @@
-"""What Dynamic Pricing promises: SLOs and budgets that can be kept are kept, on a thousand random problems each."""
+"""What Dynamic Pricing promises: SLOs and budgets that can be kept are kept, on random problems; on a thousand each in the long test."""
 
 from __future__ import annotations
 
@@ -149,20 +149,20 @@ def slos_missed_where_machines_are_taken(seeds: range) -> tuple[int, int, int]:
 
 
 def test_where_machines_are_taken_no_slo_is_missed_that_a_faster_plan_would_have_kept() -> None:
-    asked, missed, avoidable = slos_missed_where_machines_are_taken(range(40))
-    assert asked > 90
+    asked, missed, avoidable = slos_missed_where_machines_are_taken(range(12))
+    assert asked > 25
     assert missed <= 0.02 * asked
     assert avoidable == 0
 
 
 def test_slos_that_can_be_kept_are_kept() -> None:
-    asked, missed = slos_missed(range(80))
-    assert asked > 120
+    asked, missed = slos_missed(range(24))
+    assert asked > 36
     assert missed == []
 
 
 def test_budgets_that_suffice_are_not_passed() -> None:
-    assert budgets_passed(range(80)) == []
+    assert budgets_passed(range(24)) == []
 
 
 @pytest.mark.long

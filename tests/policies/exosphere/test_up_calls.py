@@ -26,7 +26,7 @@ PRICES = generate_prices(days=12, seed=2)
 START_S = PRICES.start_s + 5 * 86_400.0
 JOB = Job(
     name="app",
-    steps=3000,
+    steps=1500,
     other_steps_per_hour_per_vcpu=50,
     machines=4,
     coupling=Coupling.INDEPENDENT,
@@ -76,9 +76,9 @@ def program(answer: Answer) -> Iterator[Program]:
         found.close()
 
 
-def replayed(**fields: Any) -> Outcome:
+def replayed(job: Job = JOB, **fields: Any) -> Outcome:
     # The longest that it waits, for answers that come on a busy machine.
-    return Scenario((JOB,), PRICES, billing_preset("ec2-second")).run(
+    return Scenario((job,), PRICES, billing_preset("ec2-second")).run(
         ExoSphere(alpha=1.0, up_calls_s=30.0, **fields), START_S, record=True
     )
 
@@ -251,7 +251,7 @@ def test_one_that_asks_to_be_called_again_at_once_is_called_later() -> None:
         return None
 
     with program(answer) as told:
-        outcome = replayed(up_calls=told.url)
+        outcome = replayed(JOB.model_copy(update={"steps": 200}), up_calls=told.url)
     assert outcome.finished
     calls = sum(call["call"] == "due" for call in told.told)
     # The application asks every few minutes besides.

@@ -13,7 +13,8 @@ from ebbtide.testing.deterministic.shrinking import shrunk
 from ebbtide.testing.deterministic.simulate import in_memory, main, simulate_all
 from ebbtide.testing.deterministic.world import simulate
 
-RUNS, LEAST_FAULTS_A_RUN = 250, 50
+# `make simulate` has ten thousand.
+RUNS, LEAST_FAULTS_A_RUN = 40, 50
 # Each is found within so few runs that looking for it takes seconds.
 QUICK = (
     "forgeries are believed",
@@ -25,9 +26,8 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize("half", [0, 1])
-def test_every_invariant_holds(half: int) -> None:
-    report = simulate_all(half * RUNS, RUNS, processes=1)
+def test_every_invariant_holds() -> None:
+    report = simulate_all(0, RUNS, processes=1)
     assert report.runs == RUNS
     assert report.faults > RUNS * LEAST_FAULTS_A_RUN
     assert (report.violations, report.stuck, report.failing) == (0, 0, [])

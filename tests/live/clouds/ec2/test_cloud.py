@@ -270,11 +270,15 @@ def cloud_token(instance: dict[str, Any]) -> str:
 def test_one_request_to_a_silent_service_takes_ten_seconds_at_most(
     tries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a request to stop the run would wait for it."""
+    """Or a request to stop the run would wait for it; here it is given two seconds."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL_EC2", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        real = client_of("us-east-1", tries).meta.config
+        assert real.connect_timeout + tries * real.read_timeout <= 10.0
+        monkeypatch.setattr("ebbtide.live.clouds.ec2.cloud._WITHIN_S", 2.0)
+        monkeypatch.setattr("ebbtide.live.clouds.ec2.cloud._CONNECT_S", 1.0)
         ec2 = client_of("us-east-1", tries)
         assert tries in (1, _TRIES)
         asked: list[socket.socket] = []
