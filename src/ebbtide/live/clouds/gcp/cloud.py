@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
+from ebbtide.live.clouds.clock import CLOCK
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.gcp.compute import Compute, ComputeError
 from ebbtide.live.clouds.gcp.history import Operations, machine_of
@@ -81,7 +81,7 @@ class GcpCloud:
 
     @property
     def now_s(self) -> float:
-        return time.time()
+        return CLOCK.now_s()
 
     @property
     def is_over(self) -> bool:

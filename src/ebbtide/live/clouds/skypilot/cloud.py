@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
+from ebbtide.live.clouds.clock import CLOCK
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.names import Names
 from ebbtide.live.clouds.skypilot.api import SkyApi, SkyRequest
@@ -82,7 +82,7 @@ class SkyPilotCloud:
 
     @property
     def now_s(self) -> float:
-        return time.time()
+        return CLOCK.now_s()
 
     @property
     def is_over(self) -> bool:
