@@ -104,7 +104,7 @@ class SkyPilotCloud:
         if token in self._known or token in self._launched_s:
             return
         name = self._names.name(token)
-        if self._cluster(name) is not None or self._launches(name):
+        if self._cluster(name) is not None or self._is_launched(name):
             # By an earlier controller of the run.
             self._launched_s[token] = self.now_s
             return
@@ -265,6 +265,13 @@ class SkyPilotCloud:
 
     def _launches(self, name: str) -> list[SkyRequest]:
         return [one for one in self._api.requests(name) if one.what == _LAUNCH and one.cluster == name]
+
+    def _is_launched(self, name: str) -> bool:
+        """Whether a launch was requested; one that only its user could mend is forgotten, since that may have been done."""
+        launches = self._launches(name)
+        if not launches or launches[-1].status != "FAILED":
+            return bool(launches)
+        return self._api.failure(launches[-1].request_id)[0] not in _USERS
 
     def _give_up_launch(self, name: str) -> bool:
         """Cancel launches of a cluster that are under way; returns whether there were any."""
