@@ -267,7 +267,7 @@ class SkyPilotCloud:
         return [one for one in self._api.requests(name) if one.what == _LAUNCH and one.cluster == name]
 
     def _is_launched(self, name: str) -> bool:
-        """Whether a launch was requested; one that only its user could mend is forgotten, since that may have been done."""
+        """Whether a launch was requested, and did not fail for what its user may have mended since."""
         launches = self._launches(name)
         if not launches or launches[-1].status != "FAILED":
             return bool(launches)
