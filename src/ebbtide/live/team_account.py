@@ -35,6 +35,8 @@ _LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
 _WARN_EVERY_S = 300.0
 # A request to the store that fails is repeated later.
 _STORAGE_S = 8.0
+# A store that answers, but slowly, holds nothing else up for longer: then those read last count.
+_READ_WITHIN_S = 20.0
 # Clocks of two hosts may differ by so much.
 _CLOCKS_S = 600.0
 # Machines of most runs have ended without their controller by then.
@@ -90,7 +92,7 @@ class TeamAccount:
         assert accounting.team is not None
         self._name, self._settings, self._accounting, self._runtime = name, settings, accounting, runtime
         self._team: Team = accounting.team
-        self._book, self._quotas = AccountBook(objects), QuotaBook(objects)
+        self._book, self._quotas = AccountBook(objects, runtime), QuotaBook(objects)
         # The controller's thread and its attendant's ask.
         self._lock = threading.RLock()
         self._others: dict[str, Account] = {}
@@ -361,10 +363,11 @@ class TeamAccount:
         self._tried_s = self._runtime.monotonic_s()
         at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
         month, before = month_of(at_s), month_of(at_s - self._carried_s)
-        found = {one.name: one for one in self._book.read(month, damaged, lines=False)}
+        read = partial(self._book.read, lines=False, within_s=_READ_WITHIN_S)
+        found = {one.name: one for one in read(month, damaged)}
         if before != month:
             # What others rent they write down for the new month soon, unless their controller is gone.
-            for one in self._book.read(before, {}, lines=False):
+            for one in read(before, {}):
                 found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
         for name, why in damaged.items():
             known = self._others.get(name)
