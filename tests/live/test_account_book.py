@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ import pytest
 from tests.live.teams import UNATTENDED_S, account
 from tests.markets import C3, R3, history, job
 
+from ebbtide.errors import StorageError
 from ebbtide.live.account_book import AccountBook
 from ebbtide.live.account_lines import WallClock, lines_of
+from ebbtide.live.runtime import Runtime
 from ebbtide.live.storage import FolderStore
 from ebbtide.policies.baselines import Reactive
 from ebbtide.testing.scripted import replay
@@ -98,3 +102,46 @@ def test_machines_of_a_controller_that_is_gone_count_until_they_have_ended() -> 
     assert (gone.machines_left(UNATTENDED_S + 180.0), gone.machines_left(UNATTENDED_S + 181.0)) == (2, 0)
     # On a local cloud they end within seconds.
     assert replace(gone, unattended_s=60.0).machines_left(181.0) == 0
+
+
+def test_an_account_is_written_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for by others meanwhile, and without it the run's limits count as reached."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
+    book, one = AccountBook(FolderStore(tmp_path)), account("one", 1.0)
+    book.write(one)
+    assert book.read(one.month, {}) == [one]
+
+
+class Slow(FolderStore):
+    """Answers after a second of its clock, or when so many have asked."""
+
+    now_s = 0.0
+    at_once: threading.Barrier | None = None
+
+    def get(self, key: str) -> bytes:
+        if self.at_once is not None:
+            self.at_once.wait(60.0)
+        self.now_s += 1.0
+        return super().get(key)
+
+
+def test_a_slow_store_holds_nothing_up_for_long(tmp_path: Path) -> None:
+    store = Slow(tmp_path)
+
+    class Clock(Runtime):
+        def monotonic_s(self) -> float:
+            return store.now_s
+
+        def pool(self, workers: int) -> Executor:
+            return super().pool(1) if store.at_once is None else super().pool(workers)
+
+    book = AccountBook(store, Clock())
+    accounts = [account(f"run-{number:02d}", 1.0) for number in range(16)]
+    for one in accounts:
+        book.write(one)
+    with pytest.raises(StorageError, match="accounts/2026-11/ takes too long to read"):
+        book.read("2026-11", {}, within_s=10.0)
+    assert store.now_s <= 12.0
+    # Many are asked for at a time.
+    store.at_once = threading.Barrier(16)
+    assert book.read("2026-11", {}, within_s=1e9) == accounts

@@ -128,6 +128,23 @@ def test_workers_that_always_fail_end_it() -> None:
     assert cluster.trial.stopping
 
 
+def test_workers_that_fail_now_and_then_after_hours_of_work_end_nothing() -> None:
+    """As by want of memory, in a run of weeks whose machines nobody takes."""
+    cluster = Cluster()
+    cluster.rent(on_demand=True)
+    (one,) = cluster.rent()
+    for _ in range(30):
+        cluster.now_s += 3600.0
+        cluster.end(one, Ending.FAILED, code=137)
+        cluster.training.converge()
+    assert (cluster.trial.problem, cluster.trial.stopping) == ("", False)
+    # They still count once none works.
+    for _ in range(9):
+        cluster.end(one, Ending.FAILED, code=1)
+        cluster.training.converge()
+    assert cluster.trial.problem.startswith("its workers failed 10 times")
+
+
 def test_another_controller_goes_on_with_the_same_workers() -> None:
     cluster = Cluster()
     (head,) = cluster.rent(on_demand=True)

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from ebbtide.live.clouds.clock import ForwardClock
 from ebbtide.testing.deterministic import world
+from ebbtide.testing.deterministic.cloud import CloudOf
 from ebbtide.testing.deterministic.faults import Faults
-from ebbtide.testing.deterministic.scenario import Scenario
+from ebbtide.testing.deterministic.scenario import START_S, Scenario
 from ebbtide.testing.deterministic.simulate import in_memory
 
 
@@ -30,3 +32,47 @@ def test_no_machine_ends_itself_while_its_controller_lives(
         simulated = world._World(1, place / "run", (), two_on_demand)
         run = simulated.run()
     assert (run.violations, run.state, run.machines) == ([], "finished", 2)
+
+
+@pytest.mark.parametrize("policy", ["cheapest-spot", "fickle"])
+@pytest.mark.parametrize("behind_s", [45.0, 3600.0])
+def test_a_controller_whose_clock_is_behind_the_cloud_s_goes_on(
+    behind_s: float, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines have begun, by the cloud's clock, when by the controller's they have not."""
+    monkeypatch.setattr(CloudOf, "now_s", property(lambda self: self._cloud.time.now_s - behind_s))
+    with in_memory() as place:
+        simulated = world._World(
+            1, place / "run", (), lambda drawn: replace(two_on_demand(drawn), policy_name=policy)
+        )
+        run = simulated.run()
+    # None of its controllers had to be started again.
+    assert (run.violations, run.state, run.controllers) == ([], "finished", 1)
+
+
+def test_a_clock_that_is_set_back_while_a_run_goes_on_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told_s(cloud: CloudOf) -> float:
+        now_s = cloud._cloud.time.now_s
+        return now_s - 86_400.0 * (now_s - START_S > 60.0)
+
+    monkeypatch.setattr(CloudOf, "now_s", property(told_s))
+    with in_memory() as place:
+        drawn = lambda drawn: replace(two_on_demand(drawn), policy_name="fickle")  # noqa: E731
+        run = world._World(1, place / "run", (), drawn).run()
+    assert (run.violations, run.state, run.controllers) == ([], "finished", 1)
+
+
+def test_the_time_of_rented_machines_never_goes_back() -> None:
+    """A clock that is set back would have machines cost less than they do."""
+    told = {"wall": 1_000.0, "since_boot": 5.0}
+    clock = ForwardClock(lambda: told["wall"], lambda: told["since_boot"])
+    assert clock.now_s() == 1_000.0
+    told.update(wall=400.0, since_boot=15.0)
+    assert clock.now_s() == 1_010.0
+    told.update(wall=-1e9, since_boot=25.0)
+    assert clock.now_s() == 1_020.0
+    # After a sleep, in which nothing else counted on, or where it was set right, it is followed.
+    told.update(wall=9_000.0, since_boot=26.0)
+    assert clock.now_s() == 9_000.0
+    told.update(wall=9_001.5, since_boot=27.5)
+    assert clock.now_s() == 9_001.5

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.postgres import Places
 
-from ebbtide.live import journal, journal_compaction
+from ebbtide.live import controller, journal, journal_compaction
 from ebbtide.live.changes import Changes
 from ebbtide.live.journal import Journal
+from ebbtide.testing.deterministic import world
+from ebbtide.testing.deterministic.simulate import in_memory
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -42,3 +44,16 @@ def test_old_events_go_and_old_prices_are_thinned_out(
         assert session is not None
         assert len(session.rows(journal.METRICS)) == 500
     assert (kept.state("phase"), len(other.moments()), other.prices()) == (499, 1, {"a": [(0.5, 9.0)]})
+
+
+def test_a_controller_keeps_the_newest_events_and_writes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(most: int) -> tuple[list[journal.Moment], int]:
+        monkeypatch.setattr(controller, "_MOMENTS_KEPT", most)
+        with in_memory() as place:
+            simulated = world._World(3, place / "run", (), lambda scenario: scenario)
+            assert simulated.run().violations == []
+        return simulated.disk.moments, max(len(engine.timeline) for engine in simulated.engines.values())
+
+    whole, short = written(10_000), written(4)
+    assert short[0] == whole[0]
+    assert short[1] <= 16 < whole[1]

@@ -461,3 +461,15 @@ def test_ctrl_c_ends_a_run_whose_cloud_is_frozen(someone: User) -> None:
     journal = Journal(someone.run.journal)
     assert journal.run()["engine"]["jobs"][0]["steps_saved"] > 0
     assert not journal.state("unended")
+
+
+def test_a_disk_that_does_not_answer_asks_for_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request_stop(tmp_path, StopRequest.DOWN)
+
+    def unanswered(*_: object, **__: object) -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", unanswered)
+        assert requested_stop(tmp_path) is None
+    assert requested_stop(tmp_path) is StopRequest.DOWN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +152,20 @@ def test_a_bucket_that_says_for_long_that_another_writes_does_not_answer() -> No
     with pytest.raises(StorageError, match="ConditionalRequestConflict"):
         S3Store("bucket", client=Conflicted()).put_once("a", b"1")
     assert 1 < len(asked) < 100
+
+
+def test_a_folder_that_cannot_be_written_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose disk has turned read-only, or is not mounted: whoever writes asks again."""
+    store, file = FolderStore(tmp_path / "store"), tmp_path / "file"
+    file.write_text("1")
+    store.put_file("a/b", file)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OSError, match="nothing may be written in"):
+        store.put_file("a/b", file)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="is a file"):
+        store.put_file("a/b/c", file)
+    (tmp_path / "store" / "a" / "d").mkdir()
+    with pytest.raises(OSError, match="is a folder"):
+        store.put_file("a/d", file)
+    assert store.get("a/b") == b"1"

@@ -234,6 +234,30 @@ def test_an_absurd_account_gives_nobody_room(
     assert "spent_usd is '-1000000.0'" in caplog.text
 
 
+def test_an_account_that_a_list_lacks_counts_for_a_while(
+    store: ShakyStore, clock: WallTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a store whose lists are old, or that is not mounted; one that was removed counts no more then."""
+    AccountBook(store).write(account("other", 9.0, clock, machines=3))
+    mine = member(store, clock, team(monthly_budget_usd=10.0, machines=4))
+    assert (mine.room().usd, mine.room().machines) == (1.0, 1)
+    file = store._folder / "accounts" / "2026-11" / "other.json"
+    away = file.rename(store._folder / "away")
+    clock.now_s += READ_EVERY_S
+    assert (mine.room().usd, mine.room().machines) == (1.0, 1)
+    assert "the team's account of other is gone; it counts for 900 s more" in caplog.text
+    away.rename(file)
+    clock.now_s += READ_EVERY_S
+    assert mine.room().usd == 1.0
+    file.unlink()
+    for _ in range(3):
+        note(mine, 0)
+        assert mine.room().usd == 1.0
+        clock.now_s += UNATTENDED_S / 2.0 + 1.0
+    note(mine, 0)
+    assert (mine.room().usd, mine.room().machines) == (10.0, 4)
+
+
 def test_a_limit_counts_as_reached_once_the_accounts_are_away_for_long(
     store: ShakyStore, clock: WallTime, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -246,6 +247,45 @@ def test_a_study_that_cannot_be_written_begins_no_run(tmp_path: Path, monkeypatc
     with pytest.raises(Broken):
         trained.optimize(study, 1)
     assert not (tmp_path / "code" / "runs").exists()
+
+
+@pytest.mark.parametrize("hours", [-9, 0, 9])
+def test_what_another_host_has_just_asked_for_is_left_to_it(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna writes the time of day of whoever asks, and says of no time zone."""
+    now_s = [1_000.0]
+    monkeypatch.setattr("ebbtide.search.optuna.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    study, seen_s = asked_for(timedelta(hours=hours)), dict[int, float]()
+    trained = SpotTrials({}, lambda _: {})
+    assert trained._asked_only(study, seen_s)
+    now_s[0] += 119.0
+    assert trained._asked_only(study, seen_s)
+    now_s[0] += 2.0
+    assert not trained._asked_only(study, seen_s)
+    assert [one.state for one in study.trials] == [TrialState.FAIL]
+
+
+def test_what_was_left_days_ago_is_not_waited_for() -> None:
+    study = asked_for(timedelta(days=-2))
+    trained = SpotTrials({}, lambda _: {})
+    assert not trained._asked_only(study, {})
+    assert [one.state for one in study.trials] == [TrialState.FAIL]
+
+
+def test_what_somebody_else_tells_at_the_same_time_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = asked_for(timedelta(days=-2))
+    left = study.get_trials(deepcopy=True)
+    study.tell(0, state=TrialState.FAIL)
+    monkeypatch.setattr(study, "get_trials", lambda **_: left)
+    assert not SpotTrials({}, lambda _: {})._asked_only(study, {})
+
+
+def asked_for(after: timedelta) -> Any:
+    """A study with a trial that was asked for so long after now."""
+    study = optuna.create_study()
+    distant = optuna.trial.create_trial(state=TrialState.RUNNING)
+    distant.datetime_start = datetime.now() + after
+    study.add_trial(distant)
+    return study
 
 
 @pytest.mark.usefixtures("processes")

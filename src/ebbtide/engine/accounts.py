@@ -81,8 +81,9 @@ class Accounts:
 
     def open_usd(self, rented: Iterable[Lease], now_s: float) -> dict[int, float]:
         """What each lease would cost if it were released now, USD by lease id."""
-        charged = (lease for lease in rented if lease.is_charged)
-        return {lease.lease_id: self._bill(lease, now_s, Ending.RELEASED).usd for lease in charged}
+        # A cloud's clock, by which machines begin, may be ahead of ours.
+        until_s = {lease: max(now_s, lease.started_s) for lease in rented if lease.is_charged}
+        return {lease.lease_id: self._bill(lease, end_s, Ending.RELEASED).usd for lease, end_s in until_s.items()}
 
     def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
         if not lease.on_demand:

@@ -351,7 +351,8 @@ class Engine:
 
     def _check(self, action: Action) -> None:
         """Raise `PolicyError` for an action that cannot be done."""
-        began_s = self.now_s if self._started_s is None else self._started_s
+        # A clock may have been set back since.
+        began_s = self.now_s if self._started_s is None else min(self._started_s, self.now_s)
         problem = problem_with(
             action, jobs=len(self.jobs), leases=len(self._leases), open_machines=len(self._open), began_s=began_s
         )

@@ -34,10 +34,11 @@ class Moment:
 
 
 class Timeline(Sequence[Moment]):
-    """Moments in order of time."""
+    """Moments in order of time, from the first that is kept on."""
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []
+        self._dropped = 0
 
     def __len__(self) -> int:
         return len(self._moments)
@@ -47,6 +48,16 @@ class Timeline(Sequence[Moment]):
 
     def add(self, moment: Moment) -> None:
         self._moments.append(moment)
+
+    def since(self, number: int) -> list[Moment]:
+        """Those that are kept of the moments from one on, counted from 0 since the first of all."""
+        return self._moments[max(number - self._dropped, 0) :]
+
+    def drop_before(self, number: int) -> None:
+        """Keep no moment before one, counted in the same way: they are written down, and a run may be long."""
+        count = min(max(number - self._dropped, 0), len(self._moments))
+        del self._moments[:count]
+        self._dropped += count
 
     def to_frame(self) -> pd.DataFrame:
         """A row a moment, times as UTC datetimes."""

@@ -11,17 +11,21 @@ keeps nobody from reading the others.
 from __future__ import annotations
 
 import json
+import math
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ebbtide._json import json_text
 from ebbtide._utc import HOUR_S
-from ebbtide.errors import InputError, MissingObjectError
+from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.live.account_lines import AccountLine
 from ebbtide.live.object_keys import checked_key
+from ebbtide.live.runtime import RUNTIME, Runtime
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import ObjectStore
 from ebbtide.live.team import Accounting
@@ -33,6 +37,8 @@ _VERSION = 1
 UNSEEN_S = 180.0
 # After so long without their controller machines end, where an account does not say.
 _UNATTENDED_S = 1800.0
+# From so many on, several are read at a time.
+_MANY, _AT_A_TIME = 8, 16
 # The most that an amount of an account can be; above it is an error or a jest.
 _MOST = {"spent_usd": 1e9, "machines": 1e6, "usd_per_hour": 1e7, "at_epoch_s": 1e11, "unattended_s": 1e6}
 
@@ -107,9 +113,11 @@ class AccountBook:
 
     Attributes:
         objects: The common store.
+        runtime: Gives the time, and what does several things at a time.
     """
 
     objects: ObjectStore
+    runtime: Runtime = RUNTIME
 
     def write(self, account: Account) -> None:
         """Write an account in place of the run's earlier one of that month.
@@ -123,28 +131,25 @@ class AccountBook:
             "tags": dict(account.tags),
             "lines": [line.as_plain() for line in account.lines],
         }
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "account.json"
-            file.write_text(json_text(content), encoding="utf-8")
+        with _as_file(json_text(content).encode()) as file:
             self.objects.put_file(_key(account.month, account.name), file)
 
-    def read(self, month: str, damaged: dict[str, str], *, lines: bool = True) -> list[Account]:
+    def read(
+        self, month: str, damaged: dict[str, str], *, lines: bool = True, within_s: float = math.inf
+    ) -> list[Account]:
         """The accounts of a month, in order of their runs.
 
         Args:
             month: Calendar month (UTC), as `2026-11`.
             damaged: Takes why an account cannot be read, by its name.
             lines: Whether their lines are read as well.
+            within_s: Seconds within which all have to be there, for one who has more to do.
 
         Raises:
             OSError: The store does not answer.
         """
         found = []
-        for key in self.objects.keys(f"accounts/{month}/"):
-            try:
-                content = self.objects.get(key)
-            except MissingObjectError:
-                continue
+        for key, content in self._contents(f"accounts/{month}/", self.runtime.monotonic_s() + within_s):
             name = key.rpartition("/")[2].removesuffix(".json")
             try:
                 found.append(_account_of(content, name, month, lines=lines))
@@ -155,6 +160,23 @@ class AccountBook:
                     "anew; remove that of one that is over, once you know what it has spent"
                 )
         return found
+
+    def _contents(self, prefix: str, until_s: float) -> Iterator[tuple[str, bytes]]:
+        """The objects below a prefix, in order; many are asked for at a time: each trial of a search is a run."""
+
+        def get(key: str) -> bytes | None:
+            if self.runtime.monotonic_s() > until_s:
+                raise StorageError(f"{prefix} takes too long to read")
+            try:
+                return self.objects.get(key)
+            except MissingObjectError:
+                return None
+
+        keys = list(self.objects.keys(prefix))
+        with ExitStack() as stack:
+            each = map if len(keys) < _MANY else stack.enter_context(self.runtime.pool(_AT_A_TIME)).map
+            contents = list(each(get, keys))
+        return ((key, content) for key, content in zip(keys, contents, strict=True) if content is not None)
 
 
 _TEXTS = ("name", "run", "month", "owner", "provider", "policy", "state")
@@ -180,6 +202,24 @@ def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> flo
         kind = "a whole number" if field_ == "machines" else "a number"
         raise ValueError(f"{field_} is {str(value)[:40]!r}; {kind} from {least:g} to {most:g} is needed")
     return value
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[Path]:
+    """Content as a file, which is in memory where that is possible: the disk may be full."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "account.json"
+            file.write_bytes(content)
+            yield file
+        return
+    descriptor = os.memfd_create("account.json")
+    try:
+        with open(descriptor, "wb", closefd=False) as written:
+            written.write(content)
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def _key(month: str, name: str) -> str:

@@ -26,6 +26,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # After so many workers in a row that failed, with none that worked, the set-up is at fault.
 _MOST_FAILED = 5
+# One that failed after so many seconds had worked.
+_WORKED_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class AgentCluster:
             if report.how is Ending.LEFT:
                 self._trial.worker_failures = 0
             if report.how is Ending.FAILED and not worker.leaving and lease.state is LeaseState.RUNNING:
+                if self._now() - worker.began_s >= _WORKED_S:
+                    self._trial.worker_failures = 0
                 self._failed(report)
         if self._trial.ended:
             self._leave(self._trial.workers)

@@ -58,6 +58,8 @@ _POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
 _KEPT_STATES = ("tracking", "environment", FROM_STORAGE)
 # A run without any machine for so long looks as if it hung, so its user is warned.
 _IDLE_S = 60.0
+# In memory so many events stay that are in the journal.
+_MOMENTS_KEPT = 5_000
 # Limits are reached so many looks early: one may have just been made, and the next may be late.
 _LOOKS_LEAD = 2.0
 
@@ -355,6 +357,7 @@ class Controller:
                 self._journal.keep(states, moments, changes, prices)
                 self._states |= states
                 self._moments_kept += len(moments)
+                self._drop_moments()
                 if has_begun:
                     self._changes.written()
                     self._provider.written()
@@ -488,9 +491,14 @@ class Controller:
             is_last=is_last,
         )
 
+    def _drop_moments(self) -> None:
+        """Keep the newest of those that are written: more than a database loses that goes back."""
+        if len(self._engine.timeline) > 2 * _MOMENTS_KEPT:
+            self._engine.timeline.drop_before(self._moments_kept - _MOMENTS_KEPT)
+
     def _moments(self) -> list[Moment]:
         """Events that the journal does not have yet."""
-        new = self._engine.timeline[self._moments_kept :]
+        new = self._engine.timeline.since(self._moments_kept)
         return [(moment.time_s, moment.what, moment.lease_id, moment.job_id, moment.detail) for moment in new]
 
     def _assignment(self, progress: JobProgress) -> Assignment:

@@ -172,9 +172,10 @@ def requested_stop(run: Path) -> StopRequest | None:
     try:
         found = json.loads((run / _REQUEST).read_text(encoding="utf-8"))["request"]
         return None if found is None else StopRequest(found)
-    except FileNotFoundError:
+    except OSError:
+        # The disk does not answer, and the run waits for it, as for its journal.
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         # The file is damaged, or not ours: to stop spending money is the safe reading.
         return StopRequest.STOP
 

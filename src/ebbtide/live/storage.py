@@ -151,8 +151,12 @@ class FolderStore:
 
     def put_file(self, key: str, path: Path) -> None:
         target = self._folder / checked_key(key)
-        with replacing(target) as temporary:
-            _copy(path, temporary)
+        try:
+            with replacing(target) as temporary:
+                _copy(path, temporary)
+        except InputError as error:
+            # Of a file that a user names it is the user's mistake; a store may be mounted anew.
+            raise StorageError(str(error)) from None
         _sync_folder(target.parent)
 
     def get_file(self, key: str, path: Path) -> None:

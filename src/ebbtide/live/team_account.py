@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -35,6 +35,8 @@ _LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
 _WARN_EVERY_S = 300.0
 # A request to the store that fails is repeated later.
 _STORAGE_S = 8.0
+# A store that answers, but slowly, holds nothing else up for longer: then those read last count.
+_READ_WITHIN_S = 20.0
 # Clocks of two hosts may differ by so much.
 _CLOCKS_S = 600.0
 # Machines of most runs have ended without their controller by then.
@@ -90,13 +92,15 @@ class TeamAccount:
         assert accounting.team is not None
         self._name, self._settings, self._accounting, self._runtime = name, settings, accounting, runtime
         self._team: Team = accounting.team
-        self._book, self._quotas = AccountBook(objects), QuotaBook(objects)
+        self._book, self._quotas = AccountBook(objects, runtime), QuotaBook(objects)
         # The controller's thread and its attendant's ask.
         self._lock = threading.RLock()
         self._others: dict[str, Account] = {}
         # By account: when it was written, when that was first seen, and whether it was seen to change.
         self._seen: dict[str, tuple[float, float, bool]] = {}
         self._damaged: dict[str, str] = {}
+        # Since when each account was not there that had been.
+        self._missing_s: dict[str, float] = {}
         self._tried_s = self._warned_s = -math.inf
         # When the accounts were last read and written; machines may have run for long when a controller begins.
         self._read_s = self._kept_s = runtime.monotonic_s()
@@ -361,10 +365,11 @@ class TeamAccount:
         self._tried_s = self._runtime.monotonic_s()
         at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
         month, before = month_of(at_s), month_of(at_s - self._carried_s)
-        found = {one.name: one for one in self._book.read(month, damaged, lines=False)}
+        read = partial(self._book.read, lines=False, within_s=_READ_WITHIN_S)
+        found = {one.name: one for one in read(month, damaged)}
         if before != month:
             # What others rent they write down for the new month soon, unless their controller is gone.
-            for one in self._book.read(before, {}, lines=False):
+            for one in read(before, {}):
                 found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
         for name, why in damaged.items():
             known = self._others.get(name)
@@ -374,6 +379,7 @@ class TeamAccount:
                 counted = "nothing was ever read of it" if known is None else "what was last read of it counts"
                 _LOGGER.warning("%s; %s", why, counted)
         self._damaged = damaged
+        found |= self._missing(found, month)
         found.pop(self._name, None)
         self._others = found
         self._read_s = self._runtime.monotonic_s()
@@ -381,6 +387,15 @@ class TeamAccount:
             seen = self._seen.get(name)
             if seen is None or seen[0] != one.at_epoch_s:
                 self._seen[name] = (one.at_epoch_s, self._read_s, seen is not None)
+
+    def _missing(self, found: Collection[str], month: str) -> dict[str, Account]:
+        """Accounts that are there no more, and count for a while: a list may be old, or the store not mounted."""
+        now_s, grace_s = self._runtime.monotonic_s(), self._settings.controller_limit_s
+        missing = {name: one for name, one in self._others.items() if name not in found and one.month == month}
+        for name in sorted(missing.keys() - self._missing_s):
+            _LOGGER.warning("the team's account of %s is gone; it counts for %.0f s more", name, grace_s)
+        self._missing_s = {name: self._missing_s.get(name, now_s) for name in missing}
+        return {name: one for name, one in missing.items() if now_s - self._missing_s[name] <= grace_s}
 
     def _warn(self, words: str) -> None:
         now_s = self._runtime.monotonic_s()

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from optuna import Study, Trial
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -44,8 +45,9 @@ COST_USD, REVOCATIONS = "ebbtide_cost_usd", "ebbtide_revocations"
 # That a trial's policy ended it, as where its budget was spent; and that a trial was asked for, and no run begun.
 GAVE_UP, NEVER_BEGUN = "ebbtide_gave_up", "ebbtide_never_begun"
 
-# A trial that has no run so many seconds after it was asked for is that of a process which was killed.
-_BEGINS_WITHIN_S = 120.0
+# A trial that has no run so many seconds after it was asked for is that of a process which was killed. When it was
+# asked for is written by the clock of a host in another time zone, perhaps: all lie within so many seconds.
+_BEGINS_WITHIN_S, _TIME_ZONES_S = 120.0, 26 * 3600.0
 
 # Real seconds between looks at the runs.
 _LOOK_S = 0.5
@@ -90,12 +92,14 @@ class SpotTrials:
         """
         self._check(study, n_trials, parallel)
         open_: dict[int, _Running] = {}
+        # When each trial without a run was first seen.
+        seen_s: dict[int, float] = {}
         try:
             for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
                 if RUN in left.user_attrs:
                     open_[left.number] = self._gone_on_with(study, left)
             while True:
-                asked = self._asked_only(study)
+                asked = self._asked_only(study, seen_s)
                 while len(open_) < parallel and self._is_due(study, n_trials, budget_usd, open_.values()):
                     trial = study.ask()
                     try:
@@ -117,18 +121,22 @@ class SpotTrials:
                 for running in open_.values():
                     stopped.callback(running.stop)
 
-    def _asked_only(self, study: Study) -> bool:
+    def _asked_only(self, study: Study, seen_s: dict[int, float]) -> bool:
         """Whether others have asked for trials that have no run yet; those that were left are told as failed."""
         found = False
         for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if RUN in left.user_attrs:
                 continue
+            seen_for_s = time.monotonic() - seen_s.setdefault(left.number, time.monotonic())
             began = left.datetime_start
-            if began is not None and (datetime.now() - began).total_seconds() < _BEGINS_WITHIN_S:
+            age_s = math.inf if began is None else abs((datetime.now() - began).total_seconds())
+            if seen_for_s < _BEGINS_WITHIN_S and age_s < _BEGINS_WITHIN_S + _TIME_ZONES_S:
                 found = True
                 continue
-            Trial(study, left._trial_id).set_user_attr(NEVER_BEGUN, True)
-            study.tell(left.number, state=TrialState.FAIL)
+            # Somebody else may tell it at the same time.
+            with suppress(UpdateFinishedTrialError):
+                Trial(study, left._trial_id).set_user_attr(NEVER_BEGUN, True)
+                study.tell(left.number, state=TrialState.FAIL, skip_if_finished=True)
         return found
 
     def _check(self, study: Study, n_trials: int, parallel: int) -> None:

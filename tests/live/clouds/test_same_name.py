@@ -5,10 +5,14 @@ Nightly services of one repository name their runs by the job and the time that 
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.live.clouds.renters import EC2, GCP, SKYPILOT, Renter, renter
@@ -17,6 +21,10 @@ from tests.live.sweeps import held_program, total
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.live.journal import journal_of
 from ebbtide.live.run import RunOptions, begin
+from ebbtide.live.storage import object_store
+from ebbtide.market.billing import billing_preset
+from ebbtide.testing.stand_in.machines import Machine
+from ebbtide.testing.stand_in.money import billed
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -64,12 +72,59 @@ def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(rented: Rent
     bob.end()
     assert machines.running == []
     assert len(machines.all) == 3
-    paid_usd = 0.0
     for place, one in enumerate((ann, bob)):
         log = next((one.run.path / "logs").iterdir()).read_text().splitlines()
         (said,) = (line.removeprefix("total ") for line in log if line.startswith("total "))
         assert float(said) == pytest.approx(total(0.1 + place, STEPS))
-        paid_usd += journal_of(one.run).state("outcome")["cost_usd"]
+    rows = [Row.of(name, one) for name, one in (("ann", ann), ("bob", bob))]
+    table = "\n".join(["who  machines  paid USD  billed USD  checkpoints  store", *map(str, rows)])
+    (tmp_path / "table.txt").write_text(table + "\n")
+    print(f"\n{table}")
+    of_ann, of_bob = rows
+    assert (len(of_ann.machines), len(of_bob.machines)) == (1, 2)
+    for shared in ("machines", "checkpoints"):
+        assert not set(getattr(of_ann, shared)) & set(getattr(of_bob, shared))
+    assert all(row.checkpoints for row in rows)
     # A machine ends a moment after that is requested, and the cloud may tell whole seconds.
     second_usd = max(series.prices.max() for series in rented.prices.values()) / 3600.0
-    assert paid_usd == pytest.approx(rented.billed_usd(), abs=2.0 * second_usd * 3)
+    for row in rows:
+        assert row.paid_usd == pytest.approx(row.billed_usd, abs=2.0 * second_usd * len(row.machines))
+    # In the bucket there is nothing of anybody else, or of both.
+    bucket, _, _ = rented.settings.store.partition("?")
+    kept = [f"{bucket.rstrip('/')}/{key}" for key in object_store(bucket).keys("")]
+    assert all(sum(key.startswith(f"{row.store}/") for row in rows) == 1 for key in kept)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one of them has, by the records of cloud and storage."""
+
+    who: str
+    store: str
+    machines: tuple[str, ...]
+    paid_usd: float
+    billed_usd: float
+    checkpoints: tuple[str, ...]
+
+    @classmethod
+    def of(cls, who: str, one: Renter) -> Row:
+        store = one.run.settings.store
+        own = [machine for machine in one.machines.all.values() if agent_of(machine)["store"] == store]
+        usd = billed(own, one.prices, billing_preset(one.cloud.charged))
+        keys = tuple(f"{store}/{key}" for key in object_store(store).keys("trials/") if "/manifests/" in key)
+        paid_usd = journal_of(one.run).state("outcome")["cost_usd"]
+        return cls(who, store, tuple(machine.rented.id for machine in own), paid_usd, usd, keys)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.who}  {len(self.machines)}  {self.paid_usd:.6f}  {self.billed_usd:.6f}  "
+            f"{len(self.checkpoints)}  {self.store}"
+        )
+
+
+def agent_of(machine: Machine) -> dict[str, Any]:
+    """The configuration that a machine's agent was begun with."""
+    given = re.search(r"printf %s (\S+)", machine.rented.script)
+    assert given is not None
+    found: dict[str, Any] = json.loads(base64.b64decode(given.group(1)))
+    return found

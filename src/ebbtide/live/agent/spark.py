@@ -33,6 +33,8 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 _RETRY_S = 1.0
 _STARTS_WITHIN_S = 60.0
 _GRACE_S = 5.0
+# A worker that ends within so many seconds, so often in a row, is at fault itself: its machine is not paid for it.
+_SHORT_S, _MOST_SHORT = 30.0, 5
 # Machines of the local cloud are one, whose memory they share: room for one executor each.
 _LOCAL_WORKER = ("--cores", "1", "--memory", "700m")
 _LOCAL_EXECUTOR = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.driver.memory": "512m"}
@@ -111,6 +113,8 @@ class Cluster:
             process.kill()
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        # Of those begun again many times, only the last is to be ended.
+        self._processes = [one for one in self._processes if one.poll() is None]
         process = subprocess.Popen(
             [str(self._home / "bin" / "spark-class"), *words],
             env=self._environment,
@@ -181,7 +185,7 @@ def _head(words: Sequence[str]) -> int:
 
 
 def _worker() -> int:
-    """A worker, begun again as long as it is wanted: a master may not be up yet, or be busy."""
+    """A worker, begun again as long as it is wanted and works: a master may not be up yet, or be busy."""
     leaving = threading.Event()
     with tempfile.TemporaryDirectory(prefix="ebbtide-spark-", ignore_cleanup_errors=True) as place:
         cluster = Cluster(Path(place))
@@ -194,13 +198,20 @@ def _worker() -> int:
                 process.send_signal(signal.SIGPWR)
 
         signal.signal(signal.SIGTERM, leave)
+        began_s, short = time.monotonic(), 0
         try:
             while not leaving.is_set():
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_RETRY_S)
+                    code = process.wait(_RETRY_S)
+                    short = short + 1 if time.monotonic() - began_s < _SHORT_S else 0
+                    if short >= _MOST_SHORT and not leaving.is_set():
+                        print(
+                            f"the worker ended {short} times at once, last with exit code {code}", file=sys.stderr
+                        )
+                        return 1
                     if not leaving.is_set():
                         time.sleep(_RETRY_S)
-                        process = cluster.start_worker()
+                        process, began_s = cluster.start_worker(), time.monotonic()
             # It stays for what others still fetch from it, until its machine goes or its agent ends it.
             return process.wait()
         finally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ebbtide.errors import unknown_name
+from ebbtide.live.clouds.clock import CLOCK
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.parts import ListedParts, all_ended, first_found
 from ebbtide.live.clouds.provider import RentingCloud
@@ -30,7 +30,7 @@ class SeveralClouds:
 
     @property
     def now_s(self) -> float:
-        return time.time()
+        return CLOCK.now_s()
 
     @property
     def is_over(self) -> bool:

@@ -51,6 +51,7 @@ class Ec2Prices:
         endpoint_url: Address of another EC2 endpoint, for tests.
         attempts: Number of times one page is tried before giving up.
         first_wait_s: Wait after the first throttled try, seconds.
+        name: Its name among other sources.
     """
 
     regions: Sequence[str]
@@ -58,7 +59,7 @@ class Ec2Prices:
     endpoint_url: str | None = None
     attempts: int = 8
     first_wait_s: float = 1.0
-    name = "ec2-prices"
+    name: str = "ec2-prices"
     every_s = 0.0
 
     def observe(self, since_s: Mapping[str, float], now_s: float) -> Observation:

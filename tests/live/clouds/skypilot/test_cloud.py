@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,26 @@ def test_what_only_its_user_can_mend_ends_the_run(rented: Rented) -> None:
         InputError, match="SkyPilot will not rent as it is asked to: NoCloudAccessError: Failed to"
     ):
         cloud.instances()
+
+
+def test_what_its_user_has_mended_is_requested_again(rented: Rented) -> None:
+    """The server keeps the request that failed, and the run that is resumed asks by the same name."""
+    api, cloud, controller = rented
+    api.refusals.launches.append("NoCloudAccessError")
+    cloud.launch(WANTED)
+    with pytest.raises(InputError, match="NoCloudAccessError"):
+        cloud.instances()
+    resumed = controller()
+    resumed.launch(WANTED)
+    only(resumed, LeaseState.RUNNING)
+    # One that failed for want of machines stays so: the policy asks elsewhere.
+    api.refusals.launches.append("ResourcesUnavailableError")
+    other = replace(WANTED, token="run-1-2")
+    resumed.launch(other)
+    only(resumed, LeaseState.RUNNING, LeaseState.FAILED)
+    again = controller()
+    again.launch(other)
+    eventually(lambda: [one.state for one in again.instances() if one.token == other.token] == [LeaseState.FAILED])
 
 
 @pytest.mark.parametrize("launched_at", [4e9, 1e300, "yesterday", None, -1])

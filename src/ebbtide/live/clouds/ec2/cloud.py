@@ -10,7 +10,6 @@ import hashlib
 import logging
 import math
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
+from ebbtide.live.clouds.clock import CLOCK
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.ec2.settings import Ec2Settings
 from ebbtide.live.clouds.parts import ListedParts, all_ended, first_found
@@ -93,7 +93,7 @@ class Ec2Cloud:
 
     @property
     def now_s(self) -> float:
-        return time.time()
+        return CLOCK.now_s()
 
     @property
     def is_over(self) -> bool:
@@ -325,7 +325,7 @@ def _instance(described: Mapping[str, Any]) -> Instance:
     reason = described.get("StateReason", {})
     code, why = reason.get("Code", ""), described.get("StateTransitionReason", "")
     said = _WHEN.search(why)
-    ended_s = time.time()
+    ended_s = CLOCK.now_s()
     if said is not None:
         ended_s = datetime.strptime(said.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
     if code == "Server.InsufficientInstanceCapacity":

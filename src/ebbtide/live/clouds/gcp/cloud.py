@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
+from ebbtide.live.clouds.clock import CLOCK
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.gcp.compute import Compute, ComputeError
 from ebbtide.live.clouds.gcp.history import Operations, machine_of
@@ -81,7 +81,7 @@ class GcpCloud:
 
     @property
     def now_s(self) -> float:
-        return time.time()
+        return CLOCK.now_s()
 
     @property
     def is_over(self) -> bool:
@@ -125,10 +125,16 @@ class GcpCloud:
         self._zone_of[wanted.token] = zone
 
     def terminate(self, token: str) -> float | None:
-        name = self._names.name(token)
-        for zone, found in self._instances(f"name = {name}").items():
+        name, own = self._names.name(token), self._zone_of.get(token)
+        silent: set[str] = set()
+        for zone, found in self._instances(f"name = {name}", silent).items():
             if any(one["name"] == name for one in found) and self._delete(zone, name):
                 return self.now_s
+        # A list may lack a zone that answers when it is asked alone; others say nothing of this machine.
+        if own in silent and self._delete(own, name):
+            return self.now_s
+        if silent and (own is None or own in silent):
+            raise CloudError(f"GCP does not answer for {', '.join(sorted(silent))}")
         ended = self._instance(token, None, self._operations(name).get(name, []))
         if ended is None or math.isnan(ended.ended_s):
             # Requested, and not there yet: it is ended when it is.
@@ -221,7 +227,7 @@ class GcpCloud:
                 found.setdefault(target, []).append(one)
         return found
 
-    def _instances(self, only: str, silent: set[str] | None = None) -> dict[str, list[Described]]:
+    def _instances(self, only: str, silent: set[str]) -> dict[str, list[Described]]:
         """Instances by zone.
 
         Args:
@@ -233,8 +239,6 @@ class GcpCloud:
             for scope, part in page.get("items", {}).items():
                 zone = scope.removeprefix("zones/")
                 if part.get("warning", {}).get("code") == "UNREACHABLE" and zone in self._zones:
-                    if silent is None:
-                        raise CloudError(f"GCP does not answer for {zone}")
                     silent.add(zone)
                 found.setdefault(zone, []).extend(part.get("instances", ()))
         return found

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ebbtide.errors import CloudError, InputError
+from ebbtide.live.clouds.clock import CLOCK
 from ebbtide.live.clouds.cloud import Instance, Wanted
 from ebbtide.live.clouds.names import Names
 from ebbtide.live.clouds.skypilot.api import SkyApi, SkyRequest
@@ -82,7 +82,7 @@ class SkyPilotCloud:
 
     @property
     def now_s(self) -> float:
-        return time.time()
+        return CLOCK.now_s()
 
     @property
     def is_over(self) -> bool:
@@ -104,7 +104,7 @@ class SkyPilotCloud:
         if token in self._known or token in self._launched_s:
             return
         name = self._names.name(token)
-        if self._cluster(name) is not None or self._launches(name):
+        if self._cluster(name) is not None or self._is_launched(name):
             # By an earlier controller of the run.
             self._launched_s[token] = self.now_s
             return
@@ -265,6 +265,13 @@ class SkyPilotCloud:
 
     def _launches(self, name: str) -> list[SkyRequest]:
         return [one for one in self._api.requests(name) if one.what == _LAUNCH and one.cluster == name]
+
+    def _is_launched(self, name: str) -> bool:
+        """Whether a launch was requested, and did not fail for what its user may have mended since."""
+        launches = self._launches(name)
+        if not launches or launches[-1].status != "FAILED":
+            return bool(launches)
+        return self._api.failure(launches[-1].request_id)[0] not in _USERS
 
     def _give_up_launch(self, name: str) -> bool:
         """Cancel launches of a cluster that are under way; returns whether there were any."""
