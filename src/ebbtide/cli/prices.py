@@ -77,9 +77,9 @@ def ingest_command(
     instance_type, os, region, price), archives by month, SpotLake's files, Azure's price sheets (CSV) and its
     Retail Prices API (JSON, CSV), and what Ebbtide writes: compressed or not, in folders and archives. Or, with
     --ec2, fetches from EC2 what the file lacks, with credentials from the usual AWS chain. Nothing is written
-    unless every row is valid; rows of unknown instance types are left out. A table of one's own, as Parquet, has the
-    columns timestamp (UTC), cloud, region, zone, instance_type, product (Linux/UNIX) and price_usd_per_hour, a row
-    for each change of a price.
+    unless every row is valid; rows of unknown instance types are left out. A table of one's own, as Parquet, has
+    the columns timestamp (UTC), cloud, region, zone, instance_type, product (Linux/UNIX) and price_usd_per_hour, a
+    row for each change of a price.
 
         ebbtide ingest us-east-1.csv --into data/prices.parquet
         ebbtide ingest --ec2 us-east-1 --ec2 eu-west-1 --instance-type p3.2xlarge
