@@ -18,12 +18,7 @@ from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import ASK_MODELS
 
-# Of the many policies of one training, those that later tests look for.
-ONE_DAY = ("on-demand", "reactive", "spottune")
-RUNS = {
-    run.name: replace(run, starts=2, policies=ONE_DAY if run.name == "one-day" else run.policies)
-    for run in runs_of(section("execute"))
-}
+RUNS = {run.name: replace(run, starts=2) for run in runs_of(section("execute"))}
 
 
 @pytest.fixture(scope="module")
