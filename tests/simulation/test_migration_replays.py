@@ -51,7 +51,7 @@ POINTS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     points=st.tuples(POINTS, POINTS, POINTS),
     billing=st.sampled_from(sorted(set(eb.PRESETS) - {"on-demand", "by-cloud"})),
