@@ -100,8 +100,8 @@ def six_days(seed: int) -> eb.PriceHistory:
     return eb.generate_prices([EAST, EUROPE, azure], days=6, seed=seed)
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.sampled_from(list(MoveWhen)), st.floats(0.05, 6.0), st.integers(0, 2), st.booleans())
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(list(MoveWhen)), st.floats(0.05, 6.0), st.integers(0, 5), st.booleans())
 def test_a_budget_is_not_passed_by_egress(when: MoveWhen, budget_usd: float, seed: int, overlap: bool) -> None:
     prices = six_days(seed)
     dataset = Dataset(size_bytes=10 * GIB, cloud="aws", region="us-east-1")
@@ -170,11 +170,11 @@ def test_migrate_counts_the_saves_to_come() -> None:
     assert moves == {"none": 1, "here": 0, "there": 1}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(list(MoveWhen)),
     st.floats(0.02, 1.2),
-    st.integers(0, 2),
+    st.integers(0, 5),
     st.sampled_from(["us-east-1", "eu-west-1", "ap-northeast-1"]),
     st.sampled_from([None, 600.0, 5000.0]),
 )

@@ -231,9 +231,9 @@ def test_a_watched_zone_is_asked_once_a_decision_and_its_machines_are_given_back
     looks, watched = 0, set()
     for counts in brief_spells(3):
         for watches in (True, False):
-            policy = Deadline(deadline_s=24 * HOUR_S, models=SpellModels(_BRIEF), start_s=1800.0, watches=watches)
-            outcome = run(counts, job(), policy, boot_s=1800.0)
-            assert is_in_time(outcome, 24.0)
+            policy = Deadline(deadline_s=12 * HOUR_S, models=SpellModels(_BRIEF), start_s=1800.0, watches=watches)
+            outcome = run(counts, job(6.0), policy, boot_s=1800.0)
+            assert is_in_time(outcome, 12.0)
             costs[watches].append(outcome.cost_usd)
             if watches:
                 seen = [lease for lease in outcome.leases if lease.is_charged and not lease.on_demand]
