@@ -49,8 +49,8 @@ _HISTORY_H, _RECORD_H = 240.0, 96.0
 _CALM_USD, _SPIKES_USD = 0.03, (0.4, 0.8, 1.1, 1.4)
 # Hours for which a price stays high.
 _HIGH_H = 0.3
-# A task takes no longer than this by the market's clock, which goes slower on a slow machine: else the skyline chose
-# bids there that no spike passes.
+# A task takes no longer than this by the market's clock, which goes slower on a slow machine: else the skyline
+# chose bids there that no spike passes.
 _MOST_TASK_S = 300.0
 # The first run has three products, all of the kinds that there are.
 _MEASURED_POWER = 1
