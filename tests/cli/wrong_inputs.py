@@ -309,9 +309,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "`ebbtide ingest --timezone UTC`",
         {"naive.parquet": _naive},
     ),
-    WrongInput(
-        "what is no Parquet file", "ingest a.parquet", "is not a readable Parquet file", {"a.parquet": "hello"}
-    ),
+    WrongInput("what is no Parquet file", "ingest a.parquet", "is in no format known", {"a.parquet": "hello"}),
     WrongInput(
         "prices into a folder",
         "ingest a.csv --into folder",

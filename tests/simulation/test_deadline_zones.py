@@ -86,7 +86,7 @@ def test_a_table_knows_the_cost_of_many_runs_and_its_deviation(
     table, risky = flat(problem), flat(problem, gamma=0.01)
     random = np.random.default_rng(1)
     usd = []
-    for _ in range(1000):
+    for _ in range(2000):
         available = np.stack([model.drawn(60, TICK_S, random) for model in table.models])
         usd.append(run(problem, available, TABLE, table)[0])
     mean, deviation = cost_at_start(table, risky, 0.01)

@@ -425,7 +425,7 @@ def test_the_last_file_of_a_save_may_be_seen_after_the_step_that_follows_it(
     """Else it was taken for the first one of a save, of which the rest was then not waited for."""
     watching = mirror(tmp_path, started("import time; time.sleep(600)"), [], quiet_s=LIMIT_S)
     watching.close()
-    began_s = time.monotonic() - 10.0
+    began_s = watching._began_s - 10.0
     watching._look(began_s - 1.0)
 
     def write(name: str, age_s: float) -> None:

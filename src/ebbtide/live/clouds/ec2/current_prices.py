@@ -88,7 +88,7 @@ class CurrentPrices:
         """Fetch prices beside all else, unless that is under way."""
         if self._fetching is None or not self._fetching.is_alive():
             self._fetched_s = time.monotonic()
-            self._fetching = threading.Thread(target=self._fetch, name="ebbtide prices", daemon=True)
+            self._fetching = threading.Thread(target=self._fetch, name="ebbtide-prices", daemon=True)
             self._fetching.start()
         return self._fetching
 
