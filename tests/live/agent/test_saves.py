@@ -112,7 +112,16 @@ def test_names_that_will_change_are_known(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["model.pt", ".metadata", "step-4/.metadata", "step-4/.zgroup", "temperature/a", "optimizer-part-1.pt", "a_temp_0.7"]
+    "path",
+    [
+        "model.pt",
+        ".metadata",
+        "step-4/.metadata",
+        "step-4/.zgroup",
+        "temperature/a",
+        "optimizer-part-1.pt",
+        "a_temp_0.7",
+    ],
 )
 def test_names_that_stay_are_no_temporary_ones(path: str) -> None:
     assert not is_temporary(path)
@@ -168,7 +177,9 @@ def test_values_and_hashes_in_names_differ_from_save_to_save(former: str, now: s
 def test_of_files_named_by_their_content_there_may_be_fewer_than_before(tmp_path: Path) -> None:
     """Orbax writes as many of them as it has threads and parts, and renames the folder once all are there."""
     digests = [f"{number:x}" * 32 for number in range(10, 16)]
-    saves = FormerSaves(folder_with(tmp_path, *(f"8/ocdbt.process_0/d/{each}" for each in digests[:4]), "8/_METADATA"))
+    saves = FormerSaves(
+        folder_with(tmp_path, *(f"8/ocdbt.process_0/d/{each}" for each in digests[:4]), "8/_METADATA")
+    )
     assert not saves.missing([*(f"12/ocdbt.process_0/d/{each}" for each in digests[4:]), "12/_METADATA"], [])
 
 
