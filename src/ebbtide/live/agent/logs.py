@@ -18,7 +18,7 @@ _LOGS = re.compile(
     r"tfevents|\.(?:log|csv|tsv|jsonl|ndjson|txt|out|err|db|sqlite3?|mdb|lock|pid)(?:\.\d+)?$|-(?:wal|shm|journal)$",
     re.IGNORECASE,
 )
-# LightGBM writes models as text, as do small programs their step, tokenizers their words, and some a mark of the end.
+# Models of LightGBM, steps of small programs, words of tokenizers, and marks that all is there.
 _SAVED_AS_TEXT = re.compile(
     r"(?!.*(?:log|loss|metric|histor|result))"
     r".*(?:model|booster|gbm|weight|ckpt|checkpoint|state|step|iter|epoch|latest|vocab|merges"
