@@ -187,7 +187,7 @@ FORMS: dict[str, Callable[[Sequence[Row]], str]] = {
         ["Timestamp (UTC)", "Instance Type", "Product Description", "Spot Price (USD/h)", "Availability Zone"],
         lambda r: [stamp(r), r.kind, r.product, r.usd, r.zone],
     ),
-    "pandas by columns": lambda rows: frame_of(rows).to_json(date_format="epoch"),
+    "pandas by columns": lambda rows: frame_of(rows).to_json(date_format="iso"),
     "pandas in two lists": lambda rows: frame_of(rows).to_json(orient="split", date_format="iso"),
     "pandas with a schema": lambda rows: frame_of(rows).to_json(orient="table"),
     "columns in any order without names": lambda rows: "".join(
