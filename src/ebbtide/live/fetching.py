@@ -14,6 +14,7 @@ from ebbtide.live.agent.folders import outputs_id
 from ebbtide.live.agent.inputs import fetch_newest
 from ebbtide.live.assignments import ranks_of
 from ebbtide.live.checkpoints.store import CheckpointStore
+from ebbtide.live.checkpoints.tree import remove_tree
 from ebbtide.live.settings import RunFolder
 from ebbtide.live.storage import object_store
 
@@ -59,7 +60,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
     objects = object_store(run.settings.store)
     target = into / trial_id
     coming = into / f".{trial_id}.coming"
-    shutil.rmtree(coming, ignore_errors=True)
+    remove_tree(coming)
     coming.mkdir(parents=True)
     try:
         ids = [trial_id, *(f"{trial_id}-r{rank}" for rank in range(1, ranks))]
@@ -88,7 +89,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
             return Fetched(target, None, is_new, outputs=found)
         return Fetched(target, manifest.step, is_new, manifest.metric, found)
     finally:
-        shutil.rmtree(coming, ignore_errors=True)
+        remove_tree(coming)
 
 
 def ranks_of_trial(run: RunFolder, number: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.live.agent.logs import Logs
+from ebbtide.live.agent.logs import Logs, is_log
 from ebbtide.live.checkpoints.tree import tree_of
 
 _TIMES_NS = itertools.count(1_700_000_000_000_000_000, 1_000_000_000)
@@ -145,3 +145,19 @@ def test_other_names_are_no_logs_however_they_are_written(tmp_path: Path) -> Non
     appended(tmp_path / "model.pt", "2")
     assert not looked(logs).is_log("model.pt")
     assert not looked(logs).is_log("model.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("8/vocab.txt", False),
+        ("8/commit_success.txt", False),
+        ("8/done.txt", False),
+        ("iter.txt", False),
+        ("notes.txt", True),
+        ("iteration_log.txt", True),
+        ("completed_metrics.txt", True),
+    ],
+)
+def test_parts_of_checkpoints_that_are_text_are_no_logs(name: str, is_one: bool) -> None:
+    assert is_log(name) == is_one

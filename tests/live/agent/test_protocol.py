@@ -131,6 +131,13 @@ def test_what_is_no_list_of_messages_is_told(content: bytes, told: str) -> None:
         read_messages(content)
 
 
+def test_names_of_files_that_are_no_text_come_as_text() -> None:
+    """Else the log of the trial and the journal could not be written, and the run would end."""
+    channel = Channel("m-1", REPORTS, KEY)
+    sealed = channel.seal(Envelope("b", 1, 0, Log("t-1", "\udcff\udcfe is a socket")))
+    assert channel.open(through_storage(sealed)).message == Log("t-1", "\\udcff\\udcfe is a socket")
+
+
 def test_messages_have_their_defaults() -> None:
     assert math.isnan(Stepped("t", 1, 5, 0.0).metric)
     assert Ended("t", 1, Ending.LEFT, 5).code is None

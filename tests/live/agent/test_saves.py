@@ -102,6 +102,9 @@ def test_a_set_that_training_failed_from_is_not_taken_for_complete_again(tmp_pat
         "step/model.partial",
         ".new",
         "tmpab12cd_9",
+        "checkpoint_tmp_10/a",
+        "model.ckpt.tmp0",
+        "8.inprogress/a",
     ],
 )
 def test_names_that_will_change_are_known(path: str) -> None:
@@ -109,7 +112,16 @@ def test_names_that_will_change_are_known(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["model.pt", ".metadata", "step-4/.metadata", "step-4/.zgroup", "temperature/a", "optimizer-part-1.pt"]
+    "path",
+    [
+        "model.pt",
+        ".metadata",
+        "step-4/.metadata",
+        "step-4/.zgroup",
+        "temperature/a",
+        "optimizer-part-1.pt",
+        "a_temp_0.7",
+    ],
 )
 def test_names_that_stay_are_no_temporary_ones(path: str) -> None:
     assert not is_temporary(path)
@@ -142,6 +154,39 @@ def test_names_that_no_save_had_are_not_known() -> None:
 )
 def test_files_of_one_save_have_the_same_numbers(begun: str, new: str, is_one: bool) -> None:
     assert is_of_one_save([begun], [new]) == is_one
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("epoch=0-val_loss=0.31.ckpt", "epoch=1-val_loss=1e-05.ckpt"),
+        ("epoch=0-val_loss=0.31.ckpt", "epoch=1-val_loss=nan.ckpt"),
+        ("epoch=0-reward=-12.5.ckpt", "epoch=1-reward=3.ckpt"),
+        ("8/d/0f1e2d3c4b5a69788796a5b4c3d2e1f0", "12/d/ffeeddccbbaa99887766554433221100"),
+        ("1b4e28ba-2fa1-11d2-883f-0016d3cca427/model", "6fa459ea-ee8a-3ca4-894e-db77e160355e/model"),
+    ],
+)
+def test_values_and_hashes_in_names_differ_from_save_to_save(former: str, now: str) -> None:
+    saves = FormerSaves(Tree())
+    saves.learn([former, "last"], 0.0, 0.0)
+    assert saves.knows([now, "last"])
+    assert not saves.missing([now, "last"], [])
+    assert saves.missing(["last"], []) != []
+
+
+def test_of_files_named_by_their_content_there_may_be_fewer_than_before(tmp_path: Path) -> None:
+    """Orbax writes as many of them as it has threads and parts, and renames the folder once all are there."""
+    digests = [f"{number:x}" * 32 for number in range(10, 16)]
+    saves = FormerSaves(
+        folder_with(tmp_path, *(f"8/ocdbt.process_0/d/{each}" for each in digests[:4]), "8/_METADATA")
+    )
+    assert not saves.missing([*(f"12/ocdbt.process_0/d/{each}" for each in digests[4:]), "12/_METADATA"], [])
+
+
+def test_a_folder_that_is_one_of_several_is_no_shard() -> None:
+    """Five parts of a cross-validation are trained one after the other."""
+    saves = FormerSaves(Tree())
+    assert not saves.missing(["fold-1-of-5/model"], ["fold-1-of-5/model"])
 
 
 def test_what_has_a_temporary_name_is_of_no_save() -> None:

@@ -236,6 +236,28 @@ def test_files_of_one_length_and_other_content_are_uploaded(tmp_path: Path) -> N
     assert objects.uploaded_bytes == 3 << 20
 
 
+def test_the_first_moment_of_1970_is_a_time_of_change(tmp_path: Path) -> None:
+    """Files made to be the same each time have it."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "run.sh").write_text("#!/bin/sh")
+    (folder / "run.sh").chmod(0o755)
+    os.utime(folder / "run.sh", ns=(0, 0))
+    about = (restored(folder, tmp_path) / "run.sh").stat()
+    assert (about.st_mode & 0o777, about.st_mtime_ns) == (0o755, 0)
+
+
+def test_links_keep_their_times_in_a_copy(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "latest").symlink_to("step-8")
+    os.utime(folder / "latest", ns=(10**18, 10**18), follow_symlinks=False)
+    tree = tree_of(folder)
+    assert tree is not None
+    copy_tree(tree, folder, tmp_path / "copy")
+    assert (restored(tmp_path / "copy", tmp_path) / "latest").lstat().st_mtime_ns == 10**18
+
+
 def test_checkpoints_of_former_versions_are_restored(tmp_path: Path) -> None:
     objects = FolderStore(tmp_path / "objects")
     store = CheckpointStore(objects, "t")

@@ -111,6 +111,21 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     ),
     "other xml": (b"<?xml version='1.0'?><prices/>", "is XML; prices are read from CSV"),
     "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a pointer of Git LFS"),
+    "AWS's price list": (
+        b'{\n  "formatVersion" : "v1.0",\n  "disclaimer" : "x",\n  "offerCode" : "AmazonEC2",\n  "products" : {} }',
+        "is AWS's price list, which has no history of spot prices",
+    ),
+    "AWS's price list as CSV": (b'"FormatVersion","v1.0"\n"Disclaimer","x"\n', "is AWS's price list"),
+    "aws pricing get-products": (b'{"FormatVersion": "aws_v1", "PriceList": ["{}"]}', "is AWS's price list"),
+    "Google's catalogue": (
+        b'{"skus": [{"name": "services/1", "skuId": "0048", "serviceRegions": ["us-central1"]}]}',
+        "is Google's billing catalogue",
+    ),
+    "az vm list-skus": (
+        b'[{"apiVersions": null, "locations": ["eastus"], "resourceType": "virtualMachines", "restrictions": []}]',
+        "is Azure's list of machines, which has no prices",
+    ),
+    "infracost": (b'{"version": "0.2", "currency": "USD", "projects": [{"name": "x"}]}', "is an estimate of Infracost"),
     "gzip four times": (gzip.compress(gzip.compress(gzip.compress(gzip.compress(CSV)))), "compressed more than 3"),
 }  # fmt: skip
 

@@ -135,6 +135,11 @@ def kaggle(row: Row) -> list[str]:
     return [stamp(row, "%Y-%m-%d %H:%M:%S+00:00"), row.kind, row.product, row.zone, row.usd]
 
 
+def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
+    frame = pd.DataFrame(records(rows))
+    return frame.assign(Timestamp=pd.to_datetime(frame["Timestamp"], utc=True))
+
+
 EC2 = ["Timestamp", "InstanceType", "ProductDescription", "SpotPrice", "AvailabilityZone"]
 SNAKE = ["availability_zone", "spot_price", "timestamp", "product_description", "instance_type"]
 
@@ -177,6 +182,14 @@ FORMS: dict[str, Callable[[Sequence[Row]], str]] = {
     "Unix times in milliseconds": lambda rows: json.dumps(
         [one | {"Timestamp": row.time_s * 1000} for one, row in zip(records(rows), rows, strict=True)]
     ),
+    "names with units, as people head sheets": lambda rows: csv_text(
+        rows,
+        ["Timestamp (UTC)", "Instance Type", "Product Description", "Spot Price (USD/h)", "Availability Zone"],
+        lambda r: [stamp(r), r.kind, r.product, r.usd, r.zone],
+    ),
+    "pandas by columns": lambda rows: frame_of(rows).to_json(date_format="iso"),
+    "pandas in two lists": lambda rows: frame_of(rows).to_json(orient="split", date_format="iso"),
+    "pandas with a schema": lambda rows: frame_of(rows).to_json(orient="table"),
     "columns in any order without names": lambda rows: "".join(
         f"{r.usd}\t{r.product}\t{stamp(r)}\t{r.zone}\t{r.kind}\n" for r in rows
     ),

@@ -112,7 +112,7 @@ FORMATS = (
     ),
     _format("PyTorch tutorial", r"^\[(?P<epoch>\d+),\s*(?P<inner>\d+)\]\s*loss\b", first=1),
     _format("timm", r"^Train: (?P<epoch>\d+) \[\s*(?P<inner>\d+)/(?P<inner_total>\d+)"),
-    _format("MNIST example", r"^Train Epoch: (?P<epoch>\d+) \[(?P<inner>\d+)/(?P<inner_total>\d+) \("),
+    _format("MNIST example", r"\bTrain Epoch: (?P<epoch>\d+) \[\s*(?P<inner>\d+)/(?P<inner_total>\d+) \("),
     _format(
         "ultralytics",
         r"^(?P<epoch>\d+)/(?P<total>\d+)\s+[\d.]+[GM]\s.*?(?P<percent>\d{1,3})%",
@@ -130,6 +130,19 @@ FORMATS = (
     _steps("Darknet", rf"^(?P<step>\d+): {NUMBER}, {NUMBER} avg\b", Counts.DONE),
     _steps("StyleGAN", r"^tick (?P<step>\d+)\s+kimg \d", Counts.DONE),
     _steps("Nerfstudio", r"^(?P<step>\d+) \(\d+(?:\.\d+)?%\)\s{2,}[\d.]+ m?s\b", Counts.DONE),
+    _steps("Composer", rf"(?:^|\s)\[batch=(?P<step>{COUNT})/(?P<total>{COUNT})\]:$", Counts.DONE),
+    _format(
+        "Composer",
+        r"(?:^|\s)\[epoch=(?P<epoch>\d+)/(?P<total>\d+)\]\[batch=(?P<inner>\d+)/(?P<inner_total>\d+)\]:$",
+    ),
+    _steps("OLMo", r"(?:^|\s)\[step=(?P<step>\d+)/(?P<total>\d+)(?:,epoch=\d+.*)?\]$", Counts.DONE),
+    _steps("Levanter", rf"\bProgress on:\s*train\s+(?P<step>{COUNT})it/(?P<total>{COUNT})it\b", Counts.DONE),
+    _steps("ML-Agents", r"\. Step: (?P<step>\d+)\. Time Elapsed: ", Counts.DONE),
+    _steps(
+        "Flax examples",
+        r"^Step\.\.\. \((?P<step>\d+)(?:/(?P<total>\d+))? \| (?:Training |Train )?Loss: ",
+        Counts.DONE,
+    ),
     _steps("DeepSpeed", r"\bstep=(?P<step>\d+), skipped=\d+, lr=", Counts.DONE),
     _steps("Lightning", r"\bEpoch \d+, global step (?P<step>\d+): ", Counts.DONE),
     _steps("Lightning", r"\bepoch=\d+-step=(?P<step>\d+)", Counts.DONE),

@@ -18,10 +18,11 @@ _LOGS = re.compile(
     r"tfevents|\.(?:log|csv|tsv|jsonl|ndjson|txt|out|err|db|sqlite3?|mdb|lock|pid)(?:\.\d+)?$|-(?:wal|shm|journal)$",
     re.IGNORECASE,
 )
-# LightGBM writes models as text, and small programs their step.
+# Models of LightGBM, steps of small programs, words of tokenizers, and marks that all is there.
 _SAVED_AS_TEXT = re.compile(
     r"(?!.*(?:log|loss|metric|histor|result))"
-    r".*(?:model|booster|gbm|weight|ckpt|checkpoint|state|step|epoch|latest).*\.txt$",
+    r".*(?:model|booster|gbm|weight|ckpt|checkpoint|state|step|iter|epoch|latest|vocab|merges"
+    r"|commit|success|done|complete).*\.txt$",
     re.IGNORECASE,
 )
 # Logs however they are written: some programs write a history anew each time.

@@ -33,7 +33,7 @@ class MetricWords:
     def __init__(self, name: str) -> None:
         self.name = name
         joined = _SEPARATOR.join(re.escape(part) for part in re.split(_SEPARATOR, name))
-        after = rf"[\"']?(?:\s*[:=|]|\s+(?:is|was|reached|of)\b|(?<=[\"'\s])|(?=\s))\s*[\"']?{_VALUE}(?![\w.])"
+        after = rf"[\"']?(?:\s*[:=|]|\s+(?:is|was|reached|of)\b|(?<=[\"'\s])|(?=\s))\s*[\"']?{_VALUE}(?!\w|\.\w)"
         before = r"(?<![\w.])" if re.match(r"\w", name) else ""
         self._exact = re.compile(before + joined + after)
         self._any_case = re.compile(before + joined + after, re.I)

@@ -294,7 +294,9 @@ class LogLines:
         if reading.unit == self.unit:
             if self._firsts.is_beside(reading):
                 return False
-            self._chosen = reading
+            # Some lines of a program leave the total out.
+            said = self._chosen.total if self._chosen is not None else None
+            self._chosen = replace(reading, total=said) if reading.total is None else reading
             return True
         # From 0 on, some programs name the last one instead of how many there are.
         if self.most and reading.total not in (None, self.most, self.most - 1):

@@ -573,7 +573,8 @@ def _whole(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    return str(_typed(value, str))
+    # Names of files may be no text, and what holds one can be neither stored nor printed.
+    return str(_typed(value, str)).encode(errors="backslashreplace").decode()
 
 
 def _texts(value: Any) -> tuple[str, ...]:

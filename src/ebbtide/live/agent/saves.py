@@ -25,14 +25,19 @@ _PAUSE, _MOST_PAUSE_S = 1.5, 15.0
 _TOGETHER_NS = 10_000_000_000
 
 _NUMBER = re.compile(r"\d+")
-# A shard names the number of all shards of its save.
-_SHARD = re.compile(r"^(?P<before>.*?)(?P<number>\d+)-of-(?P<count>\d{1,6})(?P<after>.*)$", re.IGNORECASE)
+# What differs between the names of one file of several saves: a count, or a value such as `val_loss=-1.5e-05`.
+_VALUE = re.compile(r"(?:(?<==)[-+])?\d+(?:\.\d+)?(?:e[-+]?\d+)?|(?<==)[-+]?(?:nan|inf)\b", re.IGNORECASE)
+# Names made of a file's content or by chance, as Orbax has them; of such files there may be any number.
+_HASH = re.compile(r"(?<![0-9a-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,})(?![0-9a-z])", re.I)
+_ANY = "*"
+# A shard names the number of all shards of its save; a folder so named is one of several runs.
+_SHARD = re.compile(r"^(?P<before>.*?)(?P<number>\d+)-of-(?P<count>\d{1,6})(?P<after>[^/]*)$", re.IGNORECASE)
 _MOST_SHARDS = 100_000
 
 # Names of files and folders that are renamed once they are complete.
 _TEMPORARY = re.compile(
-    r"\.(?:tmp|temp|partial|part|incomplete|swp|writing)$|\.tmp[-_.]|orbax-checkpoint-tmp|^tmp[-_.]|[-_.]tmp$"
-    r"|^tmp\w{8}$|~$",
+    r"\.(?:tmp|temp|partial|part|incomplete|swp|writing)$|[-_.]tmp[-_.\d]|orbax-checkpoint-tmp|^tmp[-_.]"
+    r"|[-_.]tmp$|[-_.](?:saving|uncommitted|in_?progress)$|^tmp\w{8}$|~$",
     re.IGNORECASE,
 )
 # Known names that begin with a dot; others, at the top of the folder, are often renamed.
@@ -122,7 +127,7 @@ class FormerSaves:
             counts = [save.names[name] for save in self._saves if name in save.names]
             # What most of them have: a file may be written once, or with the best of them alone.
             if 2 * len(counts) > len(self._saves):
-                needed[name] = min(counts)
+                needed[name] = 1 if _ANY in name else min(counts)
         lacking = [name for name, count in needed.items() if names[name] < count]
         if names in self._bad and not any(save.names == names for save in self._saves):
             lacking.append("more files than those that training has failed from")
@@ -183,7 +188,7 @@ def _save(changed: Iterable[str], began_s: float, ended_s: float) -> _Save:
 
 
 def _name(path: str) -> str:
-    return _NUMBER.sub("#", path)
+    return _VALUE.sub("#", _HASH.sub(_ANY, path))
 
 
 def _newest(tree: Tree) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 import tarfile
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from ebbtide.live.agent.machine import Machine, Program
 from ebbtide.live.agent.program_output import MOST_OF_TEXT, READING_S, LeftOut, Printed, ProgramOutput
 from ebbtide.live.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.live.agent.results import MOST_PRINTED, TaskResult, TaskResults
+from ebbtide.live.checkpoints.tree import remove_tree
 from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
 
 _LOGGER = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class TaskRunner:
         self._is_closed = True
         self.kill()
         self._machine.end_left()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
 
     def tick(self, now_s: float, taken_at_s: float) -> None:
         """Begin tasks, and look at those that run.
@@ -225,7 +225,7 @@ class TaskRunner:
 
     def _begin(self, number: int, value: str, now_s: float) -> None:
         folder = self._folder / f"task-{number}"
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         running = _Running(number, value, folder, now_s)
         running.output = ProgramOutput(lambda: self._put(partial(self._take_output, running)))
         self._running.append(running)
@@ -336,7 +336,7 @@ class TaskRunner:
     def _over(self, running: _Running, report: TaskDone | TaskFailed | None) -> None:
         running.is_over = True
         running.output.close()
-        shutil.rmtree(running.folder, ignore_errors=True)
+        remove_tree(running.folder)
         if report is not None:
             self._report(report)
 

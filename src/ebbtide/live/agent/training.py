@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from ebbtide.live.agent.uploads import Uploaded, Uploads
 from ebbtide.live.agent.watching import Span
 from ebbtide.live.agent.work import SavingTimes, Work
 from ebbtide.live.checkpoints.store import is_better
+from ebbtide.live.checkpoints.tree import remove_tree
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -540,7 +540,7 @@ class Training:
             work.uploads.close()
         # What its program put into other sessions must not run beside the next one.
         self._loop.end_left(self)
-        shutil.rmtree(work.folder.parent, ignore_errors=True)
+        remove_tree(work.folder.parent)
 
 
 def _has_files(folder: Path) -> bool:

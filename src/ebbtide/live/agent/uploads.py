@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from threading import Lock
 from ebbtide.errors import SupersededWriterError
 from ebbtide.live.checkpoints.manifest import Manifest
 from ebbtide.live.checkpoints.store import CheckpointWriter
+from ebbtide.live.checkpoints.tree import remove_tree
 from ebbtide.live.runtime import RUNTIME, Runtime
 
 _LOGGER = logging.getLogger(__name__)
@@ -167,4 +167,4 @@ class Uploads:
         if only:
             for path in self._folder.iterdir():
                 if path.is_dir() and path.name < only and not path.name.startswith("."):
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path)

@@ -9,9 +9,7 @@ the content has not changed, and for small files one part together.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -46,6 +44,7 @@ from ebbtide.live.checkpoints.tree import (
     finish_folders,
     remove_tree,
     set_attributes,
+    set_time_of_link,
     tree_of,
     write_extents,
 )
@@ -640,11 +639,10 @@ def _finish(manifest: Manifest, folder: Path) -> None:
                 path.hardlink_to(first)
             except OSError:
                 copy_file(first, path)  # a file system without hard links
-        if file.mtime_ns:
+        if file.mtime_ns or file.mode:
             set_attributes(path, file.mode, file.mtime_ns)
     for link in manifest.links:
         path = folder / relative_path(link.path)
         path.symlink_to(link.target)
-        with contextlib.suppress(NotImplementedError, OSError):  # some systems keep no time of a link
-            os.utime(path, ns=(link.mtime_ns, link.mtime_ns), follow_symlinks=False)
+        set_time_of_link(path, link.mtime_ns)
     finish_folders(folder, [(each.path, each.mode, each.mtime_ns) for each in manifest.folders])

@@ -254,6 +254,7 @@ def copy_tree(
             target.mkdir()
         elif entry.kind == "link":
             os.symlink(entry.target, target)
+            set_time_of_link(target, entry.mtime_ns)
         elif entry.inode in first:
             os.link(first[entry.inode], target)
         else:
@@ -301,6 +302,12 @@ def set_attributes(path: Path, mode: int, mtime_ns: int) -> None:
     """Give a file or folder its permissions and its time of change."""
     os.chmod(path, mode)
     os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def set_time_of_link(path: Path, mtime_ns: int) -> None:
+    """Give a symbolic link its time of change, where the system keeps one."""
+    with contextlib.suppress(NotImplementedError, OSError):
+        os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
 
 
 def finish_folders(root: Path, folders: Iterable[tuple[str, int, int]]) -> None:

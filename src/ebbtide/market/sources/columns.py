@@ -94,6 +94,12 @@ class Table:
         return [name for name in self.columns if role_of(name) is None and name not in self.names.values()]
 
 
+# What people write behind a name, as far as it says what is taken for granted.
+_UNIT = re.compile(
+    r"\s*[(\[]\s*(?:utc|(?:usd|us\$|\$)(?:\s*(?:/|per)\s*(?:h|hr|hour))?)\s*[)\]]\s*$", re.IGNORECASE
+)
+
+
 def role_of(name: str) -> str | None:
     """The role of a column by its name; None: it has none."""
     plain = plain_name(name)
@@ -101,8 +107,8 @@ def role_of(name: str) -> str | None:
 
 
 def plain_name(name: str) -> str:
-    """A name without case, blanks, underscores and hyphens."""
-    return re.sub(r"[\s_-]+", "", name).casefold()
+    """A name without case, blanks, underscores, hyphens, and a unit such as `(USD/h)` behind it."""
+    return re.sub(r"[\s_-]+", "", _UNIT.sub("", name)).casefold()
 
 
 def is_column_name(cell: str) -> bool:

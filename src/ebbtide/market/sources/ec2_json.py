@@ -125,7 +125,7 @@ def _records(text: str, path: str | Path) -> list[Any]:
     is_json = text.lstrip()[:1] in ("{", "[") or not re.match(r"\s*(?:#|---|-\s|\w+:)", text)
     for document in documents(text, path) if is_json else yaml_documents(text, path):
         for page in each_page(document, HISTORY):
-            records = page.get(HISTORY) if isinstance(page, Mapping) and HISTORY in page else page
+            records = page.get(HISTORY) if isinstance(page, Mapping) and HISTORY in page else _of_pandas(page)
             if isinstance(records, Mapping) and sum(is_column_name(str(name)) for name in records) > 1:
                 records = [records]
             if isinstance(records, list) and len(records) >= _LEAST_CELLS and not any(map(_is_nested, records)):
@@ -135,6 +135,26 @@ def _records(text: str, path: str | Path) -> list[Any]:
                 raise InputError(f"has no list named {HISTORY}", file=path)
             found += records
     return found
+
+
+def _of_pandas(page: Any) -> Any:
+    """The records of a frame that pandas wrote by columns, in two lists, or with a schema; others as they are."""
+    if not isinstance(page, Mapping):
+        return page
+    columns, data = page.get("columns"), page.get("data")
+    if isinstance(columns, list) and isinstance(data, list):
+        whole = all(isinstance(row, list) and len(row) == len(columns) for row in data)
+        return [dict(zip(map(str, columns), row, strict=True)) for row in data] if whole else page
+    if isinstance(page.get("schema"), Mapping) and isinstance(data, list):
+        return data
+    by_column = list(page.values())
+    if len(page) < _LEAST_CELLS or not all(isinstance(each, Mapping) for each in by_column):
+        return page
+    if sum(is_column_name(str(name)) for name in page) < _LEAST_CELLS:
+        return page
+    if any(each.keys() != by_column[0].keys() for each in by_column):
+        return page
+    return [{name: column[key] for name, column in page.items()} for key in by_column[0]]
 
 
 def _is_nested(value: Any) -> bool:

@@ -9,6 +9,8 @@ from ebbtide.errors import InputError
 
 _EXCEL = "an Excel workbook; save its sheet as CSV"
 
+_NO_SPOT = "which has no history of spot prices"
+
 # By the first bytes: what a file is, and what to do.
 _BINARY: dict[bytes, str] = {
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Excel workbook or another Office file; save its sheet as CSV",
@@ -52,6 +54,24 @@ _TEXT: tuple[tuple[re.Pattern[bytes], str], ...] = (
     ),
     (re.compile(rb"<\?xml\b"), "XML; prices are read from CSV, JSON or Parquet"),
     (re.compile(rb"\{\\rtf"), "rich text; save it as plain text"),
+    (
+        re.compile(
+            rb"(?s)\{(?=.{0,400}?\"offerCode\"\s*:)|\"FormatVersion\"|\{\s*\"(?:FormatVersion|PriceList)\"\s*:"
+        ),
+        f"AWS's price list, {_NO_SPOT}; spot prices: `aws ec2 describe-spot-price-history`",
+    ),
+    (
+        re.compile(rb"(?s)[{\[](?=.{0,400}?\"skuId\"\s*:)(?=.{0,4000}?\"serviceRegions\"\s*:)"),
+        f"Google's billing catalogue, {_NO_SPOT}; `ebbtide catalogue update --gcp REGION` reads that itself",
+    ),
+    (
+        re.compile(rb"(?s)[{\[](?=.{0,4000}?\"resourceType\"\s*:\s*\"virtualMachines\")"),
+        "Azure's list of machines, which has no prices; they are in https://prices.azure.com/api/retail/prices",
+    ),
+    (
+        re.compile(rb"(?s)\{(?=.{0,4000}?\"(?:costComponents|projects)\"\s*:\s*\[)(?=.{0,4000}?\"currency\"\s*:)"),
+        "an estimate of Infracost, which is of no moment in time and has no zones; give a history of spot prices",
+    ),
 )
 # Names in zip files that are documents.
 _DOCUMENTS: tuple[tuple[re.Pattern[str], str], ...] = (
