@@ -53,7 +53,8 @@ def fetch_command(
     if not isinstance(work, JobList) and work.tasks is not None:
         if trial is not None:
             raise InputError(f"run {run} is an array, all of whose results are fetched: `ebbtide fetch {run}`")
-        _fetch_array(folder, into or Path(run), 0)
+        if not _fetch_array(folder, into or Path(run), 0):
+            raise typer.Exit(os.EX_IOERR)
         return
     last = len(work.job_names) - 1
     if trial is not None and trial > last:
@@ -62,14 +63,15 @@ def fetch_command(
     place = into or Path(run)
     # No job of a list is the best.
     every = every or (isinstance(work, JobList) and trial is None)
-    wanted = range(len(standing.trials)) if every else [_chosen(standing, trial)]
+    # A run that has only begun has no trials yet, which is told of each.
+    wanted = range(last + 1) if every else [_chosen(standing, trial)]
     show = len(wanted) > 1
-    missing = 0
+    missing, is_whole = 0, True
     for number in track(wanted, description=run, transient=True, disable=not show):
         try:
             part = work.part_of(number)[0]
             if part.tasks is not None:
-                _fetch_array(folder, place / trial_id_of(run, number), number)
+                is_whole = _fetch_array(folder, place / trial_id_of(run, number), number) and is_whole
             else:
                 _fetch_trial(folder, number, place, best="" if newest else best_of(folder, number))
         except InputError as error:
@@ -77,6 +79,8 @@ def fetch_command(
                 raise
             typer.echo(str(error), err=True)
             missing += 1
+    if not is_whole:
+        raise typer.Exit(os.EX_IOERR)
     if missing:
         raise typer.Exit(1)
 
@@ -95,7 +99,8 @@ def _fetch_trial(folder: RunFolder, number: int, place: Path, *, best: str) -> N
     typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")
 
 
-def _fetch_array(folder: RunFolder, into: Path, number: int) -> None:
+def _fetch_array(folder: RunFolder, into: Path, number: int) -> bool:
+    """Fetch what is stored of an array, and tell whether none of it is damaged."""
     try:
         found = fetch_results(folder, into, number)
     except OSError as error:
@@ -104,8 +109,7 @@ def _fetch_array(folder: RunFolder, into: Path, number: int) -> None:
     typer.echo(f"{found.done:,} results in {found.folder}, {found.new:,} of them new{others}")
     for problem in found.problems:
         typer.echo(problem, err=True)
-    if found.problems:
-        raise typer.Exit(os.EX_IOERR)
+    return not found.problems
 
 
 def _named(outputs: Mapping[str, int]) -> str:

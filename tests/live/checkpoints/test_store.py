@@ -422,6 +422,25 @@ def test_the_best_checkpoint_and_those_that_are_kept_stay_whatever_their_age(
     assert store.restore(tmp_path / "there", best="minimize") == store.read(5)
 
 
+@pytest.mark.parametrize(("direction", "metrics"), [("minimize", (1, 2, 4, None)), ("maximize", (4, 3, 1, None))])
+def test_after_a_damaged_best_checkpoint_the_next_best_is_restored(
+    direction: str, metrics: tuple[float | None, ...], tmp_path: Path
+) -> None:
+    store = CheckpointStore(FolderStore(tmp_path / "objects"), "t")
+    writer = store.begin_writing("me")
+    (tmp_path / "here").mkdir()
+    for step, metric in enumerate(metrics, 1):
+        (tmp_path / "here" / "model").write_text(str(step))
+        writer.save(tmp_path / "here", step, keep=9, metric=metric)
+    found = store.restore(tmp_path / "there", best=direction)
+    assert found is not None
+    assert found.step == 1
+    store.objects.delete(store.part_key(found, 0))
+    found = store.restore(tmp_path / "there", best=direction)
+    assert found is not None
+    assert found.step == 2
+
+
 def test_what_cannot_be_removed_now_makes_no_save_fail(tmp_path: Path) -> None:
     class Refusing(FolderStore):
         refuses = True

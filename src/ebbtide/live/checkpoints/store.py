@@ -10,12 +10,13 @@ the content has not changed, and for small files one part together.
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from ebbtide.errors import (
@@ -141,9 +142,7 @@ class CheckpointStore:
         Returns:
             Its manifest; None: there is no such checkpoint, and the folder is unchanged.
         """
-        first = self.best(best) if best else None
-        others = (each for each in self.manifests() if first is None or each.number != first.number)
-        for manifest in chain([first] if first is not None else [], others):
+        for manifest in self._from_best(best) if best else self.manifests():
             try:
                 self.fetch(manifest, folder)
             except DamagedCheckpointError as error:
@@ -151,6 +150,11 @@ class CheckpointStore:
                 continue
             return manifest
         return None
+
+    def _from_best(self, direction: str) -> list[Manifest]:
+        """All manifests, that of the best value first, and those without a value last; else the newest first."""
+        sign = -1.0 if direction == "maximize" else 1.0
+        return sorted(self.manifests(), key=lambda each: math.inf if each.metric is None else sign * each.metric)
 
     def fetch(self, manifest: Manifest, folder: Path) -> None:
         """Put one checkpoint into a folder, in place of what is there.
