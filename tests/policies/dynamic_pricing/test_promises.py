@@ -166,12 +166,12 @@ def test_budgets_that_suffice_are_not_passed() -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_of_each() -> None:
-    asked, missed = slos_missed(range(1000))
-    assert asked > 1500
+def test_hundreds_of_each() -> None:
+    asked, missed = slos_missed(range(400))
+    assert asked > 600
     assert missed == []
-    assert budgets_passed(range(1000)) == []
-    asked, missed, avoidable = slos_missed_where_machines_are_taken(range(400))
+    assert budgets_passed(range(400)) == []
+    asked, missed, avoidable = slos_missed_where_machines_are_taken(range(160))
     print(f"{asked} SLOs where machines are taken: {missed} missed, {avoidable} of them avoidable")
     assert missed <= 0.02 * asked
     assert avoidable == 0
