@@ -131,6 +131,10 @@ class HeldProgram:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
+    @property
+    def has_asked(self) -> bool:
+        return "leave" in self.asked
+
     def ask_to_save(self) -> None:
         self.asked.append("save")
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from ebbtide.live.agent.config import Assignment
+from ebbtide.live.agent.machine import Mirrors
+from ebbtide.live.agent.protocol import Ending
 from ebbtide.live.agent.work import Work
 
 
@@ -112,3 +116,25 @@ def test_the_metric_of_a_checkpoint_is_that_of_its_step() -> None:
     for step, loss in ((5, 0.5), (6, 0.4), (7, 0.9)):
         found.told(step, loss, 0.0, 0.0)
     assert [found.metric_of(step) for step in (4, 5, 6, 7, 9)] == [None, 0.5, 0.4, 0.9, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("code", "was_told", "machines", "ending"),
+    [
+        (0, False, 1, Ending.FINISHED),
+        (0, True, 1, Ending.LEFT),
+        (-15, True, 1, Ending.LEFT),
+        (1, False, 1, Ending.LEFT),
+        (0, False, 2, Ending.LEFT),
+    ],
+)
+def test_a_program_that_ends_in_a_notice_before_it_is_told_has_done_everything(
+    code: int, was_told: bool, machines: int, ending: Ending
+) -> None:
+    """It waits to be told while its last save is under way; begun anew, it would train all again."""
+    work, program = work_of()
+    program.exit_code = code  # type: ignore[assignment]
+    work.has_api, work.asked_to_leave_s = False, 5.0
+    work.assignment = replace(work.assignment, addresses=("10.0.0.1",) * machines)
+    work.mirror = cast(Mirrors, SimpleNamespace(has_asked=was_told))
+    assert work.ending() is ending

@@ -61,6 +61,11 @@ class Leaving:
             if first is not None:
                 self._ask(first)
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether any process of the program has been asked to end."""
+        return bool(self._asked)
+
     def is_running(self) -> bool:
         """Whether a process of the program runs, its first one aside; false if it was not asked to end."""
         return bool(self._asked) and any(each.pid != self._pid for each in self._members(process_table()))

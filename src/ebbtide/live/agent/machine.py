@@ -59,6 +59,11 @@ class Mirrors(Protocol):
 
     written: Span | None
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether the program has been asked to end; it may have ended before."""
+        ...
+
     def stepped(self) -> None:
         """Note that the program has made a step."""
         ...

@@ -131,6 +131,11 @@ class Mirror:
         """Ask the program to end, at a moment when it saves nothing, if there is one soon. Returns at once."""
         self._runtime.begin(self._leave)
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether the program has been asked to end; it may have ended before, while a save was waited for."""
+        return self._leaving.has_asked
+
     def is_running(self) -> bool:
         """Whether a process of the program still runs that was asked to end, though its first one has ended."""
         return self._leaving.is_running()

@@ -294,6 +294,10 @@ class Work:
             return Ending.SUPERSEDED
         if self.finished:
             return Ending.FINISHED
+        # Its machine may have a notice, but a program may come to its end before it is told to leave.
+        is_done = code == 0 and not self.has_api and self.mirror is not None and not self.mirror.has_asked
+        if is_done and self.assignment.machines == 1:
+            return Ending.FINISHED
         if self.asked_to_leave_s is not None or (self.has_left and self.assignment.machines > 1):
             return Ending.LEFT
         # A program without `ebbtide.trial` has done everything when it ends without an error.

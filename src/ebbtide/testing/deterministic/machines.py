@@ -230,6 +230,7 @@ class _NoMirror:
     """Nothing is copied: these programs say when they have saved."""
 
     written: Span | None = None
+    has_asked = False
 
     def __init__(self, program: Program) -> None:
         self._program = program
