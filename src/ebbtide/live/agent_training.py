@@ -595,11 +595,11 @@ class AgentTraining:
                     self._best_parts[own] = self._best_parts.get(own) or number
                 trial.savers = tuple(sorted({*trial.savers, member.rank}))
                 self._note_whole(trial)
-            case Saved(step=step, number=number, metric=metric):
+            case Saved(step=step, number=number, size_bytes=size_bytes, metric=metric):
                 self._is_best(trial, step, metric)
                 # What was done since the last report was done here.
                 self._stepped(trial, step)
-                self._saved_on(progress, lease, report)
+                progress.saved_on(lease, self._now(), size_bytes)
                 self._saved(trial, step, number)
             case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
                 self._stepped(trial, max(step, progress.steps_saved))
@@ -647,14 +647,6 @@ class AgentTraining:
                 progress.upload_from(before, self._now(), self._stored_bytes(trial.trial_id, older))
             progress.saved_on(before, self._now(), progress.saved_bytes)
         progress.download_to(lease, self._now())
-
-    def _saved_on(self, progress: JobProgress, lease: Lease, saved: Saved) -> None:
-        """Note where a checkpoint lies, and what was uploaded for it: not what storage had already."""
-        if progress.job.bucket is None or saved.uploaded_bytes is None:
-            progress.saved_on(lease, self._now(), saved.size_bytes)
-            return
-        progress.saved_at, progress.saved_bytes = progress.job.bucket.place, saved.size_bytes
-        progress.upload_from(lease, self._now(), saved.uploaded_bytes)
 
     def _note_upload(self, trial: Trial, lease: Lease, step: int, size_bytes: int) -> None:
         """One of several machines has uploaded its part of a checkpoint."""

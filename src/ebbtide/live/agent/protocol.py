@@ -273,7 +273,6 @@ class Saved:
         stored_s: When it was in storage, by the same clock; NaN: not told.
         save_s: Seconds for which the program wrote it; NaN: the program does not say.
         metric: Value of the trial's metric that it was saved with; NaN: not known.
-        uploaded_bytes: What was uploaded for it, without what storage had already; None: not told.
     """
 
     kind: ClassVar[str] = "saved"
@@ -288,7 +287,6 @@ class Saved:
     stored_s: float = math.nan
     save_s: float = math.nan
     metric: float = math.nan
-    uploaded_bytes: int | None = None
 
 
 @dataclass(frozen=True)

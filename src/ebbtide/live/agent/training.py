@@ -421,10 +421,7 @@ class Training:
         size_bytes = stored.size_bytes
         metric = math.nan if stored.metric is None else stored.metric
         self._loop.tell(
-            Saved(
-                *work.about, found.step, stored.number, size_bytes, *work.origin, *times, metric, stored.new_bytes
-            ),
-            True,
+            Saved(*work.about, found.step, stored.number, size_bytes, *work.origin, *times, metric), True
         )
 
     def _keep_outputs(self) -> None:

@@ -199,16 +199,6 @@ class Manifest:
         """Size of all files together in bytes."""
         return sum(file.size_bytes for file in self.files)
 
-    @property
-    def new_bytes(self) -> int:
-        """What was uploaded for it in bytes: other content was in storage already, for earlier checkpoints."""
-        own = f"{self.number:08d}-{self.writer:06d}/"
-        return sum(
-            file.content_bytes
-            for file in self.files
-            if not file.same_as and (not file.part or file.part.startswith(own))
-        )
-
     def encode(self) -> bytes:
         """The manifest as JSON, with a checksum of itself."""
         body = json.dumps(_plain(self), sort_keys=True)
