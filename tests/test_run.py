@@ -135,3 +135,8 @@ def test_long_ones_that_share_a_project_stay_together_and_one_that_hangs_is_ende
     assert "Timeout" in flaky["first_failure"]
     slow = {one["test"] for one in report(tmp_path, "slow-tests")}
     assert slow == {"test_some.py::test_hangs", *(f"test_some.py::test_goes_on[{n}]" for n in range(6))}
+
+
+def test_a_file_that_cannot_be_read_fails_though_no_test_does(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text("import no_such_module_of_ours\n")
+    assert ran(tmp_path, _TESTS.format(failures=0)).returncode != 0

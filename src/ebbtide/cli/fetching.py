@@ -63,7 +63,7 @@ def fetch_command(
     place = into or Path(run)
     # No job of a list is the best.
     every = every or (isinstance(work, JobList) and trial is None)
-    # A run that has only begun has no trials yet, which is told of each.
+    # A run that has only begun has no trials yet; an error names each.
     wanted = range(last + 1) if every else [_chosen(standing, trial)]
     show = len(wanted) > 1
     missing, is_whole = 0, True

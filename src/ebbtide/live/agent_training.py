@@ -365,7 +365,7 @@ class AgentTraining:
         return () if whole is None else whole.parts_for(rank)
 
     def _resumes_best(self, trial: Trial, best: Whole | None) -> None:
-        """What storage has of the best checkpoint of several machines, which stays there."""
+        """Note the parts of the best checkpoint of several machines, which stay in storage."""
         if best is not None and best.metric is not None:
             self._best_parts |= best.numbers()
             trial.best_stored, trial.best_stored_step = best.metric, best.step

@@ -11,7 +11,7 @@ from pathlib import Path
 from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.live.agent.folders import outputs_id
-from ebbtide.live.agent.inputs import fetch_newest
+from ebbtide.live.agent.inputs import fetch_checkpoint
 from ebbtide.live.assignments import ranks_of
 from ebbtide.live.checkpoints.store import CheckpointStore
 from ebbtide.live.checkpoints.tree import remove_tree
@@ -65,7 +65,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
     try:
         ids = [trial_id, *(f"{trial_id}-r{rank}" for rank in range(1, ranks))]
         try:
-            manifest = fetch_newest(objects, ids, coming / _CHECKPOINT, best=best)
+            manifest = fetch_checkpoint(objects, ids, coming / _CHECKPOINT, best=best)
         except DamagedCheckpointError as error:
             raise InputError(f"the checkpoint of trial {trial_id} cannot be fetched: {error}") from None
         outputs = CheckpointStore(objects, outputs_id(trial_id)).restore(coming / _OUTPUTS)

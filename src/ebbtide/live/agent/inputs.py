@@ -90,12 +90,14 @@ def _fetch(objects: ObjectStore, each: Input, into: Path) -> None:
     if each.is_array:
         _fetch_results(objects, each.trial_ids[0], into)
         return
-    fetch_newest(objects, each.trial_ids, into / "checkpoint")
+    fetch_checkpoint(objects, each.trial_ids, into / "checkpoint")
     CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(into / "outputs")
 
 
-def fetch_newest(objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, best: str = "") -> Manifest | None:
-    """Put the newest checkpoint of a training into a folder, with the parts of all machines that trained as one.
+def fetch_checkpoint(
+    objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, best: str = ""
+) -> Manifest | None:
+    """Put the newest or best checkpoint of a training into a folder, with the parts of all machines that trained as one.
 
     Args:
         objects: Storage that holds it.

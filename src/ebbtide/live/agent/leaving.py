@@ -63,7 +63,7 @@ class Leaving:
 
     @property
     def has_asked(self) -> bool:
-        """Whether any process of the program has been asked to end."""
+        """True once any process of the program has been asked to end."""
         return bool(self._asked)
 
     def is_running(self) -> bool:

@@ -250,7 +250,15 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
     inner = (int(within["inner"]), int(within["inner_total"] or 0)) if within is not None else None
     is_bare = total is None and not says_more and _BARE.match(message) is not None
     return Reading(
-        name, unit, count_of(digits), total, counts, None, unit == "global step", inner, False, is_bare, is_phase
+        name,
+        unit,
+        count_of(digits),
+        total,
+        counts,
+        is_global=unit == "global step",
+        inner=inner,
+        is_bare=is_bare,
+        is_phase=is_phase,
     )
 
 

@@ -39,14 +39,14 @@ _TIMES = 2
 
 
 def is_log(path: str) -> bool:
-    """Whether a file's name is that of a log or database, which may change at any time."""
+    """Tell whether a file's name is that of a log or database, which may change at any time."""
     name = path.rpartition("/")[2]
     return _LOGS.search(name) is not None and _SAVED_AS_TEXT.match(name) is None
 
 
 @dataclass(frozen=True)
 class _Written:
-    """How a file has been written so far."""
+    """Record of the ways in which a file has been written so far."""
 
     entry: Entry
     head: bytes
@@ -70,7 +70,7 @@ class Logs:
     _files: dict[str, _Written] = field(default_factory=dict)
 
     def is_log(self, path: str) -> bool:
-        """Whether a file has the name of a log and is not one that is written anew."""
+        """Tell whether a file has the name of a log and is not written anew each time."""
         return is_log(path) and not (path in self._files and self._files[path].is_anew)
 
     def look(self, tree: Tree) -> None:
@@ -89,7 +89,7 @@ class Logs:
 
 
 def _written(before: _Written | None, entry: Entry, head: bytes, inodes: set[tuple[int, int]]) -> _Written:
-    """How a file is written, after a change."""
+    """Record one more change of a file."""
     if before is None:
         return _Written(entry, head)
     old = before.entry

@@ -61,7 +61,7 @@ class Mirrors(Protocol):
 
     @property
     def has_asked(self) -> bool:
-        """Whether the program has been asked to end; it may have ended before."""
+        """True once the program has been asked to end; it may have ended before."""
         ...
 
     def stepped(self) -> None:

@@ -76,7 +76,6 @@ class KeptOpen:
     """
 
     is_log: Callable[[str], bool] = is_log
-
     paths: frozenset[str] = frozenset()
     _opened: dict[str, tuple[float, int]] = field(default_factory=dict)
 

@@ -133,7 +133,7 @@ class Mirror:
 
     @property
     def has_asked(self) -> bool:
-        """Whether the program has been asked to end; it may have ended before, while a save was waited for."""
+        """True once the program has been asked to end; it may have ended before, during the wait for a save."""
         return self._leaving.has_asked
 
     def is_running(self) -> bool:
