@@ -97,7 +97,7 @@ def _fetch(objects: ObjectStore, each: Input, into: Path) -> None:
 def fetch_checkpoint(
     objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, best: str = ""
 ) -> Manifest | None:
-    """Put the newest or best checkpoint of a training into a folder, with the parts of all machines that trained as one.
+    """Put the newest or best checkpoint of a training into a folder, with the parts of all its machines.
 
     Args:
         objects: Storage that holds it.
