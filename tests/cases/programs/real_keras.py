@@ -31,6 +31,6 @@ callbacks = [
     keras.callbacks.BackupAndRestore("ckpt/backup"),
     keras.callbacks.CSVLogger("ckpt/log.csv", append=True),
 ]
-model.fit(x, x.sum(1), batch_size=16, epochs=24, shuffle=False, callbacks=callbacks)
+model.fit(x, x.sum(1), batch_size=16, epochs=40, shuffle=False, callbacks=callbacks)
 weights = np.concatenate([value.flatten() for value in model.get_weights()])
 print("\nweights", hashlib.sha256(weights.tobytes()).hexdigest())
