@@ -121,7 +121,9 @@ class Counted(FolderStore):
         self.uploaded_bytes = 0
 
     def put_file(self, key: str, path: Path) -> None:
-        self.uploaded_bytes += path.stat().st_size
+        # Before the sum is read: other threads add to it.
+        size_bytes = path.stat().st_size
+        self.uploaded_bytes += size_bytes
         super().put_file(key, path)
 
 

@@ -39,7 +39,7 @@ class Trained(FakeController):
 
     stored: set[int] | None = field(default_factory=set)
     bucket: Bucket | None = None
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
 
     def make(self, given: Given) -> AgentTraining:
@@ -47,7 +47,7 @@ class Trained(FakeController):
             "run",
             *given,
             has_checkpoint=self.has,
-            stored_bytes=lambda _, number: self.sizes.get(number, 0),
+            stored_bytes=lambda _, number: self.sizes.get(number, (0, 0)),
             runtime=self.clock,
         )
 
@@ -269,7 +269,7 @@ def test_through_a_bucket_what_was_stored_is_charged_and_what_was_resumed_from()
 
 
 def test_a_checkpoint_that_nobody_told_of_is_charged_once_it_is_found() -> None:
-    trained = Trained(bucket=EUROPE, sizes={2: 40, 3: 50})
+    trained = Trained(bucket=EUROPE, sizes={2: (40, 40), 3: (50, 50)})
     first = trained.machine()
     trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 30))
     trained.take(first)
@@ -286,6 +286,19 @@ def test_a_checkpoint_that_nobody_told_of_is_charged_once_it_is_found() -> None:
     trained.take(second)
     trained.tell(trained.machine(), Restored(TRIAL, 3, 60, 2))
     assert moved(trained)[4:] == [(2, A.region, 40)]
+
+
+def test_content_that_storage_has_is_not_charged_for_again() -> None:
+    trained = Trained(bucket=EUROPE, sizes={3: (900, 20), 4: (910, 0)})
+    first = trained.machine()
+    trained.tell(first, Restored(TRIAL, 1, 0, 0), Saved(TRIAL, 1, 50, 1, 900, uploaded_bytes=900))
+    # The same at a notice: nothing has changed.
+    trained.tell(first, Saved(TRIAL, 1, 50, 2, 900, uploaded_bytes=0))
+    assert moved(trained) == [(0, "eu-west-1", 900)]
+    trained.take(first)
+    # Two that nobody has told of; the machine downloads all of the second.
+    trained.tell(trained.machine(), Restored(TRIAL, 2, 70, 4))
+    assert moved(trained)[1:] == [(0, "eu-west-1", 20), (1, A.region, 910)]
 
 
 def test_who_begins_from_the_beginning_downloads_nothing() -> None:

@@ -69,19 +69,20 @@ class JobProgress:
         declared = self.job.checkpoint.size_bytes if self.job.checkpoint else 0
         return self.saved_bytes or declared
 
-    def saved_on(self, lease: Lease, now_s: float, size_bytes: int = 0) -> None:
+    def saved_on(self, lease: Lease, now_s: float, size_bytes: int = 0, uploaded_bytes: int | None = None) -> None:
         """Record where a complete checkpoint lies, and its upload if that is another region.
 
         Args:
             lease: Lease of the machine that saved it.
             now_s: The present moment, seconds since 1970.
             size_bytes: Its size as it is stored; 0: not known, so that of the job counts.
+            uploaded_bytes: Bytes uploaded for it; None: all of it.
         """
         if self.job.bucket is None:
             self.saved_at = lease.market.place
             return
         self.saved_at, self.saved_bytes = self.job.bucket.place, size_bytes
-        self.upload_from(lease, now_s, self.checkpoint_bytes)
+        self.upload_from(lease, now_s, self.checkpoint_bytes if uploaded_bytes is None else uploaded_bytes)
 
     def upload_from(self, lease: Lease, now_s: float, size_bytes: int) -> None:
         """Record an upload to the job's bucket, if it has one in another region than the machine."""

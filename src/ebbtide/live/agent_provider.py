@@ -646,10 +646,11 @@ class AgentProvider:
         expected, aside = trial.stored_number, trial.aside
         return newest_whole(self._objects, _ids_of(trial), expected=expected, aside=aside, runtime=self._runtime)
 
-    def _stored_bytes(self, trial_id: str, number: int) -> int:
+    def _stored_bytes(self, trial_id: str, number: int) -> tuple[int, int]:
         with suppress(DamagedCheckpointError, OSError):
-            return CheckpointStore(self._objects, trial_id, self._runtime).manifest(number).size_bytes
-        return 0
+            found = CheckpointStore(self._objects, trial_id, self._runtime).manifest(number)
+            return found.size_bytes, found.size_bytes if found.uploaded_bytes is None else found.uploaded_bytes
+        return 0, 0
 
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):

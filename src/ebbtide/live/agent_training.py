@@ -89,7 +89,8 @@ class AgentTraining:
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
         has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
-        stored_bytes: Gives the size of a trial's checkpoint of a number in bytes; 0: it is not known.
+        stored_bytes: Gives the size of a trial's checkpoint of a number, and what was uploaded for it, in bytes;
+            0: not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
         best_whole: Gives that of the best metric, by the trial and by which value is better; None: there is none.
         newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
@@ -112,7 +113,7 @@ class AgentTraining:
         now: Callable[[], float],
         *,
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
-        stored_bytes: Callable[[str, int], int] = lambda _trial, _number: 0,
+        stored_bytes: Callable[[str, int], tuple[int, int]] = lambda _trial, _number: (0, 0),
         newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
         best_whole: Callable[[Trial, str], Whole | None] = lambda _trial, _direction: None,
         newest_attempt: Callable[[Trial], int] = lambda _trial: 0,
@@ -147,8 +148,8 @@ class AgentTraining:
         self._assigned: dict[int, dict[int, Trial]] = {}
         self._warned: set[str] = set()
         self._leases: dict[int, Lease] = {}
-        # What the machines of a trial that train as one have uploaded of its newest steps, by job id and step.
-        self._uploaded: dict[tuple[int, int], int] = {}
+        # Size of the parts that the machines of a gang have stored of its newest steps, by job id and step.
+        self._part_bytes: dict[tuple[int, int], int] = {}
         self.speeds = MeasuredSpeeds() if speeds is None else speeds
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
@@ -584,10 +585,10 @@ class AgentTraining:
                 self._reached(trial)
             case Named(names=names):
                 trial.fields = tuple(sorted({*trial.fields, *names}))
-            case Saved(step=step, number=number, size_bytes=size_bytes, metric=metric) if trial.is_gang:
+            case Saved(step=step, number=number, metric=metric) if trial.is_gang:
                 if math.isfinite(metric):
                     self._metrics.setdefault((progress.job_id, step), metric)
-                self._note_upload(trial, lease, step, size_bytes)
+                self._note_upload(trial, lease, report)
                 trial.put(replace(member, saved=(*member.saved, (step, number))[-_MOST_SAVED:]))
                 if step == trial.best_stored_step:
                     # The first checkpoint was whole before it was known that this machine stores a part, too.
@@ -595,11 +596,11 @@ class AgentTraining:
                     self._best_parts[own] = self._best_parts.get(own) or number
                 trial.savers = tuple(sorted({*trial.savers, member.rank}))
                 self._note_whole(trial)
-            case Saved(step=step, number=number, size_bytes=size_bytes, metric=metric):
+            case Saved(step=step, number=number, metric=metric):
                 self._is_best(trial, step, metric)
                 # What was done since the last report was done here.
                 self._stepped(trial, step)
-                progress.saved_on(lease, self._now(), size_bytes)
+                progress.saved_on(lease, self._now(), report.size_bytes, report.uploaded_bytes)
                 self._saved(trial, step, number)
             case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
                 self._stepped(trial, max(step, progress.steps_saved))
@@ -638,30 +639,33 @@ class AgentTraining:
     def _note_download(self, trial: Trial, lease: Lease, number: int) -> None:
         """A machine has downloaded the checkpoint of a number from the job's bucket."""
         progress = trial.progress
+        size_bytes, uploaded_bytes = progress.saved_bytes, 0
         if number != trial.stored_number:
-            progress.saved_bytes = self._stored_bytes(trial.trial_id, number)
+            size_bytes, uploaded_bytes = self._stored_bytes(trial.trial_id, number)
+            progress.saved_bytes = size_bytes
         if number > trial.stored_number and trial.stretches:
             # The machine before stored it, and was gone before it could say so; maybe others before it, too.
             before = self._leases[trial.stretches[-1].lease_id]
             for older in range(trial.stored_number + 1, number):
-                progress.upload_from(before, self._now(), self._stored_bytes(trial.trial_id, older))
-            progress.saved_on(before, self._now(), progress.saved_bytes)
+                progress.upload_from(before, self._now(), self._stored_bytes(trial.trial_id, older)[1])
+            progress.saved_on(before, self._now(), size_bytes, uploaded_bytes if size_bytes else None)
         progress.download_to(lease, self._now())
 
-    def _note_upload(self, trial: Trial, lease: Lease, step: int, size_bytes: int) -> None:
+    def _note_upload(self, trial: Trial, lease: Lease, saved: Saved) -> None:
         """One of several machines has uploaded its part of a checkpoint."""
         if trial.progress.job.bucket is not None:
-            trial.progress.upload_from(lease, self._now(), size_bytes)
-            key = (trial.progress.job_id, step)
-            self._uploaded[key] = self._uploaded.get(key, 0) + size_bytes
+            sent_bytes = saved.size_bytes if saved.uploaded_bytes is None else saved.uploaded_bytes
+            trial.progress.upload_from(lease, self._now(), sent_bytes)
+            key = (trial.progress.job_id, saved.step)
+            self._part_bytes[key] = self._part_bytes.get(key, 0) + saved.size_bytes
 
     def _saved_as_one(self, trial: Trial, step: int) -> None:
         """A checkpoint is whole: where it lies, and its upload if no machine has said how much that was."""
         progress = trial.progress
-        told_bytes = self._uploaded.get((progress.job_id, step), 0)
-        self._uploaded = {
+        told_bytes = self._part_bytes.get((progress.job_id, step), 0)
+        self._part_bytes = {
             key: size_bytes
-            for key, size_bytes in self._uploaded.items()
+            for key, size_bytes in self._part_bytes.items()
             if key[0] != progress.job_id or key[1] > step
         }
         if progress.job.bucket is not None and told_bytes:

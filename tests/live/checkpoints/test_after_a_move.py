@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,9 +20,11 @@ class Counted(FolderStore):
     """A store that counts the bytes of the data that it is given."""
 
     stored_bytes = 0
+    lock = Lock()
 
     def put_file(self, key: str, path: Path) -> None:
-        self.stored_bytes += path.stat().st_size
+        with self.lock:
+            self.stored_bytes += path.stat().st_size
         super().put_file(key, path)
 
 
@@ -68,10 +72,23 @@ def test_the_first_save_after_a_move_stores_what_has_changed(
 ) -> None:
     writer, _ = moved(objects, tmp_path / "two", knows=knows)
     # A program writes everything anew, even what is as it was.
-    writer.save(checkpoint(tmp_path / "two", state), 2)
-    assert objects.stored_bytes == stored_bytes
+    manifest = writer.save(checkpoint(tmp_path / "two", state), 2)
+    assert objects.stored_bytes == manifest.uploaded_bytes == stored_bytes
     assert CheckpointStore(objects, "t").restore(tmp_path / "three") is not None
     assert content_of(tmp_path / "three") == content_of(tmp_path / "two")
+
+
+def test_what_a_failed_upload_sent_is_counted_with_the_next(objects: Counted, tmp_path: Path) -> None:
+    writer, _ = moved(objects, tmp_path / "two")
+    folder = checkpoint(tmp_path / "two", "b")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects, "put_once", Mock(side_effect=OSError("no answer")))
+        with pytest.raises(OSError, match="no answer"):
+            writer.save(folder, 2)
+    assert objects.stored_bytes == _LARGE + 100
+    manifest = writer.save(checkpoint(folder, "c"), 3)
+    assert objects.stored_bytes == manifest.uploaded_bytes == 2 * (_LARGE + 100)
+    assert writer.save(folder, 4).uploaded_bytes == 0
 
 
 def test_what_was_restored_stays_as_long_as_it_is_needed(objects: Counted, tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ class Counted(FolderStore):
 
     def put_file(self, key: str, path: Path) -> None:
         self.uploads += 1
-        self.uploaded_bytes += path.stat().st_size
+        # Before the sum is read: other threads add to it.
+        size_bytes = path.stat().st_size
+        self.uploaded_bytes += size_bytes
         super().put_file(key, path)
 
 

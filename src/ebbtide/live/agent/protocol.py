@@ -273,6 +273,7 @@ class Saved:
         stored_s: When it was in storage, by the same clock; NaN: not told.
         save_s: Seconds for which the program wrote it; NaN: the program does not say.
         metric: Value of the trial's metric that it was saved with; NaN: not known.
+        uploaded_bytes: Bytes uploaded for it, without content that storage had already; None: not told.
     """
 
     kind: ClassVar[str] = "saved"
@@ -287,6 +288,7 @@ class Saved:
     stored_s: float = math.nan
     save_s: float = math.nan
     metric: float = math.nan
+    uploaded_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -616,5 +618,6 @@ _READ: Mapping[str, Any] = {
     "alone": bool,
     "reported": bool,
     "began": lambda value: None if value is None else _whole(value),
+    "uploaded_bytes": lambda value: None if value is None else _whole(value),
     "restored": _whole,
 }

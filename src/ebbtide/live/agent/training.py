@@ -418,10 +418,10 @@ class Training:
         # Those of earlier steps were dropped for this one.
         work.written_at = {step: at for step, at in work.written_at.items() if step > found.step}
         times = written_s, self._runtime.epoch_s(), save_s
-        size_bytes = stored.size_bytes
+        sizes = stored.size_bytes, *work.origin
         metric = math.nan if stored.metric is None else stored.metric
         self._loop.tell(
-            Saved(*work.about, found.step, stored.number, size_bytes, *work.origin, *times, metric), True
+            Saved(*work.about, found.step, stored.number, *sizes, *times, metric, stored.uploaded_bytes), True
         )
 
     def _keep_outputs(self) -> None:

@@ -179,6 +179,8 @@ class Manifest:
         links: Its symbolic links.
         folders: Its folders.
         metric: Value of the trial's metric that it was saved with; None: not known.
+        uploaded_bytes: Bytes uploaded since the writer's checkpoint before, failed tries included; None: an older
+            version has not said.
     """
 
     trial_id: str
@@ -193,6 +195,7 @@ class Manifest:
     links: tuple[StoredLink, ...] = ()
     folders: tuple[StoredFolder, ...] = ()
     metric: float | None = None
+    uploaded_bytes: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -235,6 +238,7 @@ class Manifest:
             ValueError: A field has a value that none has that was written here.
         """
         whole = {name: getattr(self, name) for name in ("number", "writer", "step", "attempt", "machines")}
+        whole["uploaded_bytes"] = 0 if self.uploaded_bytes is None else self.uploaded_bytes
         entries: list[StoredFile | StoredLink | StoredFolder] = [*self.files, *self.links, *self.folders]
         for file in self.files:
             whole |= {f"{name} of {file.path!r:.80}": getattr(file, name) for name in ("size_bytes", "offset")}

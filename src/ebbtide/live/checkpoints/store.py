@@ -310,6 +310,8 @@ class CheckpointWriter:
         # Parts that a manifest of this writer names, so that nobody removes them.
         self._checked: set[str] = set()
         self._newest: Manifest | None = None
+        # Bytes of each upload since the newest manifest was written, by whatever thread.
+        self._uploaded_bytes: list[int] = []
 
     def knows(self, manifest: Manifest) -> None:
         """Note what was restored: files that have not changed since are not stored again.
@@ -367,6 +369,7 @@ class CheckpointWriter:
             # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
             self._begin_number(max(self._store.numbers("manifests")) + 1)
         self._begin_number(self._next + 1)
+        self._uploaded_bytes.clear()
         self._newest = manifest
         try:
             if oldest is None:
@@ -433,6 +436,7 @@ class CheckpointWriter:
             machines=self._machines,
             links=tuple(StoredLink(entry.path, entry.target, entry.mtime_ns) for entry in tree.of("link")),
             folders=tuple(StoredFolder(entry.path, entry.mode, entry.mtime_ns) for entry in tree.of("folder")),
+            uploaded_bytes=sum(self._uploaded_bytes),
         )
 
     def _stored(self, folder: Path, entries: list[Entry]) -> list[StoredFile]:
@@ -518,6 +522,7 @@ class CheckpointWriter:
         stored, wanted = self._objects.size_bytes(key), path.stat().st_size
         if stored != wanted:
             raise StorageError(f"of {what} {stored} of {wanted} bytes are stored")
+        self._uploaded_bytes.append(wanted)
 
     def _check_current(self) -> None:
         newest = max(self._store.numbers("writers"), default=0)
