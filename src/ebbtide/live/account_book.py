@@ -45,23 +45,23 @@ _MOST = {"spent_usd": 1e9, "machines": 1e6, "usd_per_hour": 1e7, "at_epoch_s": 1
 
 @dataclass(frozen=True)
 class Account:
-    """What one run has spent in a month, and what it rents now.
+    """Spending of one run in a month, and the machines that it rents now.
 
     Attributes:
         name: Name of the account: runs of several people may have one id, but not one key.
         run: Id of the run.
         month: Calendar month (UTC), as `2026-11`.
-        owner: Who pays for it; empty: nobody was named.
-        tags: What it is for, value by name.
-        provider: Who rents the machines out.
+        owner: Name of who pays for the run; empty: nobody was named.
+        tags: Tags of the run, value by name.
+        provider: Name of the provider of its machines.
         policy: Name of the policy that decides.
-        state: What the run does, as its controller last knew.
+        state: State of the run, as its controller last knew.
         spent_usd: USD spent in the month, open machines as if released at that time.
         machines: Number of machines that it rents now.
-        usd_per_hour: What these cost now, USD per hour.
-        at_epoch_s: When it was written, seconds since 1970.
+        usd_per_hour: Present cost of these machines, USD per hour.
+        at_epoch_s: Time of writing, seconds since 1970.
         lines: Every amount of the month.
-        unattended_s: Seconds after which its machines end without their controller.
+        unattended_s: Seconds without a controller after which its machines end.
     """
 
     name: str

@@ -20,18 +20,18 @@ OPEN = "open"
 
 @dataclass(frozen=True, slots=True)
 class AccountLine:
-    """One amount of a run.
+    """Entry in a run's account: a charge, a refund, egress, or the cost so far of an open lease.
 
     Attributes:
         month: Calendar month (UTC), as `2026-11`.
         entry: `charge`, `refund`, `egress` or `open`.
-        lease_id: Number of the lease that it is for.
-        market: Where that machine was rented.
-        on_demand: Whether at the list price.
-        start: When the time that is paid for began, UTC by the clock on the wall; of a refund that of the lease.
-        end: When it ended.
-        usd_per_hour: Price, USD per hour; None: the amount has no one price.
-        usd: What it adds to the cost, USD; refunds are negative.
+        lease_id: Id of the lease that the amount is for.
+        market: Market of that lease.
+        on_demand: Whether the lease is on-demand, at the list price.
+        start: Start of the time that is paid for, UTC by the clock on the wall; of a refund, the end of the lease.
+        end: End of the time that is paid for, likewise.
+        usd_per_hour: Price, USD per hour; None: the amount has no single price.
+        usd: Amount added to the cost, USD; refunds are negative.
     """
 
     month: str
@@ -138,14 +138,14 @@ def _by_month(start_s: float, end_s: float, usd: float) -> Iterator[tuple[float,
 
 
 def _next_month_s(epoch_s: float) -> float:
-    """When the month of a time ends, seconds since 1970."""
+    """End of the calendar month (UTC) of a time, seconds since 1970."""
     at = datetime.fromtimestamp(epoch_s, UTC)
     year, month = (at.year + 1, 1) if at.month == 12 else (at.year, at.month + 1)
     return datetime(year, month, 1, tzinfo=UTC).timestamp()
 
 
 def sums_by_month(lines: Sequence[AccountLine]) -> dict[str, float]:
-    """What was spent in each month, USD."""
+    """Sum of the amounts of each month, USD."""
     found: dict[str, list[float]] = {}
     for line in lines:
         found.setdefault(line.month, []).append(line.usd)

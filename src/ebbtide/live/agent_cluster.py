@@ -32,14 +32,14 @@ _WORKED_S = 900.0
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """How the machines of a cluster find each other.
+    """Framework of a cluster, and the addresses and secret by which its machines find each other.
 
     Attributes:
-        framework: Name of the framework.
+        framework: Name of the cluster framework.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
-        secret: Gives what the machines know in common, covered for that of a lease, by lease id, id of the job and
-            number of the head's assignment, id on that machine and number of its own assignment.
-        head_comes: Whether a machine on demand was requested that has not booted yet.
+        secret: Gives the machines' common secret, covered for the machine of a lease, by lease id, id of the job
+            and number of the head's assignment, id on that machine and number of its own assignment.
+        head_comes: Returns whether an on-demand machine was requested that has not booted yet.
     """
 
     framework: str
@@ -101,7 +101,7 @@ class AgentCluster:
         self._head.converge()
 
     def in_use(self, lease: Lease) -> bool:
-        """Whether head or a worker is on the lease's machine."""
+        """Return whether the head or a worker is on the lease's machine."""
         on = any(worker.lease_id == lease.lease_id for worker in self._trial.workers)
         return on or self._head.in_use(lease)
 
@@ -130,7 +130,7 @@ class AgentCluster:
         self._head.gone(lease)
 
     def is_trial(self, trial_id: str) -> bool:
-        """Whether the program or a worker has this id."""
+        """Return whether this is the id of the program or of a worker."""
         return self._head.is_trial(trial_id) or trial_id.startswith(f"{self._trial.trial_id}-w")
 
     def member_of(self, lease: Lease, report: OfTrial) -> None:  # noqa: ARG002

@@ -94,7 +94,7 @@ class AgentJobs:
             raise lost
 
     def in_use(self, lease: Lease) -> bool:
-        """Whether a job is on the lease's machine."""
+        """Return whether a job is on the lease's machine."""
         return any(keeper.in_use(lease) for keeper in self._keepers)
 
     def save(self, job_id: int) -> None:
@@ -119,11 +119,11 @@ class AgentJobs:
             keeper.gone(lease)
 
     def is_trial(self, trial_id: str) -> bool:
-        """Whether a job, or a machine of one, has this id."""
+        """Return whether this is the id of a job, or of a machine of one."""
         return self._keeper_of(trial_id) is not None
 
     def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
-        """What a report is about; None: about nothing that is measured, or that is under way."""
+        """Find the trial and machine that a report is about; None: nothing that is measured or under way."""
         keeper = self._keeper_of(report.trial)
         return None if keeper is None else keeper.member_of(lease, report)
 

@@ -79,14 +79,14 @@ _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last se
 
 @dataclass(frozen=True)
 class Pace:
-    """How often a run looks at its cloud, and how long it waits for a machine that is not listed.
+    """Intervals between a run's looks at its cloud, and limits on how long it waits for a machine.
 
     Attributes:
         poll_s: Real seconds between looks at cloud and storage.
         missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
         kept_s: Real seconds between writes of the run's state while nothing happens.
-        many: So many events of one look are told together, so that one decision answers them all.
-        silent_s: Real seconds after which a machine ends whose agent was never heard from.
+        many: Number of events of one look from which on they are delivered together, for a single decision.
+        silent_s: Real seconds after which a machine whose agent was never heard from is ended.
     """
 
     poll_s: float = 0.1
@@ -98,7 +98,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a provider asks its controller, and what it tells it.
+    """Functions and values that a controller gives its provider.
 
     Attributes:
         assignment: Gives the assignment of a job's agent, all but its attempt.
@@ -106,7 +106,7 @@ class Callbacks:
         polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
         metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
         kinds: The jobs that are no plain trainings.
-        programs: The number of each job's program, by job id; those that are not named have the same.
+        programs: The number of each job's program, by job id; jobs that are not named share program 0.
         secrets: Values of the secrets that assignments name, by name.
         fingerprint: The run's fingerprint; empty: an older Ebbtide began it.
     """
@@ -173,7 +173,7 @@ class AgentProvider:
         self._price_seen: dict[Market, float] | None = None
 
     def _agent_jobs(self, agent: AgentConfig, callbacks: Callbacks, key: bytes) -> AgentJobs:
-        """What keeps the run's jobs, each by its kind."""
+        """Create the keepers of the run's jobs: trainings, arrays and clusters."""
         objects, address, secret = self._objects, self._machines.address, partial(self._secret, key)
         given = (callbacks.assignment, self._mailboxes.order, self._notify, lambda: self.now_s)
         speeds = MeasuredSpeeds(programs=callbacks.programs)
@@ -231,7 +231,7 @@ class AgentProvider:
 
     @property
     def epoch(self) -> int:
-        """Which controller of the run this is, counted from 1."""
+        """Number of this controller among those of the run, counted from 1."""
         return self._mailboxes.epoch
 
     # What the engine asks.
@@ -301,12 +301,12 @@ class AgentProvider:
 
     @property
     def unended(self) -> dict[str, str]:
-        """Why the cloud refused to end a machine, by machine id."""
+        """Reasons why the cloud refused to end machines, by machine id."""
         return {self._machines.token(lease_id): why for lease_id, why in self._ends.unended.items()}
 
     @property
     def trouble(self) -> str:
-        """Why the cloud or storage did not answer at the last look; empty: both answered."""
+        """Reason why the cloud or storage did not answer at the last look; empty: both answered."""
         return self._machines.trouble
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
@@ -659,7 +659,7 @@ class AgentProvider:
             self._notify_of(Wake.NOTICE, lease)
 
     def _plausible(self, taken_at_s: float) -> float:
-        """When a machine is taken, by the cloud's clock: after the longest notice at the latest."""
+        """Time of a revocation by the cloud's clock, bounded to between now and the end of the longest notice."""
         epoch_s, now_s = self._runtime.epoch_s(), self.now_s
         longest_s = self._cloud.time_of(epoch_s + self._longest_notice_s) - self._cloud.time_of(epoch_s)
         told_s = self._cloud.time_of(taken_at_s)

@@ -1,4 +1,4 @@
-"""What the controller knows of one job's training: its state, its machines, its time on each, and warnings."""
+"""State of one job's training as its controller knows it: progress, machines, time on each, and warnings."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ def trial_id_of(run: str, job_id: int, rank: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """One machine of those that train a job as one, during one assignment; of a job on one machine, the only one.
+    """Machine that trains a job, alone or as one with others, during one assignment.
 
     Attributes:
-        rank: Which of the machines it is, from 0.
-        lease_id: Id of its lease.
+        rank: Rank among the machines that train the job, from 0.
+        lease_id: Id of the machine's lease.
         ended: How the assignment ended there: the value of an `Ending`, or `LOST`; empty: its agent still has it.
         saved: Pairs of step and number of the checkpoints that it has stored, the oldest first.
         resume: Parts of the checkpoint that it resumes from; None: its agent takes the newest of its trial.
-        attempt: Of a machine that works alone: number of its assignment.
-        tasks: Of such a machine: numbers of the tasks that it was handed and that have not ended.
-        done: Of such a machine: how many tasks it has done.
-        leaving: Of such a machine: whether its agent was ordered to leave.
-        began_s: Of such a machine: when it was given its assignment, by the cloud's clock.
+        attempt: Number of its own assignment; this and what follows is for machines that work alone, in arrays
+            and as workers of clusters.
+        tasks: Numbers of the tasks that it was handed and that have not ended.
+        done: Number of tasks that it has done.
+        leaving: Whether its agent was ordered to leave.
+        began_s: When it was given its assignment, by the cloud's clock.
     """
 
     rank: int
@@ -67,15 +68,15 @@ LOST = "lost"
 
 @dataclass(frozen=True)
 class TaskState:
-    """How far an array is.
+    """Progress of an array.
 
     Attributes:
-        waiting: Tasks that no machine has.
+        waiting: Tasks that no machine has been handed.
         done: Number of tasks whose results are stored.
-        failures: How often a task has failed, by its number as text.
+        failures: Number of failures of a task, by the task's number as text.
         failed: Numbers of the tasks that are not tried again.
-        measured: Number of tasks whose time is known.
-        spent_s: Real seconds that they took.
+        measured: Number of tasks whose duration is known.
+        spent_s: Real seconds that those tasks took.
     """
 
     waiting: TaskRanges
@@ -189,7 +190,7 @@ class Trial:
 
     @property
     def is_gang(self) -> bool:
-        """Whether several machines train it as one, or may."""
+        """True if several machines train the job as one, or may."""
         job = self.progress.job
         return job.coupling is Coupling.GANG and job.most_machines > 1
 
@@ -371,7 +372,7 @@ def note_metric(trial: Trial, step: int, value: float) -> None:
 
 
 def values_without_metrics(trial: Trial) -> dict[str, Any]:
-    """What `trial_values` gives without the metrics, which are only added, and by far the most."""
+    """Return `trial_values` without the metrics, which are by far the largest part and only ever added to."""
     return {
         "assigned": [lease.lease_id for lease in trial.assigned],
         "members": [_member_values(member) for member in trial.members],

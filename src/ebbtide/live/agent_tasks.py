@@ -53,12 +53,12 @@ _TAIL_LINES = 12
 
 @dataclass(frozen=True)
 class ArrayPlan:
-    """What the tasks of an array are, and how they are handed out.
+    """Tasks of an array, and the pace at which they are handed out.
 
     Attributes:
         values: The value of each task, which stands for `{task}` in the command.
         side_by_side: Gives the number of tasks that a lease's machine does at a time.
-        exchange_s: Real seconds from the report of a task until the next one is there, where none is handed ahead.
+        exchange_s: Real seconds from the report of a task to the arrival of the next, where none is handed ahead.
     """
 
     values: Sequence[str]
@@ -141,7 +141,7 @@ class AgentTasks:
             self._ask_again(trial)
 
     def in_use(self, lease: Lease) -> bool:
-        """Whether the lease's machine has the array now."""
+        """Return whether the lease's machine works on the array now."""
         return any(member.lease_id == lease.lease_id for trial in self.trials for member in trial.present)
 
     def save(self, job_id: int) -> None:
@@ -176,7 +176,7 @@ class AgentTasks:
                     self._left(trial, self._with_stored(trial, member), LOST)
 
     def is_trial(self, trial_id: str) -> bool:
-        """Whether the array has this id."""
+        """Return whether this is the id of the array."""
         return any(trial.trial_id == trial_id for trial in self.trials)
 
     def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
@@ -388,7 +388,7 @@ class AgentTasks:
             self._finish(trial, problem)
 
     def _is_done(self, trial: Trial) -> bool:
-        """Whether nothing is left to be done; then it is finished, where storage has every result.
+        """Return whether no task is left, and finish the array if so; results missing in storage are made again.
 
         Raises:
             OSError: Storage does not answer.
@@ -445,7 +445,7 @@ class AgentTasks:
         self._heard_s[member.attempt] = (self._runtime.monotonic_s(), 0)
 
     def _ask_again(self, trial: Trial) -> None:
-        """Where nothing has come for long of tasks or of an order to leave, the answer may have been lost."""
+        """Ask machines that have been silent for long for their reports again, and repeat orders to leave."""
         now_s = self._runtime.monotonic_s()
         for member in trial.present:
             since_s, asked = self._heard_s.setdefault(member.attempt, (now_s, 0))

@@ -69,7 +69,7 @@ _MOST_SAVED = 16
 
 @dataclass
 class _Silence:
-    """How long an agent has said nothing of a training, by the controller's clock, and how often it was asked."""
+    """Start of an agent's silence on a training, by the controller's clock, and how often it was asked since."""
 
     since_s: float
     asked: int = 0
@@ -194,7 +194,7 @@ class AgentTraining:
             raise lost
 
     def in_use(self, lease: Lease) -> bool:
-        """Whether a trial is trained or saved on the lease's machine."""
+        """Return whether a trial is trained or saved on the lease's machine."""
         return bool(self._on.get(lease.lease_id))
 
     def save(self, job_id: int) -> None:
@@ -236,12 +236,11 @@ class AgentTraining:
                     self._left(trial, member, LOST)
 
     def is_trial(self, trial_id: str) -> bool:
-        """Whether a trial, or a machine of one, has this id."""
+        """Return whether this is the id of a trial, or of a machine of one."""
         return trial_id in self._by_id
 
     def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
-        """What a report of a lease's machine is about; None: it is about an assignment that is over there, or of
-        no trial of ours.
+        """Find the trial and machine that a report is about; None: its assignment is over, or no trial of ours.
 
         After the end of an assignment only its stored checkpoints count, which are found when it is restored.
         """
@@ -372,7 +371,7 @@ class AgentTraining:
             trial.best_stored, trial.best_stored_step = best.metric, best.step
 
     def _resumes_as_one(self, trial: Trial, whole: Whole | None, seats: Sequence[Lease]) -> None:
-        """What several machines resume from is known before they do."""
+        """Note the checkpoint that several machines resume from, which is known before they do."""
         step, number = (0, 0) if whole is None else (whole.step, whole.number)
         trial.resumed = trial.attempt
         self._resumed(trial, step, number)
@@ -392,7 +391,7 @@ class AgentTraining:
         self._silent[trial.progress.job_id, member.rank] = _Silence(self._runtime.monotonic_s())
 
     def _ask_again(self, trial: Trial) -> None:
-        """Where nothing has come of an order for long, it or the answer was lost: both are asked for again."""
+        """Repeat orders that had no answer for long, and ask for the answer again: either may have been lost."""
         now_s = self._runtime.monotonic_s()
         for member in trial.present:
             silence = self._silent.setdefault((trial.progress.job_id, member.rank), _Silence(now_s))
@@ -652,7 +651,7 @@ class AgentTraining:
         progress.download_to(lease, self._now())
 
     def _note_upload(self, trial: Trial, lease: Lease, saved: Saved) -> None:
-        """One of several machines has uploaded its part of a checkpoint."""
+        """Note that one of several machines has uploaded its part of a checkpoint."""
         if trial.progress.job.bucket is not None:
             sent_bytes = saved.size_bytes if saved.uploaded_bytes is None else saved.uploaded_bytes
             trial.progress.upload_from(lease, self._now(), sent_bytes)
@@ -686,7 +685,7 @@ class AgentTraining:
         self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
 
     def _note_whole(self, trial: Trial) -> None:
-        """Whether the newest report makes a checkpoint whole; then those before the last whole one may go."""
+        """Note a checkpoint that the newest report made whole; those before the last whole one may be deleted."""
         savers = [member for member in trial.members if member.rank in trial.savers]
         numbers = [dict(member.saved) for member in savers]
         whole = sorted(set.intersection(*map(set, numbers)))
@@ -725,7 +724,7 @@ class AgentTraining:
         )
 
     def _is_stored(self, trial: Trial, member: Member, ended: Ended) -> bool:
-        """Whether storage has the last checkpoint that a training says it has stored; of none nothing is asked."""
+        """Return whether storage has the last checkpoint that a training reported as stored, if there is any."""
         return ended.stored == 0 or self._has_checkpoint(trial.id_of(member.rank), ended.stored)
 
     def _reached(self, trial: Trial) -> None:

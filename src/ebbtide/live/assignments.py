@@ -1,4 +1,4 @@
-"""What agents are given of what a run runs: commands, kinds of jobs, and what jobs that are needed have stored."""
+"""Content of agents' assignments: commands, kinds of jobs, secrets, and what needed jobs have stored."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ebbtide.market.markets import Market
 
 
 def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
-    """What the jobs that a job needs have stored, by their names.
+    """Return the inputs of a job: what the jobs that it needs have stored, in folders by their names.
 
     Args:
-        work: What the run runs.
+        work: The work of the run.
         job_id: Id of the job in the run.
         run: Id of the run, from which trials are named.
     """
@@ -39,7 +39,7 @@ def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
 
 
 def ranks_of(part: Sweep) -> int:
-    """How many machines of a training save under an id of their own."""
+    """Number of machines of a training that save under an id of their own."""
     if part.tasks is not None or part.framework is not None:
         return 1
     return part.machines if isinstance(part.machines, int) else part.machines.max

@@ -1,7 +1,7 @@
-"""What has changed of a run's state since it was last written: a write costs what changed, not what exists.
+"""Changes of a run's state since it was last written, so that a write costs what changed, not what exists.
 
 A run's state is a `RunSnapshot`. The parts of it that grow with the run, such as trials and leases, are written as
-records, one a thing; metrics, which are only added, one by one; all else as one record a side.
+one record each; metrics, which are only added, one by one; the rest as one record for each side.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be written of a run's state.
+    """Part of a run's state that is to be written.
 
     Attributes:
-        records: What replaces the records of the same kind and number, or is new.
+        records: Records that are new, or replace those of the same kind and number.
         metrics: Job id, step and value of each metric that is new.
     """
 
@@ -81,7 +81,7 @@ class ChangeLog:
         self._metrics: dict[int, int] = {}
 
     def changes(self) -> Changes:
-        """What has changed since the last call of `written`; at first all there is."""
+        """Return the changes since the last call of `written`; at first the whole state."""
         self._stamps, self._metrics = {}, {}
         records = [
             Record("engine", 0, rest_of(self._engine)),
@@ -92,7 +92,7 @@ class ChangeLog:
         return Changes(records, self._new_metrics())
 
     def written(self) -> None:
-        """What `changes` gave last is written."""
+        """Note that what `changes` gave last is written."""
         for kind, stamps in self._stamps.items():
             self._written[kind].update(stamps)
         self._metrics_written.update(self._metrics)

@@ -1,4 +1,4 @@
-"""Which controller acts for a run: the newest, wherever it runs, and never one with an older copy of the run.
+"""Claims of controllers to a run: only the newest acts, on any host, and never one with an older copy of the run.
 
 Controllers of one folder are kept apart by a lock, which says nothing of a copy of the folder or of another host.
 So each controller claims its run in storage by a conditional write of the next number, its epoch. An older one
@@ -229,7 +229,7 @@ class MachineNumbers:
         return max((pair for pair in self.epochs if pair[0] <= self.next), default=(0, 0))[1]
 
     def _taken(self) -> tuple[str, dict[str, Any] | None]:
-        """Where it is written who was given the next number, and who; None: nobody."""
+        """Key of the object that says who was given the next number, and its content; None: nobody was."""
         name, passed = f"runs/{self.run}/rented/{self.next:08d}", 0
         while True:
             here = checked_key(f"{name}-{passed}" if passed else name)
@@ -250,7 +250,7 @@ class MachineNumbers:
 
 
 def _about() -> dict[str, Any]:
-    """Who writes."""
+    """Describe this process: its host, its id and the time."""
     return {"host": socket.gethostname(), "process": os.getpid(), "since": iso(time.time())}
 
 
@@ -280,7 +280,7 @@ def _claims_of(run: str) -> str:
 
 
 def _named(about: Any) -> str:
-    """Who wrote, in words; empty: it is not known."""
+    """Describe in words the process that wrote an object; empty: it is not known."""
     try:
         return f": process {int(about['process'])} on host {about['host']}, since {about['since']}"
     except (ValueError, KeyError, TypeError):

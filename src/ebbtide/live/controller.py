@@ -68,7 +68,7 @@ OnProgress = Callable[[Engine, AgentProvider], None]
 
 @dataclass(frozen=True)
 class Programs:
-    """How the programs of all trials are started.
+    """Settings with which the programs of all trials are started.
 
     Attributes:
         mttr_s: Mean real seconds until a machine is revoked; how often training saves follows from it.
@@ -83,7 +83,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class Outside:
-    """What a controller depends on beside the cloud.
+    """Clock, storage, journal and team accounts of a controller: all that it depends on beside the cloud.
 
     Attributes:
         runtime: Gives the time, and waits.
@@ -397,7 +397,7 @@ class Controller:
         return self._gate.closes(self._engine.view, when)
 
     def _waits_no_more(self) -> bool:
-        """Whether the user has requested the end of the run, so that it is not to wait for disk or storage."""
+        """Return whether the user has requested the end of the run, which stops waits for disk or storage."""
         return requested_stop(self._folder.path) is not None
 
     def _claim(self) -> Claim:
@@ -431,7 +431,7 @@ class Controller:
         return {"figures": figures}
 
     def _figures(self) -> Figures:
-        """What has been spent so far, open leases included, for other processes that show it."""
+        """Compute the spending so far, open leases included, for other processes that show it."""
         engine, now_s = self._engine, self._engine.now_s
         rented = [lease for lease in engine.leases if lease.is_charged]
         try:

@@ -1,4 +1,4 @@
-"""Why a live run rents what it rents: its decisions from its journal, each with what it came to so far."""
+"""Explanations of a live run: the decisions in its journal, each with its cost and result so far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEASE = re.compile(r"(?:(?P<run>.+)-)?(?P<machine>m?)(?P<number>\d{1,9})")
 
 
 def told_of(folder: RunFolder) -> Told:
-    """What the explanations of a live run are made from, as its journal has it.
+    """Read the decisions, leases and costs that explain a live run from its journal.
 
     Raises:
         InputError: Nothing has been decided yet, or the journal cannot be read.

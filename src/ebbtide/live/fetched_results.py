@@ -23,7 +23,7 @@ LINES = "results.jsonl"
 
 @dataclass(frozen=True)
 class FetchedResults:
-    """What was fetched of an array.
+    """Result of fetching the results of an array.
 
     Attributes:
         folder: Local folder with `results.jsonl`, and a folder for each task that wrote files, by its number.
@@ -99,7 +99,7 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
 
 
 def _read(lines: Path, array: str) -> dict[int, dict[str, Any]]:
-    """What the lines that are there say, by number of the task.
+    """Read the lines of results that are there, by number of the task.
 
     Raises:
         InputError: They are something else, or results of another array.

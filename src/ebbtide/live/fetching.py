@@ -23,7 +23,7 @@ _CHECKPOINT, _OUTPUTS, _LOG = "checkpoint", "outputs", "log.txt"
 
 @dataclass(frozen=True)
 class Fetched:
-    """What was fetched of one trial.
+    """Result of fetching one trial: its checkpoint, its output files and its log.
 
     Attributes:
         folder: Local folder with `checkpoint/`, `outputs/` and `log.txt`, as far as the trial has them.
@@ -93,18 +93,18 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
 
 
 def ranks_of_trial(run: RunFolder, number: int) -> int:
-    """How many machines of a trial may have stored a part of its checkpoint."""
+    """Number of machines of a trial that may have stored a part of its checkpoint."""
     return ranks_of(runnable(run.settings.sweep).part_of(number)[0])
 
 
 def best_of(run: RunFolder, number: int) -> str:
-    """Whether a lower or a higher metric of a trial is better, `minimize` or `maximize`; empty: it has none."""
+    """Direction of a trial's metric, `minimize` or `maximize`; empty: it has no metric."""
     part = runnable(run.settings.sweep).part_of(number)[0]
     return str(part.direction) if part.metric else ""
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two folders hold the same files with the same content."""
+    """Return whether two folders hold the same files with the same content."""
     names = [
         sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         for folder in (one, other)

@@ -140,7 +140,7 @@ class _Writer:
         return AsItIs(source, self._value_of, self._is_stable)
 
     def _is_stable(self, expression: ast.expr) -> bool:
-        """Whether plain values that an expression is made of were set once, so that they are as they were then."""
+        """Return whether the plain values in an expression were set once at most, so that they are unchanged."""
         names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         return all(self._times_bound[name] <= 1 for name in names if is_plain(self._space.get(name, _NOTHING)))
 
@@ -299,7 +299,7 @@ class _Writer:
 
     @cached_property
     def _cells(self) -> list[tuple[str, ast.Module]]:
-        """What was entered into the notebook: text and tree of each cell; of a file all of it."""
+        """Text and syntax tree of each cell of the notebook, or of the whole file if the function is in one."""
         file = self._function.__code__.co_filename
         names = [file] if Path(file).is_file() else [name for name in linecache.cache if not Path(name).is_file()]
         found = []
@@ -437,7 +437,7 @@ def _chains(source: str) -> list[list[str]]:
 
 
 def _imported(module: str, attribute: str) -> object:
-    """What an import would give, of modules that are imported already; None: nothing."""
+    """Find what an import would give, among modules that are imported already; None: nothing."""
     found = sys.modules.get(module)
     if not attribute:
         return found

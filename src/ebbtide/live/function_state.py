@@ -164,11 +164,11 @@ _MADE_OF_OTHERS = (
 
 
 def is_plain(value: object, within: tuple[int, ...] = ()) -> bool:
-    """Whether a value is a plain constant: what JSON can hold, and tuples.
+    """Return whether a value is a plain constant: what JSON can hold, and tuples.
 
     Args:
-        value: Any value.
-        within: Ids of what it is a part of; what is a part of itself is not plain.
+        value: Value of any type.
+        within: Ids of the containers around the value; a container that holds itself is not plain.
     """
     if type(value) is float:
         return math.isfinite(value)

@@ -264,7 +264,7 @@ def _started(work: Sweep, policy: str | Policy, provider: Any, options: Mapping[
 
 
 def _is_count(machines: object) -> bool:
-    """Whether it is a number of machines, not their settings."""
+    """Return whether `machines` is a number or range of machines, not their settings."""
     is_range = isinstance(machines, Mapping) and set(machines) <= set(MachineRange.model_fields)
     return isinstance(machines, int | MachineRange) or is_range
 
@@ -286,10 +286,10 @@ def _values(name: str, given: Any) -> list[Any]:
 
 
 def _check_parameters(function: FunctionType, given: list[str]) -> bool:
-    """Whether a function takes a trial.
+    """Check the parameters given to a function, and return whether the function takes a trial.
 
     Raises:
-        InputError: It lacks a parameter that is given, or needs one that is not.
+        InputError: The function lacks a parameter that is given, or needs one that is not.
     """
     own = inspect.signature(function).parameters
     called = function.__name__
@@ -373,7 +373,7 @@ def _check_guarded(function: FunctionType) -> None:
 
 
 def _is_guarded(text: str) -> bool:
-    """Whether a script does something only where it is not imported: a condition on `__name__` at its top."""
+    """Return whether a script has a condition on `__name__` at its top level; true if it cannot be parsed."""
     try:
         body = ast.parse(text).body
     except SyntaxError:

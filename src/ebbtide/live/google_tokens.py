@@ -109,5 +109,5 @@ def _machine_token() -> Token:
 
 
 def _line(error: Exception) -> str:
-    """What an error says first, in one line; what follows may be an answer with a secret."""
+    """First part of an error's message, in one line; what follows may be an answer with a secret."""
     return " ".join(str(error.args[0] if error.args else error).split())

@@ -123,7 +123,7 @@ class Run:
         return results_frame(self.status(), self._kept.settings)
 
     def logs(self, trial: int = 0) -> str:
-        """What a trial's program has printed so far, on all machines; empty: nothing yet.
+        """Output of a trial's program so far, on all machines; empty: nothing yet.
 
         Args:
             trial: Number of the trial; a single job is trial 0.
@@ -135,11 +135,11 @@ class Run:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def why(self, lease: int | str | None = None, *, trial: int | None = None) -> list[Explanation]:
-        """Why its policy did what it did: each decision with what was offered, weighed and what it came to so far.
+        """Explain the policy's decisions: the offers and alternatives of each, its reason, cost and result so far.
 
         Args:
-            lease: A machine, such as 3 or `m0003`, to have the decisions about it alone; None: all.
-            trial: Number of a trial, to have those about it alone, why it was ended among them; None: all.
+            lease: Machine, such as 3 or `m0003`, whose decisions alone are returned; None: all.
+            trial: Number of the trial whose decisions alone are returned, including why it was ended; None: all.
 
         Raises:
             InputError: Nothing has been decided yet, or there is no such machine or trial.
@@ -209,7 +209,7 @@ class Run:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the controller that this handle started; None: it runs, or ended as it should."""
+        """Exception that ended the controller that this handle started; None: it runs, or ended normally."""
         return self._error
 
     def result(self, timeout_s: float | None = None) -> Outcome:
@@ -257,7 +257,7 @@ class Run:
 
 
 def _failures(found: RunStanding) -> str:
-    """Which trials of a run failed, and why; of many the first few."""
+    """Describe the failed trials of a run, each with its reason; of many only the first few."""
     shown = [trial.failure for trial in found.failed[:_FAILURES_SHOWN]]
     left = len(found.failed) - len(shown)
     more = [f"and {left} more, which `ebbtide status {found.run}` lists"] if left else []
@@ -330,7 +330,7 @@ def keep_policy(
 
 
 def _is_named(policy: Policy) -> bool:
-    """Whether the registry has the very same policy under its name."""
+    """Return whether the registry has an equal policy under this policy's name."""
     return policy.name in POLICIES and POLICIES[policy.name]() == policy
 
 

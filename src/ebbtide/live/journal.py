@@ -1,6 +1,6 @@
-"""What a controller remembers between two starts: each state is written whole or not at all.
+"""Journal of a run: the state that its controller keeps between two starts, written whole or not at all.
 
-It is a file in the run's folder, or lies in a database of Postgres that many runs share; `journal_of` knows which.
+The journal is a file in the run's folder, or in a Postgres database that many runs share; `journal_of` finds it.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Journal:
         return self._database.controlled()
 
     def is_controlled(self) -> bool:
-        """Whether its database knows of a controller that has the run now, on whatever host.
+        """Return whether the database knows of a controller that has the run now, on any host.
 
-        Of a file only the lock in the run's folder tells: see `phase.controller_pid`.
+        For a file this is always false: only the lock in the run's folder tells, see `phase.controller_pid`.
 
         Raises:
             JournalError: That cannot be known at present.
@@ -161,7 +161,7 @@ class Journal:
             raise self._damaged(error) from None
 
     def figures(self) -> Figures | None:
-        """What the run had spent when that was last kept; None: it was never kept.
+        """Figures of the run's spending as they were last kept; None: they were never kept.
 
         Raises:
             InputError: It is no journal, was written by a newer Ebbtide, or is locked for long.

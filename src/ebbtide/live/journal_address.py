@@ -1,6 +1,6 @@
-"""Where the journal of a run lies in Postgres: an address without a password, as `--journal` takes it.
+"""Address of a run's journal in Postgres, without a password, as `--journal` takes it.
 
-A password is never in it, since the address is kept with the run and named in messages: libpq, the client library
+The address never holds a password, since it is kept with the run and named in messages: libpq, the client library
 of Postgres, finds passwords by itself.
 """
 
@@ -89,7 +89,7 @@ def journal_address(named: str | None = None) -> str:
 
 
 def _parts(address: str) -> dict[str, str]:
-    """What libpq makes of an address, by the names of its parameters. No message repeats any of it."""
+    """Parse an address with libpq into parameters by name. No error message repeats any part of the address."""
     if not address.startswith(_SCHEMES):
         raise InputError(f"is no address of a Postgres database; {_RIGHT}")
     try:

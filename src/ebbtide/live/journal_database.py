@@ -1,6 +1,6 @@
-"""What a journal asks of the database that it is kept in: a few tables, and one transaction at a time.
+"""Protocol of the database that a journal is kept in: a few tables, and one transaction at a time.
 
-Two have it: a file of SQLite (`journal_sqlite`), and a database of Postgres that many runs share
+Two databases implement it: a file of SQLite (`journal_sqlite`), and a database of Postgres that many runs share
 (`journal_postgres`).
 """
 
@@ -98,7 +98,7 @@ class JournalDatabase(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it is, as errors name it."""
+        """Location of the database, as errors name it."""
 
     def make(self) -> None:
         """Make the tables that are not there."""
@@ -124,7 +124,7 @@ class JournalDatabase(Protocol):
         """
 
     def is_controlled(self) -> bool:
-        """Whether the database knows of a controller that has the run now, on whatever host."""
+        """Return whether the database knows of a controller that has the run now, on any host."""
 
     def set_aside(self) -> str:
         """Keep what there is of the run elsewhere, whatever it is; returns its name there; empty: it is none."""

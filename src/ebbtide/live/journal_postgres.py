@@ -247,7 +247,7 @@ class PostgresDatabase:
             self._drop()
 
     def is_controlled(self) -> bool:
-        """Whether a controller holds the run's lock, on whatever host."""
+        """Return whether a controller holds the run's lock, on any host."""
         with self._transaction(reads=True) as connection:
             try:
                 row = connection.execute(_IS_CONTROLLED, (self._run, _LOCKS)).fetchone()
@@ -256,7 +256,7 @@ class PostgresDatabase:
         return bool(row and row[0])
 
     def stamp(self) -> tuple[int, ...]:
-        """How many controllers the run has had, and how often it was written."""
+        """Number of controllers that the run has had, and number of its writes; empty: there is no such run."""
         with self._transaction(reads=True) as connection:
             row = self._row(connection, "controller, writes")
         return row or ()

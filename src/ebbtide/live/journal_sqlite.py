@@ -82,7 +82,7 @@ class SqliteDatabase:
         return aside if self._path.with_name(aside).exists() else ""
 
     def stamp(self) -> tuple[int, ...]:
-        """When the file was last written, and its size; so of the file with the latest writes."""
+        """Time of the last write and size of the file, and of its write-ahead log where there is one."""
         files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
         found = [one.stat() for one in files if one.exists()]
         return tuple(value for one in found for value in (one.st_mtime_ns, one.st_size))

@@ -95,7 +95,7 @@ class LocalMarket:
 
     @property
     def begins_s(self) -> float:
-        """When a run begins, seconds since 1970."""
+        """Start of a run in the prices, seconds since 1970."""
         if self.start_s is not None:
             return self.start_s
         return self.prices.start_s + (self.prices.end_s - self.prices.start_s) // 4

@@ -28,7 +28,7 @@ def machine_id(run: str, number: int) -> str:
 
 
 class MachineList:
-    """What the cloud says of the machines of one run.
+    """Machines of one run, as its cloud lists them.
 
     Args:
         cloud: The cloud that rents them out.
@@ -85,7 +85,7 @@ class MachineList:
         return "" if instance is None else instance.address
 
     def last_seen_s(self, lease: Lease) -> float:
-        """When the machine of a lease was last listed, seconds since 1970; its start: never."""
+        """Time at which the cloud last listed a lease's machine, seconds since 1970; the lease's start: never."""
         return max(self.seen_s.get(lease.lease_id, lease.started_s), lease.started_s)
 
     def seen_of(self, lease_ids: Iterable[int]) -> list[tuple[float, list[int]]]:
@@ -106,7 +106,7 @@ class MachineList:
 
 
 def end_of(lease: Lease, ended_s: float) -> float:
-    """When a machine ended, as its cloud or we say; by two clocks, and no lease ends before it starts."""
+    """End of a machine by the cloud's clock or ours, which may differ: no earlier than the start of its lease."""
     return max(ended_s, lease.started_s) if lease.is_charged and not math.isnan(ended_s) else ended_s
 
 

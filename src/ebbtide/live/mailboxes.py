@@ -87,13 +87,13 @@ class MailboxRecord(TypedDict):
 
 
 class QuarantineRecord(TypedDict):
-    """What was received and cannot be read, and never counts.
+    """Message that was received but cannot be read, and never counts.
 
     Attributes:
-        machine: Id of the machine whose messages it was among.
+        machine: Id of the machine among whose messages it was.
         key: Key of the object in storage.
-        why: What is wrong with it.
-        content: How it begins.
+        why: Reason why it cannot be read.
+        content: Beginning of the object's content.
     """
 
     machine: str
@@ -140,7 +140,7 @@ class Mailboxes:
         self._box(lease_id)
 
     def has_reported(self, lease_id: int) -> bool:
-        """Whether the machine's agent ever reported anything."""
+        """Return whether the machine's agent has ever reported anything."""
         box = self._boxes.get(lease_id)
         return box is not None and bool(box.received)
 

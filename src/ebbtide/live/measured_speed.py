@@ -170,7 +170,7 @@ class MeasuredSpeeds:
         self._of_all = {}
 
     def _off(self, job_id: int, instance_type: str) -> float:
-        """What to multiply a declared rate by of a training that was not measured on a type."""
+        """Correction factor for the declared rate of a training on an instance type where it was not measured."""
         of_all, own = self._of_program(self._program(job_id)), self._ratios(job_id)
         of_type = of_all.get(instance_type)
         if of_type is None:

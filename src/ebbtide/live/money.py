@@ -1,4 +1,4 @@
-"""What a live run has cost, compared with what the work that was kept would have cost on demand."""
+"""Cost of a live run, compared with the on-demand cost of the work that was kept."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _LEAST_KEPT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Money:
-    """What a run has cost.
+    """Cost of a run, and of the work that was kept or lost.
 
     Attributes:
         paid_usd: USD paid, net of refunds; machines that still run count as if they were released now.
         refund_usd: USD refunded of what was charged.
         usd_per_hour: Present cost rate in USD an hour; 0: no machine runs.
-        on_demand_usd: List price in USD of the machine time whose work was kept: what training alone, never
-            interrupted, would have cost on the same machines; of a training that shares one, its share of that.
+        on_demand_usd: List price in USD of the machine time whose work was kept: the cost of training alone, never
+            interrupted, on the same machines; for a training that shares a machine, its share of that.
         lost_s: Seconds of machine time, by the market's clock, whose work was lost, boots and notices included.
-        lost_usd: What that lost time cost in USD.
+        lost_usd: Cost of that lost time in USD.
     """
 
     paid_usd: float
@@ -78,7 +78,7 @@ def money_of(
     *,
     later_s: float = 0.0,
 ) -> Money:
-    """What a run has cost by its controller's snapshot, at the prices that were charged.
+    """Compute the cost of a run from its controller's snapshot, at the prices that were charged.
 
     Args:
         kept: The controller's snapshot, as the journal has it.
@@ -169,14 +169,14 @@ def settled_figures(folder: RunFolder) -> Figures | None:
 
 
 def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
-    """What machines cost that are or were without a controller: until they ended, or end themselves.
+    """Compute the cost of machines that were left without a controller, until they ended or end themselves.
 
     Args:
         folder: Folder of the run, whose controller has ended without ending its machines.
 
     Returns:
         Figures up to now, and the ids of the leases that have ended since the controller last wrote; None: it had
-        no machine then.
+        no open lease then.
     """
     settings, journal = folder.settings, journal_of(folder, read_only=True)
     with journal.connected():
@@ -204,7 +204,7 @@ def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
 def settled_usd(
     run: str, kept: RunSnapshot, figures: Figures, bills: Mapping[str, float], later_s: float
 ) -> float:
-    """What all machines of a run cost in USD: by the ledger, else the cloud's bills, else the last known rate.
+    """Cost of all machines of a run in USD: by the ledger, else the cloud's bills, else the last known rate.
 
     Args:
         run: Id of the run.

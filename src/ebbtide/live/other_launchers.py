@@ -1,8 +1,9 @@
-"""Where to train, as the file of another launcher: a SkyPilot task, a Slurm script, a Kubernetes Job.
+"""Files for other launchers: a SkyPilot task, a Slurm script, a Kubernetes Job.
 
-Such a file asks for what `ebbtide recommend` names, the best first, runs each trial of a job or sweep with a
-folder of its own for checkpoints, and begins again what was taken. A program that uses `ebbtide.trial` needs no
-agent for that: it finds the folder in EBBTIDE_CHECKPOINT_DIR, and saves and ends at SIGTERM.
+Such a file asks for the machines that `ebbtide recommend` names, the best first, runs each trial of a job or sweep
+with a folder of its own for checkpoints, and restarts trials that were revoked. A program that uses
+`ebbtide.trial` needs no agent for that: it finds the folder in EBBTIDE_CHECKPOINT_DIR, and saves and ends at
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SLURM_NOTICE_S = 120
 
 
 class Launcher(StrEnum):
-    """Who rents the machines."""
+    """Launcher that rents the machines."""
 
     SKYPILOT = "skypilot"
     SLURM = "slurm"
@@ -55,7 +56,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Spot:
-    """How a cloud's Kubernetes marks nodes that are spot machines, and how long a pod has at a notice."""
+    """Label of a cloud's spot nodes in Kubernetes, and the grace period of a pod at a notice."""
 
     label: str
     value: str

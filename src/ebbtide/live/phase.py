@@ -137,7 +137,7 @@ def phase_of(journal: Journal) -> Phase | None:
 
 
 class StopRequest(StrEnum):
-    """What a controller is asked to do."""
+    """Request to a controller to stop its run."""
 
     STOP = "stop"  # save all trials, wait for uploads, release all machines
     DOWN = "down"  # release all machines now, with a short time for saves
@@ -228,7 +228,7 @@ def controller_of(folder: RunFolder) -> int | None:
 
 
 def controller_words(pid: int) -> str:
-    """Which controller it is, for its user, from what `controller_of` gave."""
+    """Describe a controller to its user, by the process id that `controller_of` gave."""
     return f"pid {pid}" if pid else "on another host, or its pid is not known"
 
 

@@ -52,5 +52,5 @@ class PriceLog:
         return points
 
     def written(self) -> None:
-        """What `changes` gave last is written."""
+        """Note that what `changes` gave last is written."""
         self._known_s.update(self._found_s)

@@ -1,4 +1,4 @@
-"""What a run says of the progress that its agents have recognised: once, since all trials run one program."""
+"""Messages on the progress that agents have recognised: each kind once, since all trials run one program."""
 
 from __future__ import annotations
 

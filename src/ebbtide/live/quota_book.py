@@ -1,4 +1,4 @@
-"""Who has reserved how many machines of a team's quotas: a table that one controller at a time may change.
+"""Reservations of machines under a team's quotas: a table that one controller at a time may change.
 
 Each version of the table is an object with the next number, written only where there is none. So of two
 controllers that see the same four free machines one gets them, and the other sees the new table before it tries

@@ -69,7 +69,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class RehearsalSettings:
-    """How an interruption is rehearsed.
+    """Settings of a rehearsed interruption.
 
     Attributes:
         after_s: Seconds of training, from the end of the first step, after which the notice comes.
@@ -88,12 +88,12 @@ class RehearsalSettings:
 
 @dataclass(frozen=True)
 class OneAfterTheOther:
-    """One machine; at its notice the job leaves it at once, goes on on a new one, and saves there.
+    """Policy with one machine; at its notice the job leaves it at once, resumes on a new one, and saves there.
 
     Attributes:
-        market: Where machines are rented; None: on spot, where that costs least for each step.
+        market: Market in which machines are rented; None: the spot market with the lowest cost of a step.
         name: Name of the policy.
-        wakes_on: Nothing beyond what is always told.
+        wakes_on: No events beyond those that are always delivered.
     """
 
     market: Market | None = _MARKET
@@ -256,7 +256,7 @@ class Watch:
         return self._regions[lease_id]
 
     def figures(self, outcome: Outcome) -> Rehearsal:
-        """What came of the rehearsal, whose run has ended."""
+        """Compute the figures of the rehearsal, whose run has ended."""
         if outcome.finished and math.isnan(self.ordered_s) and self.stopped is None:
             self.stopped = Stopped.FINISHED  # maybe between its notice and the order to leave
         self._explain()
@@ -339,7 +339,7 @@ class Watch:
         request_stop(self.run.path, StopRequest.DOWN)
 
     def records(self, lease_ids: Iterable[int]) -> Records:
-        """What is known of the rehearsal, once it is over."""
+        """Collect the records of the rehearsal, once it is over."""
         reports = [list(_reports(self.run, lease_id)) for lease_id in lease_ids]
         # A machine that never booted has said nothing.
         first, second = ([*(each for each in reports if each), [], []])[:2]
@@ -357,10 +357,10 @@ class Watch:
 
 
 def failure_of(tail: Sequence[str]) -> str:
-    """How a program failed, from the last lines that it printed: the last line, and the line of the user's code.
+    """Describe a program's failure by the last line that it printed, and the line of the user's code.
 
     Args:
-        tail: The last lines, the newest last.
+        tail: Last lines that the program printed, the newest last.
     """
     last = next((line.strip() for line in reversed(tail) if line.strip()), "")
     places = [match for line in tail if (match := _PLACE.search(line)) and "site-packages" not in match["file"]]

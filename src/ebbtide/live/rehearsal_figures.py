@@ -1,4 +1,4 @@
-"""What a rehearsed interruption says about a training: what saving takes, what is lost, and whether it fits.
+"""Figures of a rehearsed interruption: how long saving takes, what is lost, and whether saving fits the notice.
 
 Everything here follows from what the agents of the two machines reported; nothing is measured here.
 """
@@ -30,7 +30,7 @@ _SAVES_HINT = (
 
 
 class Stopped(StrEnum):
-    """Why a rehearsal was over."""
+    """Reason why a rehearsal ended."""
 
     RESUMED = "resumed"  # training went on after the resumption
     NO_STEP = "no step"  # the program reported no step for as long as one waits for that
@@ -41,16 +41,16 @@ class Stopped(StrEnum):
 
 @dataclass(frozen=True)
 class Records:
-    """What is known of one rehearsal. Times are in seconds since 1970 by the clock of this machine.
+    """Records of one rehearsal. Times are in seconds since 1970 by the clock of this machine.
 
     Attributes:
         notice_s: Length of the notice in seconds.
         first: Reports about the training from the machine that was revoked, in order.
         second: Reports about it from the machine on which it resumed, in order; empty: there was none.
-        ordered_s: When it was ordered onto that machine; NaN: never.
+        ordered_s: Time of the order to train on that machine; NaN: never.
         mttr_s: Mean seconds until a machine is revoked that the job assumes; its interval between saves follows.
-        stopped: Why the rehearsal was over.
-        failure: How the program failed, and where; may be empty.
+        stopped: Reason why the rehearsal ended.
+        failure: Description of the program's failure; may be empty.
         failed_on: Which machine it failed on, counted from 1; 0: it did not.
     """
 
@@ -66,7 +66,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What came of a rehearsal; None: it is not known.
+    """Figures of a rehearsal; None: the figure is not known.
 
     Attributes:
         notice_s: Length of the notice in seconds.
@@ -107,14 +107,14 @@ class Rehearsal:
 
     @property
     def is_good(self) -> bool:
-        """Whether saving fits the notice, and at most the current step is lost."""
+        """True if saving fits the notice, and at most the current step is lost."""
         # A program that saves by itself may have nothing new to save at the notice.
         fits = self.stored_s is None or self.stored_s <= self.notice_s
         return not self.problem and fits and self.steps_lost is not None and self.steps_lost <= 1
 
     @property
     def clouds(self) -> tuple[Notice, ...]:
-        """How saving fits the notice of each cloud; empty: it is not known how long it takes."""
+        """Notice of each cloud, compared with the time that saving takes; empty: that time is not known."""
         if self.stored_s is None:
             return ()
         return tuple(
@@ -177,7 +177,7 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Notice:
-    """How saving fits the notice of one cloud.
+    """Notice of one cloud, compared with the time that saving takes.
 
     Attributes:
         cloud: Name of the cloud, for people.
@@ -196,7 +196,7 @@ class Notice:
 
     @property
     def fits(self) -> bool:
-        """Whether the notice is long enough."""
+        """True if the notice is long enough to store the checkpoint."""
         return self.stored_s <= self.notice_s
 
 

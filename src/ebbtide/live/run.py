@@ -52,7 +52,7 @@ Work = Job | Runnable | Sequence[Job] | str | Path
 
 
 class RunOptions(TypedDict, total=False):
-    """What `run` may be given beside job, policy and provider; each has a default.
+    """Options of `run` beside job, policy and provider; each is optional unless noted as required.
 
     Attributes:
         prices: The price history that `local` and `replay` go through; by default a generated one.
@@ -60,8 +60,8 @@ class RunOptions(TypedDict, total=False):
             file; the others always have machines. Generated prices of today have their own.
         kind: The kind of market that is generated where no prices are given: `today`, `gpu` or `auction`.
         start: Time in the prices at which the run begins; by default a quarter into them.
-        billing: Billing preset of spot leases, by name; by default the job's own, else that of the cloud, where
-            there are several or prices are replayed that of each one. `replay` takes a `Billing` as well.
+        billing: Billing preset of spot leases, by name; by default the job's own, else that of the cloud; with
+            several clouds or replayed prices, that of each cloud. `replay` takes a `Billing` as well.
         seed: Seed of the policy's random numbers and of generated prices; by default 0.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
         spells: Models of how long capacity lasts, or the path of their file, for policies that meet deadlines.
@@ -299,7 +299,7 @@ def _spells(options: RunOptions) -> SpellModels | None:
 
 
 def _program_of(job: Work, options: RunOptions) -> tuple[Runnable, Path]:
-    """What is to be trained, and the folder of its code."""
+    """Return the work to run, and the folder of its code."""
     catalogue = options.get("catalogue") or default_catalogue()
     folder = Path(options.get("folder", Path.cwd()))
     if isinstance(job, str | Path):
@@ -334,7 +334,7 @@ def _list_of(jobs: Sequence[Job]) -> JobList:
 
 
 def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
-    """One run in simulated time, with its timeline recorded."""
+    """Replay one run in simulated time, and record its timeline."""
     catalogue = options.get("catalogue") or default_catalogue()
     seed = options.get("seed", 0)
     sweep, jobs = _work_of(job, catalogue)

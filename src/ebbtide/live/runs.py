@@ -36,7 +36,7 @@ class MachinesEnded:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is certain that no machine is left."""
+        """True if it is certain that no machine is left."""
         return not self.refused and not self.problem
 
 

@@ -25,7 +25,7 @@ class Flag(Protocol):
         ...
 
     def is_set(self) -> bool:
-        """Whether nobody has to wait."""
+        """Return whether the flag is set, so that nobody has to wait."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -57,7 +57,7 @@ class Runtime:
         return threading.Event()
 
     def pool(self, workers: int) -> Executor:
-        """What does several things at a time."""
+        """Return an executor that does several things at a time."""
         return ThreadPoolExecutor(workers)
 
 

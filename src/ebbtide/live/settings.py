@@ -44,21 +44,21 @@ _LOCAL_CONTROLLER_LIMIT_S, _CONTROLLER_LIMIT_S = 60.0, 900.0
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """What a run was started with; written once, when it begins.
+    """Settings that a run was started with; written once, when it begins.
 
     Attributes:
-        run: Id of the run, its user's word for it: no other run of its folder, or of its database, has it.
-        provider: Who rents machines out: `local`, `ec2`, `gcp`, `skypilot`, or `several` for more than one cloud.
+        run: Id of the run, by which its user names it: unique in its folder, or in its database.
+        provider: Provider of machines: `local`, `ec2`, `gcp`, `skypilot`, or `several` for more than one cloud.
         policy: Name of the policy that decides; where a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
         sweep_folder: Absolute path of the user's code.
         store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports, of this run alone.
-        options: What the provider needs besides, by name.
+        options: Further settings that the provider needs, by name.
         seed: Seed of all random numbers of the run.
         parameters: Parameters of the policy that differ from its defaults, by name.
         journal: Address of the database of Postgres that keeps its journal; empty: it is a file in its folder.
-        fingerprint: Fingerprint of its key, which tells it from others of its id; empty: an older Ebbtide began
-            it, and its machines and its storage have its id alone.
+        fingerprint: Fingerprint of its key, which tells it from other runs with its id; empty: an older Ebbtide
+            began it, and its machines and its storage are named by its id alone.
     """
 
     run: str
@@ -100,7 +100,7 @@ class RunFolder:
 
     @property
     def settings(self) -> LiveSettings:
-        """What the run was started with, from `run.json`; an older schema version is migrated as it is read.
+        """Settings that the run was started with, from `run.json`; an older schema version is migrated when read.
 
         Raises:
             InputError: There is no such run, its file is damaged, or a newer Ebbtide wrote it.
@@ -130,7 +130,7 @@ class RunFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a run was written down whole; a folder without one was left by a process that was killed."""
+        """True if the run was written down whole; if not, the folder was left by a process that was killed."""
         return (self.path / "run.json").exists()
 
     @property
@@ -258,7 +258,7 @@ def _nothing(_folder: RunFolder) -> None:
 
 @dataclass(frozen=True)
 class NewRun:
-    """Where a run is to be written down.
+    """Folder, id and journal of a run that is about to begin.
 
     Attributes:
         runs: Folder in which runs are kept.

@@ -74,7 +74,7 @@ def first_machine_of(kept: RunSnapshot) -> int:
 
 
 class Figures(TypedDict):
-    """What a run has spent so far, open leases included, for programs that show it.
+    """Spending of a run so far, open leases included, for programs that show it.
 
     Attributes:
         time_s: Time of the figures by the cloud's clock, seconds since 1970.
@@ -82,7 +82,7 @@ class Figures(TypedDict):
         spent_usd: USD spent, open leases as if released now; None: prices are not known.
         usd_per_hour: Present cost rate in USD an hour; None: prices are not known.
         speed: Seconds of the cloud's clock in a real second.
-        open_usd: Pairs of the id of an open lease and what it would cost in USD if it were released now.
+        open_usd: Pairs of the id of an open lease and its cost in USD if it were released now.
     """
 
     time_s: float
@@ -94,14 +94,14 @@ class Figures(TypedDict):
 
 
 class OutcomeRecord(TypedDict):
-    """How a run ended.
+    """Outcome of a run that has ended.
 
     Attributes:
         failed: Ids of the jobs whose training failed.
         finished: Whether every job was finished or stopped by its policy.
-        gave_up: Why the run was ended before; empty: it was not.
-        start_s: When it began, seconds since 1970 by the cloud's clock.
-        end_s: When it ended, seconds since 1970 by the cloud's clock.
+        gave_up: Reason why the run was ended before; empty: it was not.
+        start_s: Start of the run, seconds since 1970 by the cloud's clock.
+        end_s: End of the run, seconds since 1970 by the cloud's clock.
         cost_usd: USD paid, net of refunds.
         refund_usd: USD refunded of what was charged.
         revocations: Number of machines that were revoked.
@@ -217,7 +217,7 @@ def _to_version_4(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_version_3(kept: dict[str, Any]) -> dict[str, Any]:
-    """It was not known which checkpoints are stored; the next one that is tells. Resume steps came in time."""
+    """Stored checkpoints were not known until the next one was stored; every resume step counts as known."""
     trials = [{**trial, "stored_number": 0, "resumed": trial.get("attempt", 0)} for trial in kept["trials"]]
     return {**kept, "version": 3, "trials": trials}
 

@@ -71,7 +71,7 @@ class TrialStanding:
 
     @property
     def failure(self) -> str:
-        """Which trial failed, and why, in one line."""
+        """Description of the trial's failure, with its number and parameters, in one line."""
         setting = f" ({self.setting})" if self.setting else ""
         return f"trial {self.number}{setting} failed: {self.problem}"
 
@@ -140,7 +140,7 @@ class RunStanding:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether its market is replayed, so that its costs are no money that was spent."""
+        """True if the run's market is replayed, so that no money was spent."""
         return self.provider in SIMULATED
 
     @property
@@ -374,7 +374,7 @@ def _trial(
 
 
 def _markets_of(leases: Sequence[Lease]) -> str:
-    """Where a trial is trained: its market, or each with the number of machines there; empty: nowhere."""
+    """Market of a trial's machine, or the number of machines in each of its markets; empty: it is on none."""
     counts = Counter(str(lease.market) for lease in leases)
     if len(leases) <= 1:
         return "".join(counts)

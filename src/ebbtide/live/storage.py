@@ -52,7 +52,7 @@ class ObjectStore(Protocol):
         ...
 
     def has(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """Return whether there is an object under the key."""
         ...
 
     def size_bytes(self, key: str) -> int:

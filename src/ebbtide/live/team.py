@@ -1,4 +1,4 @@
-"""A team's limits, and whose a run is: several controllers account in one store, and keep a common budget."""
+"""Limits of a team, and owners of runs: several controllers account in one store, and keep a common budget."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 class Limits(Frozen):
-    """What may be spent in a calendar month (UTC), and how many machines may be rented at once.
+    """Limits on spending in a calendar month (UTC), and on machines rented at once.
 
     Attributes:
         monthly_budget_usd: The most that may be spent in a month, USD; None: there is no limit.
@@ -59,11 +59,11 @@ class Team(Limits):
 
 @dataclass(frozen=True)
 class Accounting:
-    """Whose a run is, and what limits it besides its own budget.
+    """Owner and tags of a run, and the team whose limits hold besides its own budget.
 
     Attributes:
-        owner: Who pays for it: a name; empty: nobody was named.
-        tags: What it is for, value by name.
+        owner: Name of who pays for the run; empty: nobody was named.
+        tags: Tags of the run, value by name.
         team: Limits of the team; None: there is none.
     """
 
@@ -86,7 +86,7 @@ class Accounting:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What machines are tagged with, for the cost reports of their cloud."""
+        """Tags of the run's machines, for the cost reports of their cloud."""
         mine = {"ebbtide-owner": self.owner} if self.owner else {}
         return {**self.tags, **mine}
 
@@ -98,7 +98,7 @@ class Accounting:
 
     @classmethod
     def of(cls, folder: RunFolder) -> Accounting:
-        """What was written down with a run; runs from before have nothing.
+        """Read the accounting that was written down with a run; empty for runs from before there was any.
 
         Raises:
             InputError: It cannot be read.
@@ -117,11 +117,11 @@ class Accounting:
 def accounting_of(
     owner: str | None = None, tags: Mapping[str, str] | None = None, team: Team | str | Path | None = None
 ) -> Accounting:
-    """Whose a new run is, and what limits it.
+    """Return the owner, tags and team of a new run.
 
     Args:
-        owner: Who pays for it; None: the user of this machine, where there is a team.
-        tags: What it is for, value by name.
+        owner: Name of who pays for the run; None: the user of this machine, where there is a team.
+        tags: Tags of the run, value by name.
         team: The team, or the path of its file; None: the file that `EBBTIDE_TEAM` names, if any.
 
     Raises:

@@ -48,13 +48,13 @@ LEAST_USD = 1e-6
 
 @dataclass(frozen=True)
 class Room:
-    """What a team's limits leave to a run now.
+    """Money and machines that a team's limits leave to a run now.
 
     Attributes:
         usd: The most that the run may have spent in all, as its journal knows, USD; infinity: there is no limit.
         machines: The most machines that it may rent at once; infinity: there is no limit.
-        usd_limit: Whose budget binds, in words.
-        machines_limit: Whose quota binds, in words.
+        usd_limit: Budget that binds, in words.
+        machines_limit: Quota that binds, in words.
     """
 
     usd: float = math.inf
@@ -163,7 +163,7 @@ class TeamAccount:
             raise InputError(f"{room.usd_limit} is spent", field="team")
 
     def room(self) -> Room:
-        """What the limits leave now; where the store does not answer, by what was read last."""
+        """Return what the limits leave now: by the accounts last read, or nothing once those are too old."""
         with self._lock:
             self._read_if_due()
             at_s = self._runtime.epoch_s()
@@ -316,7 +316,7 @@ class TeamAccount:
 
     @property
     def _silence(self) -> str:
-        """Why the limits count as reached, though nobody knows; empty: the accounts were there lately."""
+        """Reason why the limits count as reached without the accounts; empty: they were available lately."""
         grace_s = self._settings.controller_limit_s
         if self._runtime.monotonic_s() - min(self._read_s, self._kept_s) <= grace_s:
             return ""

@@ -73,7 +73,7 @@ def count_failure(trial: Trial, ended: Ended, now_epoch_s: float) -> Failure:
 
 
 def _is_proved(trial: Trial, number: int) -> bool:
-    """Whether training has gone on from a checkpoint before."""
+    """Return whether training has gone on from this checkpoint before."""
     return any(
         stretch.number_from == number and (stretch.has_saved or stretch.step_done > stretch.step_from)
         for stretch in trial.stretches
