@@ -52,7 +52,7 @@ class WithinBudget:
     Attributes:
         policy: The policy that decides what to rent.
         budget_usd: The most that may be spent, USD.
-        key: The key, in the run's memory, of what this limit remembers; of two around one policy each has its own.
+        key: Key of this limit's values in the run's memory; two limits around one policy need different keys.
         whose: The budget that binds, in words, for the reason to give up; empty: the run's own.
     """
 
@@ -74,7 +74,7 @@ class WithinBudget:
 
     @property
     def period_lead_s(self) -> float:
-        """How long before the end of a charge period the policy is woken, seconds."""
+        """Seconds before the end of a charge period at which the policy is woken."""
         return float(getattr(self.policy, "period_lead_s", 0.0))
 
     def decide(self, view: View) -> Iterable[Action]:
@@ -100,7 +100,7 @@ class WithinBudget:
         yield from self._affordable(view, self.policy.decide(view))
 
     def _memory(self, view: View) -> dict[str, Any]:
-        """What this limit remembers, apart from what the policy within it does."""
+        """Memory of this limit, separate from that of the wrapped policy."""
         memory: dict[str, Any] = view.memory.setdefault(self.key, {})
         return memory
 

@@ -173,7 +173,7 @@ def _grouped(
 
 
 def _is_joint(policy: Policy) -> bool:
-    """Whether a policy serves any jobs together: not one that compares a sweep's trials, or plans for one job."""
+    """Return whether a policy can serve any jobs together: it neither compares trials nor plans for one job."""
     return not isinstance(policy, Ebbtide | SpotTune | Deadline) and not getattr(policy, "one_job", False)
 
 
@@ -314,5 +314,5 @@ def within_budget(sweep: Runnable, policy: Policy) -> Policy:
 
 
 def policy_summary(policy: str) -> str:
-    """What a policy does, in one line; empty: no line is written for it."""
+    """Summary of the policy with this name, in one line; empty if there is none."""
     return _SUMMARIES.get(policy, "")

@@ -89,7 +89,7 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number; True and False are none."""
+    """Return whether a value is a number; True and False are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

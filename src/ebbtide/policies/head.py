@@ -46,7 +46,7 @@ class WithHead:
 
     @property
     def period_lead_s(self) -> float:
-        """How long before the end of a charge period the policy is woken, seconds."""
+        """Seconds before the end of a charge period at which the policy is woken."""
         return float(getattr(self.policy, "period_lead_s", 0.0))
 
     def decide(self, view: View) -> Iterable[Action]:

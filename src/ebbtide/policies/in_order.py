@@ -72,7 +72,7 @@ class InOrder:
 
     @property
     def period_lead_s(self) -> float:
-        """How long before the end of a charge period the policies are woken, seconds: what any of them asks."""
+        """Seconds before the end of a charge period at which policies are woken: the most that any asks for."""
         return max(float(getattr(group.policy, "period_lead_s", 0.0)) for group in self.groups)
 
     def check_fits(self, jobs: Sequence[Job]) -> None:
@@ -106,9 +106,9 @@ class InOrder:
                 yield from (Release(lease.lease_id, because=over) for lease in left)
 
     def _told(self, view: View, states: dict[str, Any]) -> dict[int, list[Event]]:
-        """What of this decision's events each group that has begun is told, by its number.
+        """Events of this decision for each group that has begun, by the number of the group.
 
-        A timer is of those who asked for it; one that nobody did is everybody's.
+        A timer goes to the groups that asked for it; one that no group asked for goes to all.
         """
         begun = {
             number: group
@@ -133,7 +133,7 @@ class InOrder:
 
 
 def _is_woken(state: dict[str, Any], now_s: float) -> bool:
-    """Whether a group asked to be woken by now; these times are forgotten."""
+    """Return whether a group asked to be woken by now, and forget the times that have passed."""
     wakes: list[float] = state.get("wakes", [])
     later = [time_s for time_s in wakes if time_s > now_s + _SAME_S]
     state["wakes"] = later
@@ -145,12 +145,12 @@ def _new_state(view: View) -> dict[str, Any]:
 
 
 def _is_waiting(view: View, group: JobGroup) -> bool:
-    """Whether a job that the group needs has not ended yet."""
+    """Return whether a job that the group needs has not ended yet."""
     return not all(view.jobs[job_id].is_finished for needed in group.needs for job_id in needed)
 
 
 def _is_hopeless(view: View, group: JobGroup) -> bool:
-    """Whether a job that the group needs has ended without success."""
+    """Return whether a job that the group needs has not succeeded; asked once all of them have ended."""
     return not all(_has_succeeded(view, needed) for needed in group.needs)
 
 
@@ -193,7 +193,7 @@ def _asked(view: View, group: JobGroup, state: dict[str, Any], events: Sequence[
 
 
 def _answers(group: JobGroup, state: dict[str, Any], shown: Any, began_s: float) -> Iterable[Action]:
-    """What the group's policy answers, or the one that stands in for it."""
+    """Actions of the group's policy, or of on-demand machines if the policy has refused the jobs."""
     if state.get("refused"):
         return OnDemand().decide(shown)
     answers = iter(group.policy.decide(shown))

@@ -39,12 +39,12 @@ def take_over(view: View, new: LeaseView, *, keeps_refunded: bool = False) -> It
 
 
 def is_better_revoked(view: View, lease: LeaseView, revoke_at_s: float) -> bool:
-    """Whether a machine costs less when it is revoked at a time to come than when it is released now.
+    """Return whether a machine costs less if it is revoked later than if it is released now.
 
     Args:
         view: What the policy sees.
         lease: The machine.
-        revoke_at_s: When it will be revoked, seconds since 1970; infinity: it is not known that it will be.
+        revoke_at_s: Time of the revocation, seconds since 1970; infinity: no revocation is known.
     """
     if math.isinf(revoke_at_s) or lease.on_demand or not lease.is_charged:
         return False

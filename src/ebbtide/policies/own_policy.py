@@ -20,7 +20,7 @@ _PARTS = {
 
 
 def is_own(text: str) -> bool:
-    """Whether a policy's name refers to the user's own code."""
+    """Return whether a policy's name refers to the user's own code."""
     return ":" in text or text.endswith(".py")
 
 

@@ -20,16 +20,16 @@ _MOST_DOUBLINGS = 64.0
 
 @dataclass(frozen=True)
 class Refusals:
-    """Which markets have just refused a machine, as kept in a policy's memory.
+    """Markets that have just refused a machine, as kept in a policy's memory.
 
     Refusals of spot and on-demand machines are counted apart: a market without spot capacity may have on-demand
     capacity.
 
     Attributes:
         view: What the policy sees.
-        first_s: How long a market is not asked after its first refusal, seconds; it doubles with each in a row.
-        longest_s: The longest time that a market is not asked, seconds.
-        key: Where in the memory it is kept: a policy, and one around it, keep their own.
+        first_s: Back-off after a market's first refusal, seconds; it doubles with each further refusal in a row.
+        longest_s: The longest back-off, seconds.
+        key: Key in the memory; a policy and a wrapper around it use different keys.
     """
 
     view: View
@@ -53,12 +53,12 @@ class Refusals:
                 self._refused.pop(_key(lease.market, lease.on_demand), None)
 
     def may_ask(self, market: Market, on_demand: bool) -> bool:
-        """Whether a market may be asked for a machine now."""
+        """Return whether a market may be asked for a machine now."""
         return self._refused.get(_key(market, on_demand), [0.0])[0] <= self.view.now_s
 
     @property
     def is_any(self) -> bool:
-        """Whether some market may not be asked now."""
+        """True if some market may not be asked now."""
         return any(until_s > self.view.now_s for until_s, _ in self._refused.values())
 
     @property
@@ -100,7 +100,7 @@ class BacksOff:
 
     @property
     def period_lead_s(self) -> float:
-        """How long before the end of a charge period the policy is woken, seconds."""
+        """Seconds before the end of a charge period at which the policy is woken."""
         return float(getattr(self.policy, "period_lead_s", 0.0))
 
     def decide(self, view: View) -> Iterable[Action]:

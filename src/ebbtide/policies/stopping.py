@@ -38,7 +38,7 @@ class Stopper(Protocol):
         ...
 
     def waits(self, view: View, job: JobView) -> bool:
-        """Whether a trial is to have no machine now."""
+        """Return whether a trial is to have no machine now."""
         ...
 
     def end(self, view: View, job: JobView) -> int:

@@ -1,1 +1,1 @@
-"""What a policy sees and may do."""
+"""Interface of policies: what a policy is shown, and the actions that it may take."""

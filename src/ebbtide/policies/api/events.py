@@ -9,7 +9,7 @@ from ebbtide.market.markets import Market
 
 
 class Wake(StrEnum):
-    """Why a policy is asked. The first group is always delivered; the second to those who ask for it.
+    """Kinds of events: the first group always wakes a policy, the second only one that asks for it in `wakes_on`.
 
     A replay never has `REBALANCE`: no price history holds such recommendations.
     """

@@ -62,12 +62,12 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in tables, for the command line and for tags."""
+        """Name of the policy in tables, on the command line and in tags."""
         ...
 
     @property
     def wakes_on(self) -> frozenset[Wake]:
-        """What wakes it beyond what is always delivered."""
+        """Kinds of events that wake the policy, beyond those that are always delivered."""
         ...
 
     def decide(self, view: View) -> Iterable[Action]:

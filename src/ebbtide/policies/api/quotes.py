@@ -13,7 +13,7 @@ from ebbtide.market.markets import Market
 
 
 class Quotes(Protocol):
-    """What each market costs now."""
+    """Current prices of all markets, and the speed of jobs there."""
 
     @property
     def markets(self) -> Sequence[Market]:

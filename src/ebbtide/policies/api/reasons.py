@@ -30,11 +30,11 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a policy does something.
+    """Reason for a decision of a policy.
 
     Attributes:
-        why: One sentence.
-        alternatives: What was weighed, what is done among it; empty: the policy weighs nothing that has a cost.
+        why: The reason in one sentence.
+        alternatives: What was weighed, the choice included; empty: the policy weighs nothing that has a cost.
     """
 
     why: str

@@ -121,11 +121,11 @@ _lease, _set_lease = hidden(LeaseView, "_lease")
 
 
 class JobView(ReadOnly):
-    """One job of a run and how far it has come, as a policy sees it.
+    """Job of a run and its progress, as a policy sees it.
 
     Attributes:
-        job_id: Its place among the run's jobs, from 0.
-        job: What is to be done, as its user described it.
+        job_id: Index of the job among the run's jobs, from 0.
+        job: The job as its user described it.
         steps_saved: Steps in the newest complete checkpoint.
         steps_done: Those and the steps run since, which are lost if a machine goes unsaved.
         steps_run: All steps that were ever run; those lost were run more than once.
@@ -135,8 +135,8 @@ class JobView(ReadOnly):
         moving_s: Seconds spent on saving and restoring.
         training_s: Seconds spent on training, summed over the groups of machines.
         steps_on: Steps run by lease id; those of a gang in equal parts.
-        leases: The machines it is assigned, in order of assignment.
-        saved_at: Where its newest checkpoint lies; None before the first.
+        leases: The machines that are assigned to it, in order of assignment.
+        saved_at: Place of its newest checkpoint; None before the first.
         checkpoint_bytes: Size of its newest checkpoint as far as known, else of any, in bytes.
         transfers: Checkpoints and datasets that moved between regions.
         stopped: Whether a policy ended it before its last step.
@@ -155,7 +155,7 @@ class JobView(ReadOnly):
         return f"<job {self.job_id}: {self.job.name}, {self.steps_done:g} of {self.job.steps:g} steps>"
 
     def has_dataset(self, cloud: str) -> bool:
-        """Whether nothing that it trains on would have to be copied to a cloud."""
+        """Return whether a cloud needs no copy of the job's dataset: there is none, or the cloud has it."""
         return _progress(self).has_dataset(cloud)
 
     @property

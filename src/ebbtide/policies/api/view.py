@@ -1,4 +1,4 @@
-"""What a policy sees: the present and the past, never the future, and never who provides it."""
+"""View that a policy gets: the present and the past, never the future or the provider."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class View(Quotes, Protocol):
 
     @property
     def events(self) -> Sequence[Event]:
-        """Why the policy was woken."""
+        """Events that woke the policy."""
         ...
 
     def past_prices(self, market: Market, duration_s: float) -> tuple[Floats, Floats]:
@@ -61,11 +61,11 @@ class View(Quotes, Protocol):
         ...
 
     def machine(self, market: Market) -> InstanceType:
-        """What a machine of the market is: its cores, memory and accelerators."""
+        """Instance type of a market: its cores, memory and accelerators."""
         ...
 
     def egress_usd(self, size_bytes: int, source: Place, destination: Place) -> float:
-        """What so many bytes cost that go from one place to another."""
+        """Egress cost of a transfer from one place to another, USD."""
         ...
 
     def seen_steps_per_s(self, job: Job, market: Market) -> float | None:
@@ -78,12 +78,12 @@ class View(Quotes, Protocol):
 
     @property
     def billing(self) -> Billing:
-        """How spot leases are charged here."""
+        """Billing rules for spot leases."""
         ...
 
     @property
     def spent_usd(self) -> float:
-        """What has been spent, open leases included as if released now."""
+        """Money spent so far, USD; open leases are counted as if released now."""
         ...
 
     @property
@@ -98,5 +98,5 @@ class View(Quotes, Protocol):
 
 
 def run_started_s(view: View) -> float:
-    """When the run of a policy began, seconds since 1970: at its first decision, or earlier (`STARTED_S`)."""
+    """Start of a policy's run, seconds since 1970: its first decision, or an earlier time (`STARTED_S`)."""
     return float(view.memory.setdefault(STARTED_S, view.now_s))

@@ -47,7 +47,7 @@ _LEAST_HISTORY_S = DAY_S
 
 
 class CookbookRule(StrEnum):
-    """How many machines are held, and what is bid for them."""
+    """Rules for the number of machines to hold, and the bid for them."""
 
     COOKBOOK = "cookbook"  # asked when a step begins; no price is too high
     DYNAMIC = "cookbook-dynamic"  # asked whenever the price changes, too (5.4)
@@ -166,7 +166,7 @@ class ByCookbook:
         return min(found)[2]
 
     def _policy(self, view: View, job: Job, market: Market, started_s: float) -> Policy:
-        """What follows the cookbook of a market; it is solved again after a restart, from the same prices."""
+        """Policy that follows the cookbook of a market; after a restart solved again, from the same prices."""
         key = (str(market), job.name, job.steps, started_s)
         if key not in self._made:
             made = self._following(view, market, self._book(view, job, market, started_s), started_s)
@@ -254,7 +254,7 @@ class ByCookbook:
 
 @dataclass(frozen=True)
 class _Charged:
-    """When a cookbook's steps are, and how machines are charged in them.
+    """Times of a cookbook's steps, and the charging of machines in them.
 
     Attributes:
         started_s: Start of the work, seconds since 1970.
@@ -262,8 +262,8 @@ class _Charged:
         step_s: Length of a step, seconds.
         count: Number of steps in a charge period.
         whole: Whether a machine is charged for a step or more at once, at the price at its beginning.
-        ahead: Ticks by which is decided before a charge.
-        listed: Price on demand, USD per hour; None: none are rented on demand.
+        ahead: Ticks between a decision and the charge that follows.
+        listed: Price on demand, USD per hour; None: no machines are rented on demand.
     """
 
     started_s: float

@@ -154,8 +154,10 @@ class RunCluster:
             yield WakeAt(view.now_s + _period_s(view))
 
     def _is_urgent(self, hours: float, left_h: float) -> bool:
-        """Whether the deadline could not be met if all machines that can be revoked were revoked just before the
-        next decision, at most half a step from now: then none of these counts, and bids are infinite."""
+        """Return whether losing all revocable machines just before the next decision would miss the deadline.
+
+        The next decision is at most half a step away. If so, none of these machines counts, and bids are infinite.
+        """
         problem = self.book.problem
         rest_h = (len(self.book.actions) - 0.5) * problem.step_h - hours - (self.delay_s + self.lead_s) / HOUR_S
         return problem.workflow.finish_h(left_h, 0, max(problem.most, self.fixed_size)) > max(rest_h, 0.0) + 1e-9
@@ -193,7 +195,7 @@ class RunCluster:
         return lease.started_s if lease.is_charged else lease.requested_s + self.delay_s
 
     def _is_outbid(self, lease: LeaseView, view: View) -> bool:
-        """Whether a machine is lost, or will not start, since its price is above its bid."""
+        """Return whether a machine is lost, or will not start, because its price is above its bid."""
         return (
             not lease.on_demand
             and self._comes_s(lease) <= view.now_s + _CLOCK_S
@@ -202,7 +204,7 @@ class RunCluster:
         )
 
     def _charged(self, leases: Sequence[LeaseView], time_s: float, view: View) -> list[int]:
-        """How many machines will then have been charged kappa, ..., 1 steps ago."""
+        """Numbers of machines that at `time_s` will have been charged kappa, ..., 1 steps ago."""
         count = self.book.problem.charge_steps
         found = [0] * count
         for lease in leases:
@@ -213,7 +215,7 @@ class RunCluster:
         return found
 
     def _is_due(self, lease: LeaseView, since_s: float, time_s: float, view: View) -> bool:
-        """Whether a machine is charged again after one time, and not later than another."""
+        """Return whether a machine is charged again after `since_s`, and at `time_s` at the latest."""
         period_s, comes_s = _period_s(view), self._comes_s(lease)
         charges = math.floor((time_s - comes_s + _CLOCK_S) / period_s)
         return charges >= 1 and comes_s + charges * period_s > since_s + _CLOCK_S
@@ -232,7 +234,7 @@ def _period_s(view: View) -> float:
 
 
 def _leaving(view: View) -> dict[int, float]:
-    """When each machine that is to be released would be charged again, by lease id, seconds since 1970."""
+    """Next charge of each machine that is marked for release, by lease id, seconds since 1970."""
     return {int(lease_id): goes_s for lease_id, goes_s in view.memory["going"]}
 
 

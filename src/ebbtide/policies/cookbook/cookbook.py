@@ -86,7 +86,7 @@ class Cookbook:
         return min(int(np.searchsorted(levels_h, left_h - 1e-9)), len(levels_h) - 1)
 
     def can_begin(self, step: int, left_h: float, held: int) -> bool:
-        """Whether the deadline can be met from the beginning of a step with this work left and machines held."""
+        """Return whether the deadline can be met from a step's start with this work left and machines held."""
         if left_h > self.problem.workflow.work_h + 1e-9:
             return False
         if step == len(self.actions):

@@ -1,4 +1,4 @@
-"""What policies by a cookbook say of their decisions: the state of the table, and the cost it expects then."""
+"""Reasons that cookbook policies give for decisions: the state in the table, and its expected cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ebbtide.policies.cookbook.cookbook import Cookbook
 
 
 def by_book(book: Cookbook, hours: float, price: float, left_h: float, size: int, held: int) -> Reason:
-    """Why so many machines are to be held: the cookbook says so.
+    """Reason to hold `size` machines: the action of the cookbook in this state.
 
     Args:
         book: The cookbook.

@@ -76,8 +76,10 @@ def solve(problem: CookbookProblem, *, workers: int = 2) -> Cookbook:
 
 
 def _progress(problem: CookbookProblem, levels_h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where a step leads from each level: the level below the work then left, and the share of the way to the next
-    level; both of shape (levels, machines before, machines now)."""
+    """Level below the work left after a step from each level, and the share of the way to the next level.
+
+    Both are of shape (levels, machines before, machines now).
+    """
     sizes = np.arange(problem.most + 1)
     left = problem.workflow.progress(
         levels_h[:, None, None], sizes[None, :, None], sizes[None, None, :], problem.step_h

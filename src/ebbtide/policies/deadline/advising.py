@@ -1,4 +1,4 @@
-"""What an advisor of schedulers computes in compiled code: tables of expected costs, beliefs, and choices.
+"""Compiled code of `DeadlineAdvisor`: tables of expected costs, beliefs about a zone, and choices.
 
 The program is that of `solved_zone`, exact for a scheduler that decides and is charged by whole ticks, and solved
 for several types of zones. Which type a zone is, and how old its spell is, is not known at first: a belief over
@@ -121,7 +121,7 @@ def _fill(into: Any, expected: Any, up: bool, held: int, left: int, grid: Adviso
 
 @inner
 def _is_safe(choice: int, then_s: float, restart_s: float, at_last: bool, unseen_s: float) -> bool:
-    """Whether a machine keeps the deadline for sure: a spot machine may go before or at the next question."""
+    """Return whether a choice is sure to keep the deadline: spot may be revoked by the next question."""
     if choice == ON_DEMAND or (at_last and unseen_s == 0.0):
         return then_s >= -_SAME_S
     return then_s >= restart_s + unseen_s - _SAME_S
@@ -136,7 +136,7 @@ def _charge(choice: int, needed_s: float, tick_s: float, whole_ticks: bool, task
 
 @compiled
 def first_belief(ages: Any, share_up: Any, weights: Any, up: int) -> Any:
-    """What is believed after the first look: the weight of each type and age of the spell under way.
+    """Belief after the first look: the weight of each type and age of the current spell.
 
     Args:
         ages: Share of spell time in each bin of age; shape (types, kinds, bins of age).
@@ -155,7 +155,7 @@ def first_belief(ages: Any, share_up: Any, weights: Any, up: int) -> Any:
 
 @compiled
 def next_belief(tables: AdvisorTables, belief: Any, was_up: int, up: int, passed_s: float) -> Any:
-    """What is believed after a look, some time after the last one; see `first_belief`."""
+    """Belief after a look `passed_s` seconds after the last one; see `first_belief`."""
     found = np.zeros_like(belief)
     types, bins = belief.shape
     for kind in range(types):

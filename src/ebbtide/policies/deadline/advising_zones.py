@@ -1,4 +1,4 @@
-"""What an advisor over several zones computes in compiled code: beliefs of each zone, and the choice.
+"""Compiled code of `ZonesAdvisor`: beliefs about each zone, and the choice.
 
 The table is that of `deadline` over several zones (`solved_zones`), in which each is alike; what tells zones apart
 is for how long the spell under way is expected to last, by the belief over types and ages of that zone.
@@ -30,10 +30,10 @@ LOOK = 3
 
 @compiled
 def seen_zones(beliefs: Any, seen: Any, hazards: Any, bins_s: Any, passed_s: float) -> Any:
-    """What is believed of each zone some time after the last look, and after what is seen now.
+    """Beliefs about each zone, updated by the time since the last look and by what is seen now.
 
     Args:
-        beliefs: Weights of each type, kind and age of the spell under way; shape (zones, types, kinds, bins).
+        beliefs: Weights of each type, kind and age of the current spell; shape (zones, types, kinds, bins).
         seen: 1 or 0 where a zone's state is seen, else -1; shape (zones,).
         hazards: Probability per second that a spell ends; shape (types, kinds, bins).
         bins_s: Lower ends of the bins of age, seconds.

@@ -126,7 +126,7 @@ class DeadlineAdvisor:
         spot_available: bool,
         starting_h: float = 0.0,
     ) -> Advice:
-        """What to hold until the next question.
+        """Advise what to hold until the next question.
 
         Args:
             elapsed_h: Hours since the start of the run; no less than at the last question.
@@ -171,7 +171,7 @@ class DeadlineAdvisor:
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """How probable each type of `types` is for this zone, by what was seen in this run."""
+        """Probability of each type of `types` for this zone, from what was seen in this run."""
         if self._belief is None:
             return self.types.weights
         return tuple(self._belief.sum(axis=1).tolist())

@@ -1,4 +1,4 @@
-"""What advisors are made with and asked, checked: numbers, models of zones, ticks."""
+"""Checks of the input of advisors: numbers, truth values, models of zones, ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not change for a job with a deadline: the machines it is planned for, their prices, and its time."""
+"""Fixed data of a job with a deadline: the machines that it is planned for, their prices, and its times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def begun(
     start_s: float,
     only_best: bool,
 ) -> dict[str, Any]:
-    """What is remembered of a job that begins, as plain values.
+    """Fixed data of a job that begins, as plain values for the policy's memory.
 
     Args:
         view: What the policy sees.

@@ -1,4 +1,4 @@
-"""What the rules for jobs with a deadline answer over several zones: `deadline`, Uniform Progress, greedy.
+"""Answers of the rules for jobs with a deadline over several zones: `deadline`, Uniform Progress, greedy.
 
 Whether a zone has a spot machine is known only by requesting one. A machine that is given is taken; a refusal
 costs nothing. So a rule answers with the zone to ask next (or to stay in), or with what to do otherwise: `WAIT`
@@ -74,7 +74,7 @@ def costs_by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> Any:
 
 @compiled
 def is_only_watched(costs: ZonesCosts, task: ZonesTask, now: ZonesNow, zone: int) -> bool:
-    """Whether a zone that has just given a machine is watched until the next decision, and the machine given back.
+    """Return whether watching a zone until the next decision costs less than keeping a machine that it gives.
 
     A young spell may end before the machine's start is worth it.
     """
@@ -204,8 +204,10 @@ def _at_price(later_usd: float, spot_usd: float, expected_usd: float, lasts_s: f
 
 @inner
 def _is_safe(task: ZonesTask, now: ZonesNow, zone: int, overhead_s: float) -> bool:
-    """Whether a zone's spot machine may be held until the next decision: an on-demand start fits then, or the job
-    ends before."""
+    """Return whether a zone's spot machine may be held until the next decision without risk to the deadline.
+
+    An on-demand start fits then, or the job ends before.
+    """
     to_do_s = now.left_s - now.slack_s
     return tick_on_spot(task, zone, now.slack_s, to_do_s, overhead_s, now.until_next_s)[2]
 

@@ -161,7 +161,7 @@ def note_refusal(
 
 
 def refused_s(refused: dict[str, float], gangs: Sequence[Gang], gang: Gang) -> float:
-    """When a gang, or fewer machines of its market, were last refused, seconds since 1970; long ago: never."""
+    """Last refusal of a gang or of fewer machines of its market, seconds since 1970; `LONG_AGO_S`: never."""
     smaller = [other for other in gangs if other.market == gang.market and other.machines <= gang.machines]
     times_s = [refused.get(str(other), LONG_AGO_S) for other in (*smaller, Gang(gang.market))]
     return max(times_s)
@@ -177,7 +177,7 @@ def largest_within(gangs: Sequence[Gang], market: Market, machines: int) -> int:
 
 
 def taken_among(view: View, lease_ids: Sequence[int]) -> int:
-    """How many of some machines the provider has taken, or is about to."""
+    """Number of these machines that the provider has revoked, or has given notice of."""
     leases = [view.lease(lease_id) for lease_id in lease_ids]
     return sum(lease.state is LeaseState.REVOKED or math.isfinite(lease.revoke_at_s) for lease in leases)
 

@@ -44,7 +44,7 @@ def note_rented(view: View, job: JobView, own: dict[str, Any]) -> None:
 
 
 def allowance_usd(view: View, own: dict[str, Any], share: float) -> float:
-    """What trying spot machines may lose a job, USD.
+    """Largest loss that trying spot machines may cause a job, USD.
 
     Args:
         view: What the policy sees.
@@ -57,7 +57,7 @@ def allowance_usd(view: View, own: dict[str, Any], share: float) -> float:
 
 
 def lost_usd(view: View, job: JobView, own: dict[str, Any]) -> float:
-    """What a job has paid beyond the cost on demand of what it has done, USD; negative: it has saved so much."""
+    """Cost of a job so far, less the on-demand cost of the steps it has done, USD; negative: it has saved."""
     gangs = gangs_of(own)
     rate = view.steps_per_s(job.job, gangs[0].market) * job.job.speedup_of(max(one.machines for one in gangs))
     settled: dict[str, float] = own.setdefault("paid", {})
@@ -72,7 +72,7 @@ def lost_usd(view: View, job: JobView, own: dict[str, Any]) -> float:
 
 
 def _paid_usd(view: View, lease: LeaseView) -> float:
-    """What a machine has cost so far, as if it were released now, USD."""
+    """Cost of a machine so far, as if it were released now, USD."""
     if math.isnan(lease.started_s):
         return 0.0
     rule = view.billing.of(lease.market.cloud)
@@ -90,7 +90,7 @@ def _paid_usd(view: View, lease: LeaseView) -> float:
 
 
 def start_usd(view: View, own: dict[str, Any], task: ZonesTask, now: ZonesNow, zone: int) -> float:
-    """What is lost if a zone's spot machine is started and taken before it works, USD."""
+    """Loss if a zone's spot machine is started and revoked before it works, USD."""
     market = gangs_of(own)[zone].market
     source, target = task.place_of[now.zone], task.place_of[zone]
     least_s = least_charged_s(view, market)

@@ -1,4 +1,4 @@
-"""What a rule for jobs with a deadline knows of a job at one moment, from the view and the policy's memory."""
+"""State of a job with a deadline at one moment, for its rule: from the view and the policy's memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class JobMoments:
     learns: bool
 
     def of(self, view: View, job: JobView, later_steps: float, own: dict[str, Any]) -> ZonesNow:
-        """What is known of a job now.
+        """State of a job and its zones now; changes since the last look are noted in the memory.
 
         Args:
             view: What the policy sees.

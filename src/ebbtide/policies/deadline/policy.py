@@ -63,7 +63,7 @@ _SAME_S = 1e-6
 
 
 class DeadlineRule(StrEnum):
-    """Which market is asked for a spot machine, and when on-demand machines are rented."""
+    """Rules that choose the market for spot machines, and the time for on-demand machines."""
 
     TABLE = "deadline"  # by expected cost, over models of availability
     PROGRESS = "uniform-progress"  # NSDI 2024, in the market that is cheapest at the start
@@ -165,7 +165,7 @@ class Deadline:
         yield from given_back(view, view.memory.get("deadline", {"jobs": {}}))
 
     def awaits(self, view: View, job: JobView) -> bool:
-        """Whether machines are on their way to a job that it does not have yet."""
+        """Return whether a gang's machines, not yet assigned to the job, are on their way to it."""
         memory: dict[str, Any] = view.memory.get("deadline", {"jobs": {}})
         return bool(coming_leases(view, memory["jobs"].get(str(job.job_id), {})))
 
@@ -182,7 +182,7 @@ class Deadline:
         return list(dict.fromkeys(gang.market for gang in gangs_of(own)))
 
     def expected_usd(self, view: View, job: JobView, later_steps: float = 0.0) -> float:
-        """What the rest of a served job is expected to cost by the table, USD; infinity: it is not known."""
+        """Expected cost of the rest of a served job by the table, USD; infinity: not known."""
         memory: dict[str, Any] = view.memory.get("deadline", {"jobs": {}})
         own: dict[str, Any] = memory["jobs"].get(str(job.job_id), {})
         if "zones" not in own or not own["can_save"]:
@@ -206,7 +206,7 @@ class Deadline:
         return table_for(replace(self._question(view, own, {}), gamma=gamma))
 
     def _is_above_list(self, view: View, job: JobView, memory: dict[str, Any]) -> bool:
-        """Whether a spot machine of the table's costs more than one on demand."""
+        """Return whether a spot machine of the job, served by the table, costs more than one on demand."""
         own = memory["jobs"].get(str(job.job_id), {})
         if self.rule is not DeadlineRule.TABLE or "zones" not in own:
             return False
@@ -258,7 +258,7 @@ class Deadline:
             yield from self._spot(view, job, answer, now, own, memory, because)
 
     def _why(self, view: View, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any], answer: int) -> Reason:
-        """Why the rule answers so."""
+        """Reason for the answer of the rule."""
         if not own["can_save"]:
             return without_saving()
         if self.rule is not DeadlineRule.TABLE:
@@ -309,7 +309,7 @@ class Deadline:
         market: Market,
         given: int,
     ) -> bool:
-        """Whether the rule has a job move to some machines of a market, of which it has been given so many."""
+        """Return whether the rule has a job move to machines of a market that has given `given` of them."""
         now = self._moments(memory).of(view, job, later_steps, own)
         answer = self._answer(view, job, now, own, memory)
         gang = gangs_of(own)[answer] if answer >= 0 else None
@@ -401,7 +401,7 @@ class Deadline:
     def _is_only_watched(
         self, view: View, zone: int, now: ZonesNow, own: dict[str, Any], memory: dict[str, Any]
     ) -> bool:
-        """Whether a zone is asked only to see whether it has machines: they are given back at once."""
+        """Return whether a zone is asked only to see if it has machines, which are then released at once."""
         if self.rule is not DeadlineRule.TABLE or now.held != NOTHING or not own["can_save"]:
             return False
         table = table_for(self._question(view, own, memory))
@@ -411,7 +411,7 @@ class Deadline:
         return True
 
     def _begin(self, view: View, job: JobView, memory: dict[str, Any]) -> dict[str, Any]:
-        """What does not change for a job: the machines that it may have, their expected prices, and times."""
+        """Fixed data of a job: the machines that it may have, their expected prices, and times."""
         return begun(
             view,
             job,
@@ -465,5 +465,5 @@ class Deadline:
 
 
 def _some_leave(view: View, job: JobView) -> bool:
-    """Whether some of a gang's machines are about to be taken: until they are, all work on."""
+    """Return whether some of a job's machines are about to be revoked: until then, all work on."""
     return len(steady_leases(view, job)) < len(view.leases_of(job.job_id))

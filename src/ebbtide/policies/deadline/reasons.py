@@ -1,4 +1,4 @@
-"""What policies for jobs with a deadline say of their decisions: the choices at that moment and their costs."""
+"""Reasons that policies for jobs with a deadline give: the choices at that moment and their costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEVER_USD = 1e6
 
 
 def by_costs(table: ZoneTable, gangs: Sequence[Gang], now: ZonesNow, answer: int) -> Reason:
-    """Why the table of `deadline` answers so: the choice of least expected cost.
+    """Reason for the answer of the table of `deadline`: the choice of least expected cost.
 
     Args:
         table: The solved table.
@@ -50,7 +50,7 @@ def by_costs(table: ZoneTable, gangs: Sequence[Gang], now: ZonesNow, answer: int
 
 
 def by_rule(rule: str, gangs: Sequence[Gang], now: ZonesNow, answer: int) -> Reason:
-    """Why a rule that weighs no costs answers so.
+    """Reason for the answer of a rule that weighs no costs.
 
     Args:
         rule: Name of the rule.
@@ -70,12 +70,12 @@ def by_rule(rule: str, gangs: Sequence[Gang], now: ZonesNow, answer: int) -> Rea
 
 
 def without_saving() -> Reason:
-    """Why a job that saves nothing goes on demand."""
+    """Reason to run a job without checkpoints on demand."""
     return Reason("a job without checkpoints is not put on a machine that can be revoked")
 
 
 def _zone(now: ZonesNow, zone: int) -> str:
-    """What is known of a zone, in words."""
+    """State of a zone in words: its price, and the time that it is held or since it refused."""
     price = f"{now.spot_usd[zone]:.6f} USD/h"
     if now.held == SPOT and zone == now.zone:
         return f"{price}, held for {_hours(now.age_s)}"

@@ -53,7 +53,7 @@ def after_choice(choice: int, held: int, slack_s: float, tick_s: float, restart_
 
 @inner
 def is_safe(choice: int, held: int, slack_s: float, left_s: float, tick_s: float, restart_s: float) -> bool:
-    """Whether the deadline is sure to be met: an on-demand start fits after this tick, or the job ends in it."""
+    """Return whether a choice is sure to keep the deadline: on-demand fits after the tick, or the job ends."""
     then_s = after_choice(choice, held, slack_s, tick_s, restart_s)
     if choice == ON_DEMAND:
         return then_s >= 0.0 or held == ON_DEMAND

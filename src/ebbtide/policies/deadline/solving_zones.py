@@ -46,7 +46,7 @@ def slack_after(task: ZonesTask, zone: int, slack_s: float, overhead_s: float, t
 
 @inner
 def ends_in_time(task: ZonesTask, zone: int, slack_s: float, to_do_s: float, overhead_s: float) -> bool:
-    """Whether a zone's spot machine, if it lasts, does all that is left before the deadline."""
+    """Return whether a zone's spot machine, if it lasts, does all the work left before the deadline."""
     return bool(slack_s - overhead_s - to_do_s * (1.0 / task.speed[zone] - 1.0) >= 0.0)
 
 
@@ -54,10 +54,10 @@ def ends_in_time(task: ZonesTask, zone: int, slack_s: float, to_do_s: float, ove
 def tick_on_spot(
     task: ZonesTask, zone: int, slack_s: float, to_do_s: float, overhead_s: float, tick_s: float
 ) -> tuple[float, float, bool]:
-    """What a tick on a zone's spot machine comes to, whose start takes `overhead_s`.
+    """Result of a tick on a zone's spot machine whose start takes `overhead_s`.
 
     Returns:
-        Seconds until all that is left is done, the slack after the tick in seconds, and whether that is sure to be
+        Seconds until all work left is done, the slack after the tick in seconds, and whether that is sure to be
         in time: an on-demand start fits then, or the job ends in the tick.
     """
     used_s = to_do_s / task.speed[zone] + overhead_s

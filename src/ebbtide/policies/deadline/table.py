@@ -132,10 +132,10 @@ class ZoneTable:
         )
 
     def beginnings(self) -> tuple[Floats, Floats]:
-        """How a job begins: zones are asked by their cost until one gives a machine, or all refuse.
+        """Possible beginnings of a job: zones are asked in order of cost until one gives a machine, or all refuse.
 
         Returns:
-            Chance of each zone to be the one, and of a refusal by all; expected cost in USD after that, plus gamma
+            Probability that each zone is the one, and that all refuse; expected cost in USD after that, plus gamma
             times its standard deviation. Both of shape (zones + 1,), in the order of the zones.
         """
         slack_s = self.problem.slack_s
@@ -251,7 +251,7 @@ def solve_zones(
 
 
 def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floats, Floats]:
-    """What is known of a zone by the time since it refused.
+    """Probable state of a zone by the time since it refused.
 
     Args:
         model: How long the zone's spells last.
@@ -281,7 +281,7 @@ def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floa
 
 @dataclass(frozen=True)
 class Question:
-    """What a table is solved for, as hashable values, so that each table is solved once.
+    """Input of a table, as hashable values, so that each table is solved once.
 
     Attributes:
         zones: Name and place of each zone.
@@ -295,7 +295,7 @@ class Question:
         begins_s: Start of the job in seconds since 1970.
         ask_every_s: Seconds between requests to other zones while a machine is held.
         gamma: USD of expected cost that a USD of standard deviation is worth.
-        bucket: Where checkpoints are stored; None: where the machine was that saved them.
+        bucket: Place where checkpoints are stored; None: the place of the machine that saved them.
         speed: Speed of each zone's machine against that of an on-demand machine; empty: they are as fast.
         look_s: Seconds of a machine that a look at a zone costs; infinity: no zone is watched.
     """

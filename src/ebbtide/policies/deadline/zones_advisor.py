@@ -127,7 +127,7 @@ class ZonesAdvisor:
         seen: Mapping[str, bool],
         starting_h: float = 0.0,
     ) -> ZoneAdvice:
-        """What to hold until the next question.
+        """Advise what to hold until the next question.
 
         Args:
             elapsed_h: Hours since the start of the run; no less than at the last question.
@@ -188,7 +188,7 @@ class ZonesAdvisor:
         return _WORDS[int(choice)], self.zones[int(there)]
 
     def chance_up(self, zone: str) -> float:
-        """How probable it is that a zone has a spot machine now, by what was seen so far.
+        """Probability that a zone has a spot machine now, from what was seen so far.
 
         Raises:
             InputError: The zone is not known.

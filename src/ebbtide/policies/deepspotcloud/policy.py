@@ -58,7 +58,7 @@ def usd_per_step(quotes: Quotes, job: Job, market: Market) -> float:
 
 @dataclass(frozen=True)
 class MovePlan:
-    """How a move is made, and what it saves.
+    """Plan of a move between machines, and the estimate of what it saves.
 
     A move saves by a lower price for the remaining work. It costs the time to set up the new machine, egress, and
     charged periods that are cut short or newly begun. Where checkpoints lie in a bucket, it saves or costs the
@@ -66,8 +66,8 @@ class MovePlan:
 
     Attributes:
         overlap: Whether the old machine trains until the new one has booted.
-        lead_s: With overlap, how long the old machine trains after the new one is requested, seconds.
-        boot_s: How long the new machine is charged before it can restore, seconds.
+        lead_s: Seconds that the old machine trains after the new one is requested; 0 without overlap.
+        boot_s: Seconds for which the new machine is charged before it can restore.
         horizon_s: The most remaining work that is counted, seconds: prices say little about the far future.
         moves_per_day: Expected further moves per day. Their time may fit into the job's last charged period, which
             is paid in full anyway; as far as it does, lost time costs nothing.
@@ -116,7 +116,7 @@ class MovePlan:
 
 
 def _periodic_saves(job: Job, work_s: float) -> float:
-    """How many times the job is saved in so many seconds of work; 0 where it is saved only to move."""
+    """Number of periodic saves in `work_s` seconds of work; 0 for a job that is saved only to move."""
     interval_s = job.checkpoint.interval_s if job.checkpoint else None
     return work_s / interval_s if interval_s else 0.0
 
@@ -137,7 +137,7 @@ MARGIN_S = 60.0
 
 
 class MoveWhen(StrEnum):
-    """When to move voluntarily."""
+    """Occasions for voluntary moves."""
 
     NEVER = "interrupt"  # never: only after a revocation, as the paper's interrupt
     CHEAPER = "best-price"  # as soon as another market is cheaper
@@ -182,7 +182,7 @@ class DeepSpotCloud:
 
     @property
     def lead_s(self) -> float:
-        """How long before the old machine saves the new one is requested, seconds."""
+        """Seconds from the request for the new machine until the old machine saves."""
         return self.start_s if self.overlap else 0.0
 
     def decide(self, view: View) -> Iterable[Action]:
@@ -215,7 +215,7 @@ class DeepSpotCloud:
             yield Request(market, list_price(view, market), job=job.job_id, because=Reason(why))
 
     def _is_due(self, view: View, lease: LeaseView) -> bool:
-        """Whether a voluntary move from a machine is considered now."""
+        """Return whether to consider a voluntary move from a machine now."""
         if math.isnan(lease.running_s) or self.when is MoveWhen.NEVER:
             return False
         if view.billing.price_revokes and view.price(lease.market) > lease.max_price_usd_per_hour:
@@ -258,7 +258,7 @@ class DeepSpotCloud:
             yield WakeAt(self._next_look_s(view, lease))
 
     def _next_look_s(self, view: View, lease: LeaseView) -> float:
-        """When to consider a move next: early enough to have left the machine by the end of a charged period."""
+        """Time to consider a move next: early enough to leave the machine by the end of a charged period."""
         period_s = view.billing.period_s
         if period_s < LOOK_S:
             look_s = view.now_s + LOOK_S
@@ -272,7 +272,7 @@ class DeepSpotCloud:
         return look_s
 
     def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
-        """Whether a move pays by the rule of `when`."""
+        """Return whether a move pays by the rule of `when`."""
         if self.when is not MoveWhen.WORTHWHILE:
             return usd_per_step(view, job.job, market) < usd_per_step(view, job.job, lease.market)
         plan = MovePlan(self.overlap, self.lead_s, self.boot_s, self.stay_h * HOUR_S, self.moves_per_day)
@@ -280,5 +280,5 @@ class DeepSpotCloud:
 
 
 def _stays(view: View, lease: LeaseView) -> bool:
-    """Whether the lease is neither being revoked nor being released."""
+    """Return whether a lease is neither being revoked nor being released."""
     return math.isinf(lease.revoke_at_s) and lease.lease_id not in view.memory.get("left", ())

@@ -1,4 +1,4 @@
-"""What SLOs and a budget mean for rounds: how late a job may move to a faster machine, or all to cheaper ones.
+"""Limits of rounds by SLOs and a budget: how late a job may move to a faster machine, or all to cheaper ones.
 
 An allocation X spreads a job over types by shares of time; a round gives it one of them, whole. So that whole
 rounds keep what X promises, a round ends by the last moment at which a job can still move to its fastest type and
@@ -59,7 +59,7 @@ def eased(problem: AllocationProblem) -> AllocationProblem:
 
 @dataclass(frozen=True)
 class Pace:
-    """One job on its type of this round, and the type that it would move to.
+    """Speed and price of a job on its type of this round, and on the type that it would move to.
 
     Attributes:
         steps: Steps that are left.
@@ -106,20 +106,20 @@ def affordable_h(jobs: Sequence[Pace], left_usd: float) -> float:
 
 
 def beyond_least_usd_per_h(job: Pace) -> float:
-    """What an hour on a job's type costs more than its steps would on the type of least cost, USD."""
+    """Extra cost of an hour on a job's type over the same steps on the type that it would move to, USD."""
     return job.usd_per_h - job.steps_per_h * job.best_usd_per_h / job.best_steps_per_h
 
 
 def moving_usd(job: Pace) -> float:
-    """What a move costs a job, USD: its new machine's start, for which the old one trains on, and both while it
-    stands still."""
+    """Cost of a job's move, USD: its new machine's start, for which the old one trains on, and both machines while
+    it stands still."""
     standing = job.best_usd_per_h * (job.start_s + job.still_s) + job.usd_per_h * job.still_s
     return (standing + max(beyond_least_usd_per_h(job), 0.0) * job.start_s) / HOUR_S
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What limits the round that begins: the jobs' SLOs, and a budget.
+    """Limits of the round that begins: the jobs' SLOs, and a budget.
 
     Attributes:
         view: Prices and speeds of the moment.
@@ -185,7 +185,7 @@ class Limits:
         return found, self.view.now_s + max(ends_s, _LAST_CALL_S)
 
     def ending_usd(self, jobs: Sequence[JobView]) -> float:
-        """What is kept of a budget beyond the work: last saves, starts, and periods that are paid whole, USD."""
+        """Reserve of a budget beyond the work, USD: last saves, starts, and periods that are paid whole."""
         usd, view, markets = 0.0, self.view, list(self.cheapest.values())
         for job in jobs if markets else ():
             price = max(view.price(market) for market in markets)
@@ -195,7 +195,7 @@ class Limits:
         return usd
 
     def _is_new(self, job: JobView, types: Mapping[int, str]) -> bool:
-        """Whether a job is to have a type of which it has no machine yet."""
+        """Return whether a job is to have a type of which it has no machine yet."""
         has = {lease.market.instance_type for lease in steady(self.view, job)}
         return job.job_id in types and types[job.job_id] not in has
 

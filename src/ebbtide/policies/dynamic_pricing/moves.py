@@ -1,4 +1,4 @@
-"""Whether a move of Dynamic Pricing is worth what it costs: egress, a start, and time to save and restore."""
+"""Savings of moves in Dynamic Pricing, less what a move costs: egress, a start, time to save and restore."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Move:
-    """What changes for a job that moves from one machine to another, over the same steps.
+    """Savings of a job that moves from one machine to another, over the same steps.
 
     Attributes:
-        saved_usd: What it costs less, USD.
-        saved_s: How much earlier it is done, seconds.
+        saved_usd: Money saved by the move, USD; negative: it costs more.
+        saved_s: Time saved by the move, seconds; negative: the job ends later.
     """
 
     saved_usd: float
@@ -26,7 +26,7 @@ class Move:
 
 
 def move(view: View, job: JobView, lease: LeaseView, market: Market, start_s: float, horizon_s: float) -> Move:
-    """What a move saves.
+    """Compute what a move saves, in money and in time.
 
     The old machine trains until the new one is up, and both are paid for that long; then the job stands still, as
     it is saved here and restored there. What is left after the horizon is not counted: by then prices differ.
@@ -35,8 +35,8 @@ def move(view: View, job: JobView, lease: LeaseView, market: Market, start_s: fl
         view: Prices and speeds of the moment.
         job: The job.
         lease: The machine that it trains on.
-        market: Where it would go on.
-        start_s: Seconds for which a machine is paid before it can restore; 0: it is up.
+        market: The market that it would move to.
+        start_s: Seconds for which the new machine is paid before it can restore; 0: it is up.
         horizon_s: The most time on the present machine whose steps are counted, seconds.
     """
     here_usd, there_usd = view.price(lease.market) / _HOUR_S, view.price(market) / _HOUR_S

@@ -155,7 +155,7 @@ class DynamicPricing:
             yield WakeAt(memory["round_ends_s"])
 
     def _is_refused_a_type(self, view: View) -> bool:
-        """Whether a job without a machine is to have a type that no market gives now, and markets have others.
+        """Return whether a job without a machine is to have a type that no market offers now, while others exist.
 
         Markets that have just refused are hidden for a while (`BacksOff`).
         """
@@ -166,7 +166,7 @@ class DynamicPricing:
         return bool(given) and any(kinds[job.job_id] not in given for job in without)
 
     def _has_fallen_behind(self, view: View) -> bool:
-        """Whether a job was without a machine for so long that its type is too slow by now, and no move is due."""
+        """Return whether a job without a machine is now too late for its SLO on its type, and no round is due."""
         memory = view.memory
         began_s, ends_s = memory["round_began_s"] + LEAST_ROUND_S, memory["round_ends_s"] - LEAST_ROUND_S
         if not self.slo_h or not began_s <= view.now_s < ends_s:
@@ -182,7 +182,7 @@ class DynamicPricing:
         return False
 
     def _prices_have_changed(self, view: View) -> bool:
-        """Whether current prices differ too much from those the allocation was solved with."""
+        """Return whether prices differ too much from the allocation's; a young round is shortened instead."""
         memory = view.memory
         changed = (event.market for event in view.events if event.market is not None)
         of_use = {
@@ -270,11 +270,11 @@ class DynamicPricing:
         return found
 
     def _is_in_time(self, view: View, job: JobView, market: Market) -> bool:
-        """Whether a job keeps its SLO in a market."""
+        """Return whether a job keeps its SLO in a market."""
         return job.steps_left / view.steps_per_s(job.job, market) <= self._left_h(view, job) * HOUR_S
 
     def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
-        """Whether a move is worth what it costs, by the goal: money, or time that costs no more than it saves."""
+        """Return whether a move saves money or, if the goal is not cost and the type changes, time."""
         saved = move(view, job, lease, market, self.start_s, _HORIZON_S)
         if self.goal is Goal.COST or market.instance_type == lease.market.instance_type:
             return saved.saved_usd > 0.0
@@ -510,7 +510,7 @@ def _coming(view: View) -> dict[int, list[str]]:
 
 
 def _by_type(view: View, job: JobView, kind: str, market: Market) -> Reason:
-    """Why a job gets a machine of a type: the allocation of the round says so, and this is its cheapest market."""
+    """Reason for a machine of a type: the round's allocation, and the cheapest market of the type."""
     alternatives = []
     for other, where in _cheapest(view).items():
         rate, price = view.steps_per_s(job.job, where), view.price(where)

@@ -54,12 +54,12 @@ def timed_types(
 
 
 def timing_ends_s(view: View) -> float:
-    """When the first timing run under way ends, seconds since 1970; infinity: there is none."""
+    """End of the first timing run under way, seconds since 1970; infinity: there is none."""
     return min((float(until_s) for _, until_s in view.memory["timing"].values()), default=math.inf)
 
 
 def programs(view: View) -> list[str]:
-    """What each job runs, by name: trials of a sweep, which are numbered from 0, are of one program."""
+    """Program name of each job: trials of a sweep, which are numbered from 0, are of one program."""
     names = [job.job.name for job in view.jobs]
     numbers: dict[str, set[str]] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""What a deadline leaves room for: on which machines a job may still be put, and how long it may keep them."""
+"""Room that a deadline leaves: on which machines a job may still be put, and how long it may keep them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class InTime:
 
     @property
     def can_be_kept(self) -> bool:
-        """Whether the job can be done in time on demand, a failed start included."""
+        """True if the job can be done in time on demand, a failed start included."""
         return any(way.work_s + 2.0 * self._restart_s(way) <= self.left_s for way in self.ways.out)
 
     def check(self) -> None:
@@ -56,7 +56,7 @@ class InTime:
         )
 
     def may_try(self, way: Way) -> bool:
-        """Whether a machine may be tried: its work fits, and a way out is there once it turns out to be gone."""
+        """Return whether a machine may be tried: its work fits, and after a spot loss on-demand fits."""
         if way.on_demand:
             return way.work_s + self._restart_s(way) + self.look_every_s <= self.left_s
         fits = way.work_s <= _WORKING_SHARE * self.left_s
@@ -64,7 +64,7 @@ class InTime:
         return fits and out_s + _LOOKS * self.look_every_s + self._restart_s(way) <= self.left_s
 
     def may_keep(self, work_s: float) -> bool:
-        """Whether a spot machine may be kept until the next look, whatever happens to it.
+        """Return whether a spot machine may be kept until the next look, whatever happens to it.
 
         Args:
             work_s: Seconds of work that are left on it.

@@ -1,4 +1,4 @@
-"""When a job of the default policy looks at moving, and where to: only where that saves more than it costs."""
+"""Moves of jobs of the default policy: when to look at one, and where to, if it saves more than it costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAD_S = 240.0
 
 
 def next_look_s(view: View, lease: LeaseView, look_every_s: float) -> float:
-    """When to look at a move from a machine: once there is no refund any more, or near the end of a period."""
+    """Time of the next look at a move: after the refunded hour, near a period's end, or after `look_every_s`."""
     held_s, period_s = view.now_s - lease.started_s, view.billing.period_s
     if refunds_first_hour(view) and not lease.on_demand:
         return max(view.now_s + look_every_s if held_s >= HOUR_S else 0.0, lease.started_s + HOUR_S)
@@ -35,12 +35,12 @@ def next_look_s(view: View, lease: LeaseView, look_every_s: float) -> float:
 
 
 def refunds_first_hour(view: View) -> bool:
-    """Whether max prices can bring refunds: prices revoke, and a machine revoked in its first hour is free."""
+    """Return whether max prices can bring refunds: prices revoke, and revocation in the first hour is free."""
     return view.billing.price_revokes and view.billing.refund is Refund.WITHIN_FIRST_HOUR
 
 
 def is_renewed(view: View, held: Sequence[LeaseView], in_time: InTime) -> bool:
-    """Whether machines that work as one, on spot for an hour, are given back for new ones of the same market.
+    """Return whether a gang, held on spot for an hour, is given back for new machines of the same market.
 
     New machines are refunded if they are taken within their first hour, which is what that market often does.
     """
@@ -56,13 +56,13 @@ def is_renewed(view: View, held: Sequence[LeaseView], in_time: InTime) -> bool:
 
 
 def paid_usd_per_hour(view: View, lease: LeaseView) -> float:
-    """What a machine costs now, USD per hour."""
+    """Price of a machine now, USD per hour: spot, or the list price on demand."""
     listed = view.on_demand_price(lease.market) if lease.on_demand else None
     return view.price(lease.market) if listed is None else listed
 
 
 def staying_usd(view: View, lease: LeaseView, ways: Ways) -> float:
-    """What the rest of a job is expected to cost on the machine that it has, USD."""
+    """Expected cost of the rest of a job on the machine that it has, USD."""
     if ways.bids_pay and refunds_first_hour(view) and ways.bid is not None and not lease.on_demand:
         return ways.staying_usd(lease.market)
     staying_s = ways.work_s_in(lease.market)

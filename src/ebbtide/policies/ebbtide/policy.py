@@ -181,7 +181,7 @@ class Ebbtide:
     # Who serves a job.
 
     def _is_by_table(self, now: _Now, job: JobView) -> bool:
-        """Whether the table of `deadline` leads a job: where capacity decides, as far as that has been seen.
+        """Return whether the table of `deadline` leads a job: capacity, not price, takes machines, as far as seen.
 
         Raises:
             InputError: The deadline cannot be kept, and nothing is rented yet.
@@ -205,12 +205,12 @@ class Ebbtide:
         return kept[key]
 
     def _knows_machines(self, view: View, job: JobView) -> bool:
-        """Whether the table knows the markets of the machines that a job has: they may be of another type."""
+        """Return whether the table knows the markets of the job's machines, which may be of another type."""
         held = {lease.market for lease in view.leases_of(job.job_id) if math.isinf(lease.revoke_at_s)}
         return not held or held <= set(self._table.zones_of(view, job))
 
     def _or_other_type(self, now: _Now, action: Action) -> Action:
-        """What the table answers; instead of an on-demand machine a spot machine of another type, if cheaper.
+        """Action of the table, or a spot machine of another type where that is cheaper than going on demand.
 
         The table knows the zones of one type. On a machine of another the job is off the table.
         """
@@ -308,7 +308,7 @@ class Ebbtide:
         return None
 
     def _patience_s(self, now: _Now, ways: Ways, instead: Way) -> float:
-        """How long a job may wait in all, seconds, by the faster of what it waits for and what it could have now.
+        """Longest total wait of a job, seconds, by the faster of what it waits for and what it could have now.
 
         Work of unknown length counts as an hour.
         """
@@ -317,7 +317,7 @@ class Ebbtide:
         return self.patience * now.steps * min(ways.usual[1], ways.seconds_in(instead.market))
 
     def _why(self, in_time: InTime, way: Way) -> Reason:
-        """Why a way is taken."""
+        """Reason for the way that is taken."""
         why = "it is expected to cost least until the job is done"
         if self._is_due and in_time.may_try(way):
             why = "of what leaves time for an on-demand machine after it, it is expected to cost least"
@@ -326,7 +326,7 @@ class Ebbtide:
         return reason(why, in_time, way)
 
     def _why_waits(self, in_time: InTime) -> Reason:
-        """Why no machine is rented for a job that has none."""
+        """Reason to rent no machine for a job that has none."""
         ways = in_time.ways
         if ways.cheapest is None:
             why = "no market can be asked now: all have just refused, or cost more than their list price"
@@ -405,7 +405,7 @@ class Ebbtide:
 
     @property
     def _is_due(self) -> bool:
-        """Whether there is a deadline that can be planned for: how long the work takes is known."""
+        """True if there is a deadline that can be planned for: the duration of the work is known."""
         return math.isfinite(self.deadline_s) and self.measured
 
     def _in_time(self, now: _Now, job: JobView, *, bids: bool = True) -> InTime:
@@ -447,13 +447,13 @@ class Ebbtide:
 
 @dataclass(frozen=True)
 class _Now:
-    """What one decision looks at.
+    """Inputs of one decision, for all jobs.
 
     Attributes:
         view: What the policy sees.
         refusals: Markets that have just refused.
         times: Seconds per step that were observed.
-        end: Up to which step a job is to be trained, as far as is decided.
+        end: Returns the step up to which a job is to be trained, as far as is decided.
         known: The ways of jobs that are alike, once they are made.
     """
 
@@ -494,7 +494,7 @@ def _give_back_spared(view: View) -> Iterator[Action]:
 
 
 def _backed_off(view: View, job: JobView) -> WakeAt:
-    """When machines that work as one are asked for again, after some of them came and others did not."""
+    """Wake-up to request a gang again, after some of its machines came and others did not."""
     gangs: dict[str, list[float]] = view.memory.setdefault("gangs", {})
     times = gangs.get(str(job.job_id), [0.0, 0.0])[1] + 1.0
     until_s = view.now_s + min(_GANG_S * 2.0 ** min(times - 1.0, 8.0), HOUR_S)
@@ -503,7 +503,7 @@ def _backed_off(view: View, job: JobView) -> WakeAt:
 
 
 def _is_by_capacity(view: View, event: Event) -> bool:
-    """Whether a machine was refused or is taken although its price is not above its max price."""
+    """Return whether a spot machine was refused or is revoked although its price did not exceed its max price."""
     if event.wake not in (Wake.LAUNCH_FAILED, Wake.NOTICE):
         return False
     lease = view.lease(event.lease_id)

@@ -1,4 +1,4 @@
-"""What the default policy says of its decisions: the ways that a job had, each with the sum that its cost is."""
+"""Reasons of the default policy for its decisions: the ways that a job had, each with the sum of its cost."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TOLD = 12
 
 
 def reason(why: str, in_time: InTime, taken: Way | None, waiting: Alternative | None = None) -> Reason:
-    """Why a way is taken, or none.
+    """Reason for taking a way, or none.
 
     Args:
-        why: In a sentence.
+        why: The reason in one sentence.
         in_time: The ways for the job, and which of them its deadline leaves.
         taken: The way that is taken; None: none is.
         waiting: What is done instead of a way, if that was weighed.
@@ -60,7 +60,7 @@ def choice_of(way: Way) -> str:
 
 
 def sum_of(ways: Ways, way: Way) -> str:
-    """How a way's expected cost comes about, figure by figure."""
+    """Calculation of a way's expected cost in words, figure by figure."""
     machines = ways.job.job.most_machines
     times = f" x {machines} machines" if machines > 1 else ""
     arriving_usd = ways.arriving_usd(way.market)
@@ -89,7 +89,7 @@ def sum_of(ways: Ways, way: Way) -> str:
 
 
 def _against(way: Way, in_time: InTime, is_open: bool) -> list[str]:
-    """What speaks against a way, whatever it costs."""
+    """Objections to a way, whatever it costs: a refusal, or the deadline."""
     found = [] if is_open else ["it has just refused a machine"]
     if not in_time.may_try(way):
         found.append("after it an on-demand machine might not end in time" if not way.on_demand else "not in time")

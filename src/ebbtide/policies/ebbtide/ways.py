@@ -25,7 +25,7 @@ from ebbtide.policies.spottune.offers import BestBid, Offer
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Machines of one market for what is left of a job, and what that is expected to come to.
+    """Machines of one market for the rest of a job, and the expected cost.
 
     Attributes:
         market: Where to rent.
@@ -62,7 +62,7 @@ _PRIOR_H = 3.0
 
 @dataclass(frozen=True)
 class Refunds:
-    """What this run's machines have paid in each market, as a share of the first hours that they were held.
+    """Paid share, by market, of the first hours for which this run's machines were held.
 
     Where a machine that is taken in its first hour costs nothing, a zone that takes its machines often is cheaper
     than its price says. Nobody publishes how often; the run's own machines show it.
@@ -182,7 +182,7 @@ class Ways:
 
     @property
     def _speedup(self) -> float:
-        """How many times as fast the job is on all its machines as on one."""
+        """Speed of the job on all its machines, relative to one machine."""
         return self.job.job.speedup_of(self._machines)
 
     def staying_usd(self, market: Market) -> float:
@@ -215,7 +215,7 @@ class Ways:
 
     @property
     def bids_pay(self) -> bool:
-        """Whether a max price below the list price can pay: prices revoke, and what is revoked is refunded."""
+        """True if a max price below the list price can pay: the job saves, prices revoke, and refunds exist."""
         billing, work = self.view.billing, self.job.job
         return work.checkpoint is not None and billing.price_revokes and billing.refund is not Refund.NOTHING
 
@@ -225,7 +225,7 @@ class Ways:
         return min(self.all(), key=lambda way: way.rank, default=None)
 
     def is_dear(self, way: Way) -> bool:
-        """Whether a way costs more than others will that are closed now, or more than is usual.
+        """Return whether a way costs much more than usual, or more than markets that refuse now would.
 
         What a market has refunded so far makes it no better to wait for: others may refund as much.
         """
@@ -249,7 +249,7 @@ class Ways:
 
     @cached_property
     def usual(self) -> tuple[float, float]:
-        """Where the mean price of the last day is lowest: the cost, USD, and the seconds of a step."""
+        """Least cost of the rest of the job at mean prices of the last day, USD, and seconds of a step there."""
         found = math.inf, math.inf
         for market, step_s in zip(self.markets, self.seconds.tolist(), strict=True):
             usd = self._usd(market, step_s, self.view.mean_price(market, DAY_S))
@@ -257,7 +257,7 @@ class Ways:
         return found
 
     def at_price_usd(self, way: Way) -> float:
-        """What a way costs at its price of the moment, without revocations, refunds and egress, USD."""
+        """Cost of a way at its current price, without revocations, refunds and egress, USD."""
         return self._usd(way.market, self.seconds_in(way.market), self.price_of(way))
 
     def work_s_in(self, market: Market) -> float:
@@ -310,7 +310,7 @@ class Ways:
         return self.refusals is None or self.refusals.may_ask(market, on_demand)
 
     def price_of(self, way: Way) -> float:
-        """What a machine costs at the price of the moment, USD per hour."""
+        """Current price of a way's machine, USD per hour."""
         return list_price(self.view, way.market) if way.on_demand else self.view.price(way.market)
 
     def offer_in(self, market: Market) -> Offer | None:

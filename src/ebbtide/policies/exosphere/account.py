@@ -28,7 +28,7 @@ class Account:
 
     @property
     def is_new(self) -> bool:
-        """Whether the application has not begun yet."""
+        """True if the application has not begun yet."""
         return not self._values
 
     def begin(self, now_s: float) -> None:
@@ -109,7 +109,7 @@ class Account:
 
     @property
     def next_call_s(self) -> float:
-        """When the next regular up-call about the portfolio is due, seconds since 1970."""
+        """Time of the next regular up-call about the portfolio, seconds since 1970."""
         return float(self._values["next_call_s"])
 
     @next_call_s.setter
@@ -134,7 +134,7 @@ class Account:
             self._values["calls"].append(time_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether a call was due by now; due calls are removed."""
+        """Return whether a call was due by now, and remove the calls that were."""
         later = [time_s for time_s in self._values["calls"] if time_s > now_s]
         due = len(later) < len(self._values["calls"])
         self._values["calls"] = later

@@ -1,4 +1,4 @@
-"""What price history says of markets for a portfolio (ExoSphere 3.2, 3.3): savings, lifetimes, covariances.
+"""Statistics of markets for a portfolio from price history (ExoSphere 3.2, 3.3): savings, lifetimes, covariances.
 
 For covariances (Equations 6 and 7), time is cut into windows of five minutes aligned to the clock, and events are
 simultaneous if they fall into the same window. So the matrix of revocations is a product of a matrix with its own
@@ -117,7 +117,7 @@ class Candidates:
 
 
 def settled_s(start_s: float, end_s: float) -> float:
-    """When a record has prices of all markets it begins with (their first prices arrive one by one), seconds."""
+    """Time by which all initial markets of a record have a price (first prices arrive one by one), seconds."""
     return start_s + min(_SETTLING_S, _SETTLING_SHARE * (end_s - start_s))
 
 

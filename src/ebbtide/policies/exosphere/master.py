@@ -129,7 +129,7 @@ class ExoSphere:
         return self.applications[job.job_id]
 
     def _concerns(self, view: View, job: JobView, account: Account) -> bool:
-        """Whether an event matters to a job: not prices of other markets, nor the start of one of its servers."""
+        """Return whether an event matters to a job: not prices of other markets, nor a start of its servers."""
         held = {holding.market for holding in account.holdings}
         concerned = False
         for event in view.events:
@@ -385,7 +385,7 @@ class ExoSphere:
 
 
 def _by_portfolio(holdings: Sequence[Holding], market: Market) -> Reason:
-    """Why servers are rented in a market: its share in the portfolio."""
+    """Reason to rent servers in a market: its share in the portfolio."""
     shares = [
         Alternative(
             f"spot, at most {one.bid_usd_per_hour:.4f} USD/h",

@@ -181,7 +181,7 @@ _LEAST_SHARES = (0.5, 0.0)
 
 @dataclass(frozen=True)
 class Holding:
-    """One market in a portfolio.
+    """Market in a portfolio, with its share and bid.
 
     Attributes:
         market: The market to rent in.

@@ -76,12 +76,12 @@ class Sharing:
 
 
 def shares(job: JobView) -> bool:
-    """Whether a job leaves room for others on its server."""
+    """Return whether a job leaves room for others on its server."""
     return is_alone(job) and job.job.share < 1.0 - _ROUNDING
 
 
 def has_others(view: View, job: JobView, lease_id: int) -> bool:
-    """Whether a server has jobs besides this one."""
+    """Return whether a server has unfinished jobs besides this one."""
     return any(
         lease.lease_id == lease_id
         for other in view.jobs

@@ -60,5 +60,5 @@ class Trials:
 
 
 def is_alone(job: JobView) -> bool:
-    """Whether a job trains on one machine."""
+    """Return whether a job trains on one machine: a gang of one, not independent tasks."""
     return job.job.most_machines == 1 and job.job.coupling is Coupling.GANG

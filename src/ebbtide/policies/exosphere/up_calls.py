@@ -148,7 +148,7 @@ class UpCalls(Application):
         return self.application.on_due(cluster) if answered is None else answered
 
     def _asked(self, cluster: VirtualCluster, call: str, details: dict[str, Any]) -> list[DownCall] | None:
-        """What the program answers; None: it leaves the answer to the application, or gives none."""
+        """Calls that the program answers with; None: it gives no valid answer, and the application answers."""
         if cluster.now_s < self.pause.get(_UNTIL_S, -math.inf):
             return None
         content = {"call": call, "job": self.job, **_cluster(cluster), **details}
@@ -226,12 +226,12 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays())
 
 
 def _answer(url: str, content: bytes, within_s: float) -> bytes:
-    """What the program answers; nothing for status 204.
+    """Ask the program, and return its answer; empty for status 204.
 
-    It is asked in a thread, since one that answers byte by byte would be waited for much longer.
+    A thread asks, since a program that answers byte by byte would be waited for much longer.
 
     Raises:
-        OSError: It does not answer in time, or with an error.
+        OSError: The program does not answer in time, or with an error.
     """
     found: list[bytes | Exception] = []
 

@@ -214,7 +214,7 @@ class SpotTune:
                 yield Release(lease.lease_id, because=hour)
 
     def _stays(self, view: View, job: JobView, here: Market, times: ObservedStepTimes) -> bool:
-        """Whether no offer is cheaper than staying, the time of the move included."""
+        """Return whether to stay: it is in time, and no offer is cheaper, the time of the move included."""
         markets, seconds = self._usable(view, job, times)
         if here not in markets:
             # It is not shown at the moment: it has just refused another machine, and this one is kept.
@@ -295,7 +295,7 @@ def _least(offers: Sequence[Offer]) -> Offer:
 
 
 def _by_step_cost(offers: Sequence[Offer], chosen: Offer, steps_left: float) -> Reason:
-    """Why an offer is taken: the lowest expected cost of a step."""
+    """Reason for taking an offer: the lowest expected cost of a step."""
     steps = "" if steps_left > UNKNOWN_STEPS / 2 else f" x {steps_left:g} steps"
     alternatives = [
         Alternative(

@@ -1,4 +1,4 @@
-"""Which trials of a sweep are trained on: predicted at theta, the best go on, converged ones end (SpotTune III-C).
+"""Selection of a sweep's trials: all are predicted at theta, the best go on, converged ones end (SpotTune III-C).
 
 Any policy can serve a sweep in this way, however it rents machines.
 """
@@ -51,7 +51,7 @@ class TrialSelection:
                 yield WakeAtStep(job.job_id, max(job.job.steps * check // _CONVERGENCE_CHECKS, 1))
 
     def compares(self, view: View) -> bool:
-        """Whether trials are compared at theta: there are more than will be chosen, and all can wait."""
+        """Return whether trials are compared at theta: there are more than will be chosen, and all can wait."""
         memory = view.memory
         if "compares" not in memory:
             can_wait = all(job.job.checkpoint is not None for job in view.jobs)
@@ -64,7 +64,7 @@ class TrialSelection:
         return self._goal(job) if self.compares(view) and chosen is None else job.job.steps
 
     def waits(self, view: View, job: JobView) -> bool:
-        """Whether a trial is paused at theta, waiting for the selection or not selected."""
+        """Return whether a trial is paused at theta, waiting for the selection or not selected."""
         memory = view.memory
         return job.job_id in memory.get("paused", ()) and job.job_id not in (memory.get("chosen") or ())
 
