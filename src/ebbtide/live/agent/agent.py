@@ -221,7 +221,7 @@ def _in_force(orders: list[Order]) -> list[Order]:
 
 
 def _beside(before: Order, new: Train) -> Order | None:
-    """What is left of an order once there is an order to train; None: nothing."""
+    """Reduce an earlier order to what still applies after an order to train; None: nothing does."""
     if isinstance(before, Train):
         trial_id, attempt = before.assignment.trial_id, before.assignment.attempt
         return before if trial_id in new.beside else Leave(attempt, trial_id)
@@ -229,7 +229,7 @@ def _beside(before: Order, new: Train) -> Order | None:
 
 
 def _is_over(before: Order, left: Leave) -> bool:
-    """Whether an order is about an assignment that was left since."""
+    """Return whether a later order to leave settles an earlier order: nothing is left to do or report."""
     if isinstance(before, Train):
         return is_about(left, before.assignment)
     return (

@@ -50,13 +50,13 @@ _NAMED_VALUE = re.compile(r"[^<\[]\S{5}")
 
 @dataclass(frozen=True)
 class CodeFiles:
-    """What is sent of a folder.
+    """Files of a code folder that are sent to machines, and those that are left out.
 
     Attributes:
-        files: The files.
-        secrets: Files that are left out as keys or credentials, below the folder.
-        suspects: Files that are sent, although their names look like those of secrets.
-        ignored: Number of files and folders that are left out since they are ignored.
+        files: Paths of the files that are sent.
+        secrets: Paths below the folder of files that are left out as keys or credentials.
+        suspects: Paths below the folder of files that are sent, although their names look like those of secrets.
+        ignored: Number of files and folders that are left out by ignore rules.
     """
 
     files: tuple[Path, ...]
@@ -102,7 +102,7 @@ def code_files(folder: Path) -> CodeFiles:
 
 
 def is_secret(path: Path) -> bool:
-    """Whether a file holds a key or credentials, by its name or its content."""
+    """Return whether a file holds a key or credentials, judged by its name or its content."""
     name = path.name.lower()
     if any(fnmatch(name, pattern) for pattern in _SECRETS):
         return True
@@ -116,14 +116,14 @@ def is_secret(path: Path) -> bool:
 
 
 def sounds_secret(name: str) -> bool:
-    """Whether a name has a word such as `token` or `password` in it; `tokenizer` and `tokens` are none."""
+    """Return whether a name has a word such as `token` or `password` in it; `tokenizer` and `tokens` are none."""
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
     pairs = {f"{first}{second}" for first, second in pairwise(words)}
     return bool(_WORDS.intersection(words) or {"apikey", "privatekey", "accesskey", "secretkey"} & pairs)
 
 
 def is_like_secret(name: str, value: object) -> bool:
-    """Whether a named value, or one within it, may be a secret: by its name, or by how such values begin."""
+    """Return whether a named value, or one nested in it, may be a secret, by its name or how it begins."""
     if isinstance(value, Mapping):
         return any(is_like_secret(str(key), one) for key, one in value.items())
     if isinstance(value, list | tuple):
@@ -175,7 +175,7 @@ class _Search:
 
 
 def _leads_out(path: Path, home: Path) -> bool:
-    """Whether the target of a link is outside of the folder, or hidden in it."""
+    """Return whether the target of a link is outside the folder, or in a hidden or excluded part of it."""
     target = path.resolve()
     return not target.is_relative_to(home) or not _is_code(target.relative_to(home))
 
@@ -206,7 +206,7 @@ class _Rule:
 
 
 def _answer(rules: Iterable[_Rule], path: Path) -> bool | None:
-    """Whether a path is ignored by the last rule that names it; None: none does."""
+    """Return whether the last rule that matches a path ignores it; None: no rule matches."""
     answer = None
     for rule in rules:
         if rule.names(path):

@@ -215,7 +215,7 @@ async def _worker() -> int:
 
 
 async def _joined(worker: Any) -> bool:
-    """Whether a worker has reached its scheduler."""
+    """Wait for a worker to join its scheduler, and return whether it did."""
     try:
         await worker
     except (OSError, TimeoutError, RuntimeError):
@@ -228,7 +228,7 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """One of the two parts."""
+    """Run the part named on the command line, head or worker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("head", "worker"))
     parser.add_argument("words", nargs=argparse.REMAINDER)

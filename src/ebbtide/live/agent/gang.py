@@ -1,4 +1,4 @@
-"""What an agent does for a machine that trains as one with others: how they find each other, and resume."""
+"""Commands, environment variables and checkpoint parts of a machine that trains as one with others (a gang)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FRAMEWORKS = {"spark": spark, "dask": dask_cluster}
 
 
 def command_of(assignment: Assignment) -> tuple[str, ...]:
-    """What this machine runs: for `mpirun`, and in a cluster, another command than the first machine."""
+    """Return the command that this machine runs; for `mpirun` and in a cluster it depends on the rank."""
     if assignment.framework:
         return tuple(_FRAMEWORKS[assignment.framework].as_one_of(assignment.arguments, assignment.rank))
     if assignment.machines > 1 and is_mpi(assignment.arguments):

@@ -1,8 +1,9 @@
-"""What the jobs that a program's job needs have stored, fetched to the machine before the program begins.
+"""Stored results of the jobs that a job needs, fetched to the machine before its program begins.
 
-Below one folder there is one for each of them by its name: of a training `checkpoint`, its newest, and `outputs`,
-the files that it left; of a sweep one for each trial by its number, with the same; of an array `results`, with a
-folder for each task that wrote files, by its number, and `results.jsonl`, a line for every task.
+The folder of inputs has a folder for each needed job, by its name. That of a training has `checkpoint`, its
+newest, and `outputs`, the files that it left. That of a sweep has such a folder for each trial, by its number.
+That of an array has `results`, with a folder for each task that wrote files, by its number, and `results.jsonl`,
+with a line for every task.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ebbtide.live.storage import ObjectStore
 
 
 class DamagedInputError(CheckpointError):
-    """What a needed job has stored is damaged, or is not there any more."""
+    """Stored results of a needed job are damaged or missing."""
 
 
 # What is damaged is fetched so many times, since it does not heal, and a machine is paid meanwhile.
@@ -34,12 +35,12 @@ MOST_DAMAGED = 3
 
 @dataclass(frozen=True)
 class Input:
-    """What one training or array has stored.
+    """Stored results of one training or array that a job needs.
 
     Attributes:
-        folder: Path below the folder of inputs, of plain names.
-        trial_ids: Ids under which its machines save, by rank.
-        is_array: Whether it is an array, which has results.
+        folder: Path below the folder of inputs, made of plain names.
+        trial_ids: Ids under which the machines of the training save, by rank.
+        is_array: Whether the needed job is an array, which has results.
     """
 
     folder: str

@@ -67,7 +67,7 @@ class Leaving:
         return bool(self._asked)
 
     def is_running(self) -> bool:
-        """Whether a process of the program runs, its first one aside; false if it was not asked to end."""
+        """Return whether a process other than the program's first still runs after it was asked to end."""
         return bool(self._asked) and any(each.pid != self._pid for each in self._members(process_table()))
 
     def go_on(self) -> bool:
@@ -108,7 +108,7 @@ class Leaving:
         return signal_process(process, signal.SIGTERM)
 
     def _keeps(self, parent: Process, child: Process, since_s: float) -> bool:
-        """Whether a process that was asked to end only waits for one that it started, and does not tell it."""
+        """Return whether a process asked to end only waits for its child, without passing the signal on."""
         command = _command(parent.pid)
         if any(name in command for name in _FORWARDERS) or _command(child.pid) == command:
             return False
@@ -118,7 +118,7 @@ class Leaving:
 
     @staticmethod
     def _is_fed(process: Process, members: list[Process]) -> bool:
-        """Whether a process reads what another of them prints, as `tee` does, and so ends after that one."""
+        """Return whether a process reads the output of another member, as `tee` does, and so ends after it."""
         with contextlib.suppress(OSError):
             pipe = os.readlink(_PROC / str(process.pid) / "fd/0")
             if pipe.startswith("pipe:"):
@@ -135,7 +135,7 @@ def _prints_to(pid: int, pipe: str) -> bool:
 
 
 def _ignores(pid: int) -> bool:
-    """Whether a process ignores SIGTERM."""
+    """Return whether a process ignores SIGTERM."""
     with contextlib.suppress(OSError, ValueError):
         for line in (_PROC / str(pid) / "status").read_text().splitlines():
             if line.startswith("SigIgn:"):

@@ -47,7 +47,7 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended, even if its parent has not collected its exit code."""
+        """True if the process has ended, even if its parent has not collected its exit code."""
         return self.state in ("Z", "X") and self.threads <= 1
 
     @property

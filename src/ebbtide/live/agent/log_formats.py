@@ -17,7 +17,7 @@ _TIMES = {"k": 1_000, "K": 1_000, "M": 1_000_000}
 
 
 class Counts(Enum):
-    """What the number of a line means."""
+    """Meaning of the number in a progress line."""
 
     ORDINAL = "the number of what is being done or has been done, from 0 or from 1"
     DONE = "how much has been done"
@@ -46,20 +46,20 @@ class LogFormat:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a line says of how far the training is.
+    """Progress of a training as one line of its log states it.
 
     Attributes:
         format: Name of the format.
-        unit: What is counted: `epoch`, `step` and so on; bars with different totals count different things.
-        number: The number as it stands there.
-        total: How many there are in all; None: not said.
-        counts: What the number means.
-        first: Number of the first one; None: it follows from what is printed first.
-        is_global: Whether the steps go on over all epochs.
-        inner: How far an epoch is, and how far it goes; None: not said.
-        is_weak: Whether it may be a bar of something else than training.
-        is_bare: Whether it is a name with a number and nothing else, as settings are printed.
-        is_phase: Whether words say what it is a step of, as in a set-up.
+        unit: Unit that is counted: `epoch`, `step` and so on; bars with different totals count different units.
+        number: The number as it stands in the line.
+        total: Number of units in all; None: not stated.
+        counts: Meaning of the number.
+        first: Number of the first unit; None: it follows from what is printed first.
+        is_global: Whether steps are counted across epochs.
+        inner: Steps done within the epoch, and its length (0: not stated); None: neither is stated.
+        is_weak: Whether it may be a progress bar of something other than training.
+        is_bare: Whether the line is a name with a number and nothing else, as settings are printed.
+        is_phase: Whether words after the number name a phase, as in a set-up.
     """
 
     format: str
@@ -76,7 +76,7 @@ class Reading:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its epoch is done when it says so, and not before: a bar, which goes to its end."""
+        """True if the epoch is done when the line says so, and not before: a bar, which goes to its end."""
         return self.format in ("tqdm", "ultralytics", "Lightning")
 
 
@@ -183,7 +183,7 @@ LONG_AGO = re.compile(r"\b(?:best|earlier|previous|resum|restor|load|continu|res
 
 
 def reading_of(message: str) -> Reading | None:
-    """What a message says, by the first format that it is of; None: it is of none."""
+    """Return the progress that a message states, by the first format that it matches; None: it matches none."""
     return _first_of(FORMATS, message)
 
 

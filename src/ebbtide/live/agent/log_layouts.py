@@ -37,7 +37,7 @@ class Headers:
     _is_below: bool = False
 
     def reading_of(self, text: str) -> tuple[bool, Reading | None]:
-        """Whether a line is read here, and what it says with what stands above it."""
+        """Return whether a line is of this layout, and the progress that it states with the header above."""
         match = _HEADER.match(message_of(text))
         if match is not None:
             total = int(match["total"]) if match["total"] else None
@@ -99,7 +99,7 @@ class Tables:
     _name: str = ""
 
     def reading_of(self, text: str) -> Reading | None:
-        """What a row says; the line of names is remembered."""
+        """Return the progress that a row states; None: it states none. A line of column names is remembered."""
         cells = text.lstrip("#").translate(_BETWEEN_CELLS).split()
         if len(cells) < 2:
             return None
@@ -132,7 +132,7 @@ class Bars:
     _anew: set[str] = field(default_factory=set)
 
     def is_anew(self, bar: Reading, *, may_go_back: bool) -> bool:
-        """Whether a bar has begun anew, now or before, and so counts something within epochs."""
+        """Return whether a bar of this unit has ever begun anew, and so counts something within epochs."""
         last = self._last.get(bar.unit, bar.number)
         if bar.number < last and not may_go_back:
             self._anew.add(bar.unit)
@@ -157,7 +157,7 @@ class EpochEnds:
     _is_line_an_epoch: bool = False
 
     def is_open(self, reading: Reading) -> bool:
-        """Whether an epoch has begun and is not done."""
+        """Return whether the epoch of a reading has begun and is not done."""
         if reading.counts is Counts.BEGUN:
             return True
         if reading.inner is None:

@@ -154,7 +154,7 @@ def is_measured(text: str) -> bool:
 
 
 def readings_of(text: str) -> Iterator[Reading]:
-    """What a line says, as `shown` gave it, in the order in which it is to be believed."""
+    """Yield the readings of a line that `shown` returned, the most credible first."""
     message = message_of(text)
     if not any(character.isdecimal() for character in message) or is_of_settings(message):
         return
@@ -263,7 +263,7 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
 
 
 def _may_stand(before: str, *, is_measured: bool) -> bool:
-    """Whether what stands before a counter lets it be one."""
+    """Return whether the text before a number allows the number to be a counter."""
     if FORBIDS.search(before) or (LONG_AGO.search(before) and not is_measured):
         return False
     left = before.rstrip(" \t=*#>-–")

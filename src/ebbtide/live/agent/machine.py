@@ -1,4 +1,4 @@
-"""What an agent needs of the machine that it runs on: storage, notices, programs, time."""
+"""Interface between an agent and the machine that it runs on: storage, notices, programs, time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Mirrors(Protocol):
         ...
 
     def is_running(self) -> bool:
-        """Whether a process of the program still runs that was asked to end, though its first one has ended."""
+        """Return whether a process other than the program's first still runs after it was asked to end."""
         ...
 
     def kill_rest(self) -> None:
@@ -85,7 +85,7 @@ class Mirrors(Protocol):
         ...
 
     def has_new(self, exit_code: int) -> bool:
-        """Whether the program, now that it has ended, left a complete checkpoint of which there is no copy.
+        """Return whether the program, which has ended, left a complete checkpoint that is not copied yet.
 
         Args:
             exit_code: Exit code of the program; negative: it was ended by a signal.
@@ -116,10 +116,10 @@ class Machine(Protocol):
         ...
 
     def notice(self) -> Notice:
-        """What the cloud says of the machine's end.
+        """Return the cloud's notice of the machine's end.
 
         Raises:
-            OSError: It does not answer.
+            OSError: The metadata service does not answer.
         """
         ...
 
@@ -211,7 +211,7 @@ class ThisMachine:
         folder.mkdir(parents=True)
 
     def notice(self) -> Notice:
-        """What the instance metadata say."""
+        """Return the notice that the instance metadata give."""
         return self._metadata.notice()
 
     def start(

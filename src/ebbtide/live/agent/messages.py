@@ -73,9 +73,9 @@ class MessageLog:
         self._fetched = self.read + 1, *found
 
     def new(self) -> Iterator[Envelope | Unreadable]:
-        """What was not read yet, in order. An object counts as read once all in it was taken.
+        """Yield the unread messages in order. An object counts as read once all messages in it were taken.
 
-        One that is missing, though later ones are there, was lost, and is passed over after a while.
+        A missing object that later ones follow was lost: after a while it is given as unreadable and passed over.
 
         Raises:
             OSError: Storage does not answer.
@@ -109,7 +109,7 @@ class MessageLog:
             self.read += 1
 
     def _is_lost(self) -> bool:
-        """Whether the next object never comes. To find out takes a listing, which is not made at every look."""
+        """Return whether the next object is lost. To find out takes a listing, which few calls make."""
         self._looks += 1
         if self._looks % _LOOKS_FOR_LATER:
             return False

@@ -26,10 +26,10 @@ def default_url() -> str:
 
 @dataclass(frozen=True)
 class Notice:
-    """What the metadata say about the machine's end.
+    """Notice of the machine's end, as instance metadata give it.
 
     Attributes:
-        taken_at_s: When the machine will be revoked, in seconds since 1970; None: there is no notice.
+        taken_at_s: Time at which the machine will be revoked, in seconds since 1970; None: there is no notice.
         rebalance: Whether moving is recommended, because a revocation has become more likely.
     """
 
@@ -41,10 +41,10 @@ class NoticeReader(Protocol):
     """Reads what instance metadata say about the machine's end."""
 
     def notice(self) -> Notice:
-        """What they say now.
+        """Return the notice that the metadata give now.
 
         Raises:
-            OSError: The service does not answer.
+            OSError: The metadata service does not answer.
         """
         ...
 
@@ -72,7 +72,7 @@ class Metadata:
         self._token: str | None = None
 
     def notice(self) -> Notice:
-        """What the service says now.
+        """Return the notice that the metadata service gives now.
 
         Raises:
             OSError: The service does not answer.
@@ -120,7 +120,7 @@ class GoogleMetadata:
         self._taken_at_s: float | None = None
 
     def notice(self) -> Notice:
-        """What the server says now.
+        """Return the notice that the server gives now, with the earliest time of the revocation.
 
         Raises:
             OSError: The server does not answer.

@@ -44,7 +44,7 @@ _MOST_BYTES = 1 << 20
 
 
 def is_mpi(arguments: Sequence[str]) -> bool:
-    """Whether a command is one of Open MPI's launchers."""
+    """Return whether a command starts one of Open MPI's launchers."""
     return bool(arguments) and PurePath(arguments[0]).name in LAUNCHERS
 
 
@@ -269,7 +269,7 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """One of the three parts."""
+    """Run the part named on the command line: `run`, `listen` or `connect`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("run", "listen", "connect"))
     parser.add_argument("words", nargs=argparse.REMAINDER)

@@ -24,11 +24,11 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Part:
-    """What one training has of a machine.
+    """Threads, cores and accelerators that one training has of a machine.
 
     Attributes:
-        threads: Number of threads that its libraries start; 0: as many as they like, since it has all cores.
-        cores: Numbers of the cores that it is kept to; empty: it may use any.
+        threads: Number of threads that its libraries start; 0: no limit, since it has all cores.
+        cores: Numbers of the cores that it is pinned to; empty: it may use any.
         devices: Names of its accelerators; None: it sees all.
     """
 

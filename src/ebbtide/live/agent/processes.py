@@ -32,8 +32,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 def program_path() -> str:
-    """Where programs are looked for: first beside this Python, as in its activated environment, unless its folder
-    is among the others anyway."""
+    """Return the search path for programs: PATH, with this Python's folder in front unless it is in PATH."""
     path, own = os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)
     return path if not own or own in path.split(os.pathsep) else f"{own}{os.pathsep}{path}"
 
@@ -112,7 +111,7 @@ class TrainingProcess:
                 self.process.send_signal(number)
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process is of this program: what it prints is believed only so far."""
+        """Return whether a process belongs to this program; an id that the program prints may be wrong."""
         if self.process.poll() is not None or pid <= 1:
             return False
         try:

@@ -59,7 +59,7 @@ def number_of(value: object) -> float:
 
 
 def is_duration(seconds: float) -> bool:
-    """Whether it can be the length of something."""
+    """Return whether a number of seconds can be a duration: finite and not negative."""
     return 0.0 <= seconds < math.inf
 
 

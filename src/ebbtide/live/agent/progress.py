@@ -82,16 +82,16 @@ class LogLines:
 
     @property
     def total(self) -> int | None:
-        """How many there are in all, as the program says; None: it does not."""
+        """Total up to which the program counts, in its own units; None: it does not say."""
         return self._chosen.total if self._chosen is not None else None
 
     def news(self) -> list[str]:
-        """What is to be said of what was recognised and refused, each once."""
+        """Return remarks on progress that was recognised or refused, each once."""
         news, self._news = self._news, []
         return news
 
     def silence(self) -> list[str]:
-        """What is to be said if nothing was recognised for a while."""
+        """Return remarks for a user whose program has shown no recognised progress for a while."""
         # One that goes on from its last step makes none.
         if self.unit or 0 < self.most <= self.began:
             return []
@@ -111,7 +111,7 @@ class LogLines:
         ]
 
     def report_of(self, line: str) -> dict[str, float | int]:
-        """What a line reports: `step`, and the metric by its name, as in a line of JSON; empty: nothing."""
+        """Return what a line reports: `step`, and the metric by its name, as a line of JSON; empty: nothing."""
         text = shown(line)
         if not text:
             return {}
@@ -279,11 +279,11 @@ class LogLines:
         return self._words.value_in(text)
 
     def _is_of_finer(self, text: str) -> bool:
-        """Whether a line has a counter that is not used, whose metric is not that of the one which is."""
+        """Return whether a line has an unused counter, to which a metric on the line then belongs."""
         return next(readings_of(text), None) is not None
 
     def _choose(self, reading: Reading, text: str) -> bool:
-        """Whether a counter is the one that is used."""
+        """Return whether a counter is the one in use, after a change to it if it fits the training better."""
         if self._firsts.is_setting(reading) or self._firsts.is_phase(reading):
             return False
         is_own = not self.most or reading.total in (self.most, self.most - 1)

@@ -1,9 +1,9 @@
-"""What a controller and its machines say to each other: typed, versioned, numbered and authenticated records.
+"""Messages between a controller and its machines: typed, versioned, numbered and authenticated records.
 
 Orders go from the controller to a machine's agent, reports come back. Each is sealed with an HMAC by a key that
-only that machine and the controller have, over everything that it says: which machine, which way, the sender's
-boot, its number, and its content. So nobody else who may write to the storage can give an order or forge a report,
-and a record cannot be repeated as another one.
+only that machine and the controller have. It covers the machine, the direction, the sender's boot, the number of
+the record and its content. So nobody else who may write to the storage can give an order or forge a report, and a
+record cannot be replayed as another one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MOST_BYTES = 4 << 20
 
 
 class BadMessageError(ValueError):
-    """What cannot be read: torn, of a newer version, or not sealed by who it should be from."""
+    """A message cannot be read: it is torn, of a newer version, or not sealed by its supposed sender."""
 
 
 class Ending(str, Enum):  # noqa: UP042 (machines may have Python 3.10, which has no StrEnum)
-    """How an assignment ended on a machine."""
+    """Outcome of an assignment on a machine."""
 
     FINISHED = "finished"  # all steps are done and saved
     LEFT = "left"  # it was asked to leave, and saved as far as it could
@@ -401,12 +401,12 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Channel:
-    """One direction between the controller and one machine.
+    """Messages in one direction between the controller and one machine.
 
     Attributes:
         machine: Id of the machine.
         kinds: Types of the messages by kind, `ORDERS` or `REPORTS`.
-        key: What messages are sealed with.
+        key: Key with which messages are sealed.
     """
 
     machine: str
@@ -448,7 +448,7 @@ class Channel:
         )
 
     def is_sealed(self, values: Any) -> bool:
-        """Whether plain values are sealed with the key, whatever they say."""
+        """Return whether plain values are sealed with the key, whatever they contain."""
         if not isinstance(values, dict):
             return False
         content = {name: value for name, value in values.items() if name != "mac"}
@@ -485,10 +485,10 @@ def key_of(run_key: bytes, machine: str) -> bytes:
 
 
 def secret_of(run_key: bytes, trial: str, attempt: int) -> bytes:
-    """What the machines of one assignment know in common: 32 bytes.
+    """Compute the secret that the machines of one assignment share: 32 bytes.
 
     Args:
-        run_key: The run's key, which its controllers alone have.
+        run_key: The run's key, which only its controllers have.
         trial: Id of the trial, without the rank of a machine.
         attempt: Number of the assignment.
     """
@@ -526,7 +526,7 @@ def read_messages(content: bytes) -> list[Any]:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """What a message says, as plain values that JSON can hold."""
+    """Return the content of a message as plain values that JSON can hold."""
     return {"kind": message.kind} | {each.name: _plain(getattr(message, each.name)) for each in fields(message)}
 
 

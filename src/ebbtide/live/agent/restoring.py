@@ -31,14 +31,14 @@ _MOST_BAD = 8
 
 @dataclass(frozen=True)
 class Restoration:
-    """What came of restoring a training.
+    """Result of restoring a training.
 
     Attributes:
-        writer: Writes its next checkpoints; None: it cannot be restored.
-        manifest: The checkpoint that is now in its folder; None: it starts from the beginning.
-        problem: Why it cannot be restored; empty: it is.
+        writer: Writer of its next checkpoints; None: it cannot be restored.
+        manifest: Checkpoint that is now in its folder; None: it starts from the beginning.
+        problem: Reason why it cannot be restored; empty: it is restored.
         bad: Checkpoints from which training has failed before its first step.
-        best: The stored checkpoint of the best value of its metric; None: there is none.
+        best: Stored checkpoint with the best value of its metric; None: there is none.
     """
 
     writer: CheckpointWriter | None
@@ -126,7 +126,7 @@ def restored(
 
 
 def _lacks(store: CheckpointStore, assignment: Assignment) -> str:
-    """Why storage cannot be the run's, which has a checkpoint that this lacks; empty: it lacks none."""
+    """Return why storage cannot be the run's: the expected checkpoint is missing; empty: nothing is missing."""
     expected = assignment.expected
     if expected in assignment.aside or max(store.numbers("manifests"), default=0) >= expected:
         return ""

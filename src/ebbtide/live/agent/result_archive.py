@@ -14,7 +14,7 @@ _KINDS = (*tarfile.REGULAR_TYPES, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRT
 
 
 class DamagedResultError(StorageError):
-    """What is stored of a task's result is not what was stored."""
+    """A task's stored result is damaged: it differs from what was written."""
 
 
 def pack(folder: Path, archive: Path) -> tuple[int, list[str]]:

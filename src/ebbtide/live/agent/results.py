@@ -99,7 +99,7 @@ class TaskResults:
         return None
 
     def has(self, number: int) -> bool:
-        """Whether a task's result is stored."""
+        """Return whether a task's result is stored."""
         return self._objects.has(f"{self._records}/{number}")
 
     def numbers(self) -> set[int]:

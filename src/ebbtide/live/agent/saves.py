@@ -45,7 +45,7 @@ _DOTTED = frozenset({".metadata", ".zgroup", ".zarray", ".zattrs", ".zmetadata"}
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a file or folder on the way to an entry has a name that it will be renamed from."""
+    """Return whether an entry, or a folder on the way to it, has a temporary name, to be renamed later."""
     names = path.split("/")
     hidden = names[0].startswith(".") and names[0] not in _DOTTED
     return hidden or any(_TEMPORARY.search(name) for name in names)
@@ -80,11 +80,11 @@ class _Save:
 
 
 class FormerSaves:
-    """What former saves of a program consisted of.
+    """Files and durations of a program's former saves, by which it is judged whether a new save is complete.
 
     Args:
-        tree: The folder as it is when the program starts, with the checkpoint that it resumes from.
-        bad: Folders from which training has failed before its first step.
+        tree: The folder when the program starts, with the checkpoint that it resumes from.
+        bad: Folders with checkpoints from which training has failed before its first step.
     """
 
     def __init__(self, tree: Tree, bad: Iterable[Tree] = ()) -> None:
@@ -95,7 +95,7 @@ class FormerSaves:
         self._pause_s = 0.0
 
     def knows(self, changed: Iterable[str]) -> bool:
-        """Whether former saves had files of all these names, numbers aside."""
+        """Return whether former saves had files of all these names, numbers aside."""
         return set(map(_name, changed)) <= {name for save in self._saves for name in save.names}
 
     @property
@@ -171,7 +171,7 @@ class FormerSaves:
 
 
 def is_of_one_save(begun: Iterable[str], new: Iterable[str]) -> bool:
-    """Whether some files have the numbers of others, as files of one save have: `step-8/a` and `step-8/b`."""
+    """Return whether new files share a number with begun ones, as files of one save do: `step-8/a`, `step-8/b`."""
     return not set(filter(None, map(_numbers, begun))).isdisjoint(map(_numbers, new))
 
 
@@ -206,7 +206,7 @@ def _newest(tree: Tree) -> list[str]:
 
 
 def _may_be_of(entry: Entry, number: str) -> bool:
-    """Whether an entry has no number, or that of the newest save."""
+    """Return whether an entry has no number, or that of the newest save."""
     match = _NUMBER.search(entry.path)
     return match is None or match[0] == number
 

@@ -219,10 +219,10 @@ def _worker() -> int:
 
 
 def _home() -> Path:
-    """Where Spark is: SPARK_HOME, or the package pyspark.
+    """Return the folder of Spark: SPARK_HOME, or that of the package pyspark.
 
     Raises:
-        OSError: It is not there, or Java is not.
+        OSError: Spark or Java is not found.
     """
     found = os.environ.get("SPARK_HOME", "")
     spec = None if found else importlib.util.find_spec("pyspark")
@@ -250,7 +250,7 @@ appender.console.layout.pattern = %p %c{1}: %m%n%ex
 
 
 def main() -> None:
-    """One of the two parts."""
+    """Run the part named on the command line, head or worker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("head", "worker"))
     parser.add_argument("words", nargs=argparse.REMAINDER)

@@ -1,4 +1,4 @@
-"""What an agent does for an array: runs the tasks that it is handed, some side by side, and stores each result."""
+"""Tasks of an array on one machine: run as they are handed out, some side by side, and each result stored."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class TaskRunner:
 
     @property
     def has_left(self) -> bool:
-        """Whether it was asked to leave, and nothing is under way any more."""
+        """True if the runner was asked to leave and no task is under way any more."""
         return self._leaves_s is not None and not self._running
 
     def hand(self, order: Hand) -> None:

@@ -1,6 +1,6 @@
-"""One training on this machine: restored, started, saved in time, uploaded, left, and how it ended.
+"""Course of a training on one machine: restoring, starting, saving in time, uploading, leaving, ending.
 
-All of it happens in the agent's loop; what its program prints, and its uploads, come from threads as events.
+All of it runs in the agent's loop; output of the program and ended uploads arrive from threads as events.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _LAST_OUTPUT_S = 10.0
 
 @dataclass(frozen=True)
 class Loop:
-    """What the agent's loop does for a training.
+    """Functions of the agent's loop that a training calls.
 
     Attributes:
-        put: Called from any thread: what happened to a training is handled by the loop.
-        tell: Reports something, at once if it is urgent.
-        over: Called once a training has ended here, with how.
-        is_waiting: Whether something that happened to a training is not handled yet.
-        end_left: Ends what the program of a training has left running, and nothing of the others.
+        put: Called from any thread, to have the loop handle an event of a training.
+        tell: Sends a report, at once if it is urgent.
+        over: Called once a training has ended here, with its outcome.
+        is_waiting: Whether an event of a training is not handled yet.
+        end_left: Ends the processes that a training's program has left running, and none of other trainings.
     """
 
     put: Callable[[Training, Callable[[], None]], None]
@@ -63,18 +63,18 @@ class Loop:
 
 
 class Training:
-    """One assignment on this machine, from its order to its end.
+    """Training of an assignment on this machine, from its order to its end.
 
     Args:
-        assignment: What is to be trained, as ordered.
+        assignment: The assignment, as ordered.
         config: The configuration of the machine.
         machine: The machine.
-        times: How long saving takes on this machine, as far as it is known.
+        times: Durations of saving on this machine, as far as known.
         loop: The agent's loop.
-        part: The part of the machine that it has.
+        part: The part of the machine that the training has.
 
     Attributes:
-        times: How long saving it takes.
+        times: Durations of saving this training.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Training:
 
     @property
     def assignment(self) -> Assignment:
-        """What is trained, as ordered."""
+        """Assignment that is trained, as ordered."""
         return self._work.assignment
 
     @property
@@ -357,7 +357,7 @@ class Training:
             work.finished = True
 
     def _others_run(self) -> bool:
-        """Whether its program still runs, though its first process, such as a shell, has ended at the signal."""
+        """Return whether other processes of the program still run, as its first may end at the signal."""
         work = self._work
         return work.mirror is not None and work.asked_to_leave_s is not None and work.mirror.is_running()
 
@@ -468,11 +468,13 @@ class Training:
         return math.inf if asked_s is None else asked_s + _PATIENCE * self.times.needed_s
 
     def _is_quiet(self, now_s: float, until_s: float) -> bool:
-        """Whether nothing is under way: its program has ended, all output is read, and no upload runs.
+        """Return whether the program has ended, all output is read, and no upload runs.
+
+        A program whose first process has ended is concluded here; processes that it left are ended in time.
 
         Args:
             now_s: The present time in monotonic seconds.
-            until_s: Until when those processes of a program may go on that were asked to end.
+            until_s: Time until which processes that were asked to end may go on, in monotonic seconds.
         """
         work = self._work
         if work.process is not None and not work.exit_handled:
@@ -544,7 +546,7 @@ class Training:
 
 
 def _has_files(folder: Path) -> bool:
-    """Whether there is anything in a folder, which a program may have removed."""
+    """Return whether a folder contains anything; False if the program has removed it."""
     try:
         return any(folder.iterdir())
     except OSError:

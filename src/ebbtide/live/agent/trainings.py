@@ -1,8 +1,8 @@
-"""What an agent has under way: trainings side by side, each in a part of the machine, or tasks of an array.
+"""Work that an agent has under way: trainings side by side, each in a part of the machine, or tasks of an array.
 
-An order to train says beside which trials it begins. All others have to leave first; of those that are leaving it
-waits for no more than it needs the room of. So what may run together is decided by the controller alone, and an
-order of one that knows nothing of sharing names nobody: all that was there leaves.
+An order to train names the trials beside which it begins. All others are asked to leave, and it begins as soon as
+enough of them have left to make room. So the controller alone decides what runs together. An order of a controller
+that knows nothing of sharing names no trials, so that everything else leaves.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Trainings:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is under way."""
+        """True if anything is under way."""
         return bool(self._here) or self._tasks is not None
 
     # Orders.
@@ -263,5 +263,5 @@ class Trainings:
 
 
 def is_about(order: Leave, assignment: Assignment) -> bool:
-    """Whether an order to leave is about an assignment; one that names no trial, about any of its number."""
+    """Return whether an order to leave is about an assignment; without a trial, about any of its number."""
     return order.attempt == assignment.attempt and order.trial in ("", assignment.trial_id)

@@ -83,7 +83,7 @@ class Uploads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an upload is under way or waits."""
+        """True if an upload is under way or waiting."""
         with self._lock:
             return self._busy or bool(self._waiting)
 

@@ -137,7 +137,7 @@ class Mirror:
         return self._leaving.has_asked
 
     def is_running(self) -> bool:
-        """Whether a process of the program still runs that was asked to end, though its first one has ended."""
+        """Return whether a process other than the program's first still runs after it was asked to end."""
         return self._leaving.is_running()
 
     def kill_rest(self) -> None:
@@ -145,7 +145,7 @@ class Mirror:
         self._leaving.killed = True
 
     def has_new(self, exit_code: int) -> bool:
-        """Whether the program, now that it has ended, left a complete checkpoint of which there is no copy.
+        """Return whether the program, which has ended, left a complete checkpoint that is not copied yet.
 
         Args:
             exit_code: Exit code of the program; negative: it was ended by a signal.
@@ -251,7 +251,7 @@ class Mirror:
         )
 
     def _why_not(self, tree: Tree, now_s: float) -> str:
-        """Why the folder does not hold a complete save now; empty: it does."""
+        """Return why the folder holds no complete save now; empty: it does, or the rest was waited for in vain."""
         opened = open_for_writing({entry.inode for entry in tree.of("file")})
         saving = self._kept_open.look(tree, opened, now_s)
         if saving:
@@ -284,7 +284,7 @@ class Mirror:
         return why if now_s - self._lacks_since_s < self._saves.patience_s else ""
 
     def _writes_beside(self, before: Tree, tree: Tree) -> bool:
-        """Whether a save goes on that began before the last step: a file was added with the number of others."""
+        """Return whether a save begun before the last step goes on: a file of its number was added since."""
         if not self._has_gone_on():
             return False
         begun = set(self._changed(before, self._before_save))

@@ -1,4 +1,4 @@
-"""One assignment on this machine: restored, trained, saved, ended."""
+"""State of an assignment under way on a machine: restored, trained, saved, ended."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _BEST_TIMES, _BEST_S = 10.0, 0.5
 
 @dataclass
 class SavingTimes:
-    """How long saving took lately: as late as a notice allows, and regularly where there may be no notice.
+    """Recent durations of saving, by which saves are timed after a notice, and where there may be no notice.
 
     Attributes:
-        first_s: Seconds that saving is assumed to take before it was measured.
-        factor: How many times longer than the slowest measured save the next one may take.
+        first_s: Seconds that saving is assumed to take before it is measured.
+        factor: Factor by which the next save may take longer than the slowest measured one.
         margin_s: Seconds added to that.
     """
 
@@ -58,7 +58,7 @@ class SavingTimes:
 
     @property
     def is_known(self) -> bool:
-        """Whether a checkpoint was moved to storage yet, so that the time is measured."""
+        """True if a checkpoint was uploaded, so that the time is measured."""
         return bool(self._uploads_s)
 
     @property
@@ -196,12 +196,12 @@ class Work:
 
     @property
     def is_running(self) -> bool:
-        """Whether the program was started and has not ended."""
+        """True if the program was started and has not ended."""
         return self.process is not None and self.process.exit_code is None
 
     @property
     def resumed_own(self) -> bool:
-        """Whether the checkpoint that it resumed from is its own, not that of a machine that it trains with."""
+        """True if the checkpoint to resume from is its own, not that of a machine that it trains with."""
         resume = self.assignment.resume
         return resume is None or any(trial_id == self.assignment.trial_id for trial_id, _ in resume[:1])
 
@@ -288,7 +288,7 @@ class Work:
             self.process.ask_to_save()
 
     def ending(self) -> Ending:
-        """How the assignment ended; to be asked once the program has ended."""
+        """Return the outcome of the assignment; call it once the program has ended."""
         code = self.process.exit_code if self.process is not None else 0
         if self.superseded:
             return Ending.SUPERSEDED
