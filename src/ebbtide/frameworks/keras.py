@@ -91,7 +91,7 @@ class SpotCallback(keras.callbacks.Callback):
         return None
 
     def agreement(self) -> Agreement | None:
-        """How processes that train as one agree on the step to save at."""
+        """Return how processes that train as one agree on the step to save at; None: there is one process."""
         return self._randoms.agreement()
 
     # As a callback.

@@ -95,7 +95,7 @@ class SpotCallback(Callback):
         return None
 
     def agreement(self) -> Agreement | None:
-        """How processes that train as one agree on the step to save at."""
+        """Return how processes that train as one agree on the step to save at; None: there is one process."""
         return self._randoms.agreement()
 
     # As a callback.

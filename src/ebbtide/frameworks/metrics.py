@@ -1,4 +1,4 @@
-"""What frameworks log, as metrics of a trial."""
+"""Metrics of a trial from the values that frameworks log."""
 
 from __future__ import annotations
 

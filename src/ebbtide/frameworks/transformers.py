@@ -63,7 +63,7 @@ class SpotCallback(TrainerCallback):
         return None
 
     def agreement(self) -> Agreement | None:
-        """How processes that train as one agree on the step to save at."""
+        """Return how processes that train as one agree on the step to save at; None: there is one process."""
         return TorchState().agreement()
 
     # As a callback.
@@ -106,7 +106,7 @@ class SpotCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """What was asked for at the epoch's last step is done after the epoch's evaluation."""
+        """Request the save that was wanted at the epoch's last step; it is made after the epoch's evaluation."""
         if self._is_wanted:
             control.should_save = True
         return control

@@ -122,7 +122,7 @@ class SpotTrials:
                     stopped.callback(running.stop)
 
     def _asked_only(self, study: Study, seen_s: dict[int, float]) -> bool:
-        """Whether others have asked for trials that have no run yet; those that were left are told as failed."""
+        """Return whether trials that others asked for have no run yet; abandoned ones are told as failed."""
         found = False
         for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if RUN in left.user_attrs:
@@ -154,7 +154,7 @@ class SpotTrials:
             raise InputError(f"the study is to {wanted} the metric, the work to {self.work['direction']} it")
 
     def _is_due(self, study: Study, n_trials: int, budget_usd: float | None, running: Iterable[_Running]) -> bool:
-        """Whether another trial is to begin."""
+        """Return whether the budget and the number of trials allow another trial to begin."""
         trials = study.get_trials(deepcopy=False)
         if budget_usd is not None:
             paid_usd = [one.user_attrs.get(COST_USD, 0.0) for one in trials] + [one.paid_usd for one in running]

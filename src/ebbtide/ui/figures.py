@@ -1,4 +1,4 @@
-"""What the page draws of a run: curves and their forecasts, machines on their price lines, spend over time."""
+"""Figures of a run on its page: curves and their forecasts, machines on their price lines, spend over time."""
 
 from __future__ import annotations
 

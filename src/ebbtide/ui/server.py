@@ -138,7 +138,7 @@ def _standing(folder: RunFolder) -> RunStanding:
 
 
 def _read(runs: Path, run: str, look: Callable[[RunFolder], Any]) -> Any:
-    """What a look at a run gives.
+    """Find a run, and return what `look` reads from its folder.
 
     Raises:
         InputError: There is no such run, or it cannot be read.

@@ -52,7 +52,7 @@ ALGORITHM = XXH3 if _xxhash is not None else BLAKE2B
 
 
 def is_known(algorithm: str) -> bool:
-    """Whether checksums of this algorithm can be computed here."""
+    """Return whether checksums of this algorithm can be computed here."""
     return algorithm in _DIGESTS
 
 
@@ -101,19 +101,19 @@ _MOST_MODE = 0o777
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of a checkpoint.
+    """File of a checkpoint, as its manifest lists it.
 
     Attributes:
         path: Path below the checkpoint's folder, with slashes.
         size_bytes: Length of the file in bytes.
         checksum: Checksum of its content without holes, 128 bits in hexadecimal digits.
-        mode: Permissions; 0: of a version that did not store them.
-        mtime_ns: Time of its last change in ns since 1970; 0: as for `mode`.
-        part: The object that holds its content, below those of the trial's data; empty: that of its place among
-            the files.
-        offset: Where in that object the content begins.
-        extents: Of a sparse file, the parts that hold data, whose content is stored; None: all of it.
-        same_as: Path of the file of which this is another name (a hard link); empty: of none.
+        mode: Permissions of the file; 0: saved by a version that did not store them.
+        mtime_ns: Time of the last change in ns since 1970; 0: as for `mode`.
+        part: Object that holds its content, below those of the trial's data; empty: the one named by the file's
+            place among the files.
+        offset: Position in bytes at which the content begins in that object.
+        extents: Parts of a sparse file that hold data, whose content is stored; None: the whole file.
+        same_as: Path of the file of which this is another name (a hard link); empty: no hard link.
     """
 
     path: str
@@ -164,10 +164,10 @@ class StoredFolder:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One complete checkpoint.
+    """Record of a complete checkpoint.
 
     Attributes:
-        trial_id: Id of the trial that it belongs to.
+        trial_id: Id of the trial that the checkpoint belongs to.
         number: Number of the checkpoint, counted from 1 within the trial.
         writer: Number of its writer, counted from 1; a later writer has taken the trial over from an earlier one.
         step: Training step that it holds.
@@ -175,12 +175,12 @@ class Manifest:
         files: Its files, in order of their paths.
         algorithm: Algorithm of all its checksums; old manifests name none, and have XXH3.
         attempt: Number of the assignment that it was saved in.
-        machines: Number of machines that trained it as one; each saves a checkpoint of its own.
+        machines: Number of machines that trained as one; each saves a checkpoint of its own.
         links: Its symbolic links.
         folders: Its folders.
-        metric: Value of the trial's metric that it was saved with; None: not known.
-        uploaded_bytes: Bytes uploaded since the writer's checkpoint before, failed tries included; None: an older
-            version has not said.
+        metric: Value of the trial's metric at the save; None: not known.
+        uploaded_bytes: Bytes uploaded since the writer's previous checkpoint, failed attempts included; None:
+            saved by an older version, which did not record them.
     """
 
     trial_id: str

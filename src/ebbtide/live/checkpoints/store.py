@@ -108,7 +108,7 @@ class CheckpointStore:
         return found
 
     def has(self, number: int) -> bool:
-        """Whether the checkpoint of a number is complete, and is not set aside."""
+        """Return whether the checkpoint of a number is complete and not set aside."""
         return self.read(number) is not None and number not in self.numbers("aside")
 
     def read(self, number: int) -> Manifest | None:
@@ -382,7 +382,7 @@ class CheckpointWriter:
         return manifest
 
     def _has_parts_of_others(self, manifest: Manifest) -> bool:
-        """Whether storage still has the parts of a checkpoint that earlier writers stored."""
+        """Return whether storage still has the parts of a checkpoint that earlier writers stored."""
         parts = {file.part for file in manifest.files if file.content_bytes} - self._checked
         others = [part for part in parts if int(part.partition("/")[0].partition("-")[2]) != self.writer]
         try:
@@ -586,12 +586,12 @@ def stored_tree(manifest: Manifest) -> Tree:
 
 
 def is_better(value: float | None, other: float | None, direction: str) -> bool:
-    """Whether a metric is better than another; None: there is none, which is worst.
+    """Return whether a metric is better than another; no metric (None) is worse than any.
 
     Args:
-        value: The metric.
-        other: The other one.
-        direction: Whether a lower or a higher value is better, `minimize` or `maximize`; empty: none is.
+        value: Value of the metric.
+        other: Value that it is compared with.
+        direction: Whether a lower or a higher value is better, `minimize` or `maximize`; empty: no value is.
     """
     if not direction or value is None:
         return False
@@ -632,7 +632,7 @@ def _above(manifest: Manifest) -> set[str]:
 
 
 def _is_whole(file: StoredFile, path: Path, algorithm: str) -> bool:
-    """Whether a restored file is what was stored; its length alone is compared if no algorithm is given."""
+    """Return whether a restored file is as it was stored; without an algorithm only its length is compared."""
     if path.stat().st_size != file.size_bytes:
         return False
     return not algorithm or checksum_of(path, algorithm, file.extents)[1] == file.checksum

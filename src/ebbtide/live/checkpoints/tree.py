@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether a file may have holes."""
+        """True if the file may have holes."""
         return self.data_bytes < self.size_bytes
 
 
@@ -143,15 +143,15 @@ def _list(
 
 
 def kept_target(folder: Path, path: str, target: str) -> str:
-    """Where a link of a folder leads, such that it leads there in a copy of the folder as well.
+    """Return the target of a link in a form that stays valid in a copy of the folder.
 
     Args:
         folder: The folder.
-        path: Path of the link below it.
+        path: Path of the link below the folder.
         target: Target of the link.
 
     Returns:
-        A relative path, if the target is inside the folder; else the target as it is.
+        A relative path if the target is inside the folder, else the target as it is.
     """
     if not os.path.isabs(target):
         return target

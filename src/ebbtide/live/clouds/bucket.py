@@ -16,18 +16,18 @@ _HEADER = "x-amz-bucket-region"
 
 
 def with_bucket(work: Runnable, settings: MachineSettings, client: Any = None) -> Runnable:
-    """What is to be run, with the place of the store's bucket: a sweep, or each job of a list.
+    """Return a sweep, or a list of jobs, with the cloud and region of the store's bucket filled in.
 
-    What its file says counts where it cannot be looked up: where the bucket's owner forbids that, and at another
-    address than AWS, where without it no place is assumed.
+    Those in its file are used where they cannot be looked up: where the bucket's owner forbids it, and at another
+    address than AWS, where none are assumed if the file names none.
 
     Args:
         work: The sweep, or the list of jobs.
         settings: Settings of machines, with the address of the store.
-        client: A boto3 client of the store's cloud; None: a new one.
+        client: A boto3 client of the store's cloud; None: a new client.
 
     Raises:
-        InputError: There is no such bucket, it is in another region than the file says, or neither is known.
+        InputError: There is no such bucket, it is in another region than the file says, or no region is known.
     """
     stored = [part for part in work.parts if part.checkpoint is not None]
     if not stored or settings.store_endpoint_url:

@@ -1,4 +1,4 @@
-"""What a controller needs of a cloud: machines that start an agent by themselves."""
+"""Interface between a controller and a cloud: machines that start an agent by themselves."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Cloud(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether its time has ended, as that of a replayed price history does."""
+        """True if the cloud's time has ended, as that of a replayed price history does."""
         ...
 
     @property

@@ -10,17 +10,17 @@ from ebbtide.jobs.parsing import Frozen
 
 
 class MachineSettings(Frozen):
-    """What is the same for machines of every cloud.
+    """Settings of machines that are the same on every cloud.
 
     Attributes:
         store: Bucket and prefix for code, agent, checkpoints, orders and reports.
         store_endpoint_url: Address at which machines reach the store; empty: its cloud's own. With another, set
             AWS_ENDPOINT_URL_S3, or for gs:// STORAGE_EMULATOR_HOST, to it where the run is started.
-        python: Python on the machine, 3.10 or later; `python` in a sweep's command is this one.
-        setup: Lines of shell that set up the training's needs, run as root before the agent; if one fails, or they
-            take longer than `setup_limit_s`, the machine ends.
-        setup_limit_s: Seconds after which a machine ends whose agent was never heard from, set-up included. After
-            three in a row the run ends.
+        python: Python on the machine, 3.10 or later; `python` in a sweep's command stands for it.
+        setup: Shell lines that install what the training needs, run as root before the agent; if one fails, or
+            they take longer than `setup_limit_s`, the machine ends.
+        setup_limit_s: Seconds, set-up included, after which a machine ends if its agent was never heard from.
+            After three such machines in a row the run ends.
         folder: Folder on the machine for everything that Ebbtide writes there.
         controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
         poll_s: Seconds between looks for orders and reports.

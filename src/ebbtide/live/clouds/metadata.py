@@ -48,11 +48,11 @@ class RoleCredentials:
 
 @dataclass(frozen=True)
 class MachineState:
-    """What the metadata of one machine say at a moment.
+    """Metadata of one machine at a moment.
 
     Attributes:
-        taken_at_s: When the machine will be revoked, seconds since 1970; None: there is no notice.
-        rebalance_s: When moving was recommended, seconds since 1970; None: it was not.
+        taken_at_s: Time at which the machine will be revoked, seconds since 1970; None: there is no notice.
+        rebalance_s: Time at which moving was recommended, seconds since 1970; None: it was not.
         credentials: Credentials of the machine's role; None: it has no role.
     """
 

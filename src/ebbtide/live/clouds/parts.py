@@ -80,11 +80,11 @@ def first_found(asks: Iterable[Callable[[], T | None]]) -> T | None:
 
 
 def all_ended(ends: Iterable[Callable[[], Mapping[str, str]]]) -> dict[str, str]:
-    """What parts say of the machines whose end was requested, by token: why each cannot be ended.
+    """Request the end of the machines of all parts; return by token why each cannot be ended (empty: requested).
 
     Raises:
         CloudError: A part does not answer; in the others the end was requested all the same.
-        InputError: The same where a part cannot be asked: its credentials are missing.
+        InputError: A part cannot be asked, since its credentials are missing; in the others as above.
     """
     left: dict[str, str] = {}
     silent: CloudError | InputError | None = None

@@ -1,4 +1,4 @@
-"""What a run needs to rent from a cloud: its settings, prices, and the cloud itself."""
+"""Interface through which a run rents from a cloud: its settings, prices, and the cloud itself."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class Provider(Protocol[Settings]):
         ...
 
     def prices(self, folder: RunFolder, work: Runnable, settings: Settings) -> Prices:
-        """What gives the newest known prices of the markets that a run allows.
+        """Return a function that gives the newest known prices of the markets that a run allows.
 
         Raises:
-            InputError: No price is known, or none is of a market that it allows.
+            InputError: No price is known, or none of a market that the run allows.
         """
         ...
 

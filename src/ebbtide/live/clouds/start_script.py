@@ -58,11 +58,11 @@ done
 
 @dataclass(frozen=True)
 class ScriptRules:
-    """What is particular to the start scripts of one cloud.
+    """Rules for the start scripts of one cloud.
 
     Attributes:
         cloud: Name of the cloud, for errors.
-        most_bytes: Longest script that the cloud takes, in bytes.
+        most_bytes: Longest script that the cloud accepts, in bytes.
         console: Command of the cloud that shows what a machine wrote to its console.
         off: Command with which a machine ends itself.
     """
@@ -80,12 +80,12 @@ SKYPILOT = ScriptRules("SkyPilot", 262_144, "sky logs", off="exit")
 
 
 def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: ScriptRules) -> str:
-    """What a machine runs at its start, a shell script without credentials: those come from the machine's role.
+    """Return the shell script that a machine runs at its start; it has no credentials, which the role gives.
 
     Args:
         settings: Settings of the run's machines.
         agent: Configuration of the agent, with its `bundle`.
-        rules: What is particular to the machine's cloud.
+        rules: Rules for the scripts of the machine's cloud.
 
     Raises:
         InputError: The script is longer than the cloud allows, or a line of `setup` would end it early.

@@ -28,5 +28,5 @@ class RepeatedWarnings:
             self._logger.warning("%s", warning)
 
     def forget(self, about: str) -> None:
-        """What was warned of is over: the next warning about it is new."""
+        """Forget a warning whose cause is over, so that the next one about it is logged at once."""
         self._warned_s.pop(about, None)

@@ -42,14 +42,14 @@ _MOST_RESULT_BYTES = 1 << 30
 
 
 class Progress:
-    """How many steps are done, and how long tasks took.
+    """Progress of a program: steps done, and durations of its tasks.
 
     Attributes:
-        step: Steps done.
+        step: Number of steps done.
 
     Args:
-        steps: Steps of a task, by name of its job.
-        times: Number of measured tasks and their seconds in all, by name of their job, of earlier runs.
+        steps: Number of steps of a task, by name of its job.
+        times: Number of tasks measured in earlier runs and their total seconds, by name of their job.
     """
 
     def __init__(self, steps: Mapping[str, int], times: Mapping[str, tuple[int, float]] | None = None) -> None:
@@ -136,7 +136,7 @@ class Driver:
                 self._hear(task, future, left)
 
     def _free(self) -> int:
-        """How many tasks the workers that are there can begin now."""
+        """Number of tasks that the present workers can begin now."""
         return int(self._client.run_on_scheduler(_slots)) - len(self._flying)
 
     def _submit(self, task: TileTask) -> None:

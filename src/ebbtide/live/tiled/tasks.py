@@ -70,10 +70,10 @@ def _tiles_of(store: str) -> TileStore:
 
 
 def operation_of(name: str) -> Callable[..., Any]:
-    """What computes a tile: one of `OPERATIONS`, or a function of the user's.
+    """Return the function that computes a tile: one of `OPERATIONS`, or `module:function` of the user's.
 
     Raises:
-        InputError: There is none of this name.
+        InputError: There is no operation of this name.
     """
     module, colon, function = name.partition(":")
     if not colon:

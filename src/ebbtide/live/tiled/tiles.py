@@ -78,7 +78,7 @@ class TileStore:
         return tile
 
     def has(self, name: TileName) -> bool:
-        """Whether it was written."""
+        """Return whether a tile was written."""
         return self._objects.has(name.key)
 
     def discard(self, name: TileName) -> None:

@@ -51,7 +51,7 @@ class ComputeError(CloudError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same request may succeed later: too many were sent, or the service is in trouble."""
+        """True if the same request may succeed later: too many were sent, or the service has a failure."""
         return self.status in _AGAIN or self.reason in ("rateLimitExceeded", "userRateLimitExceeded")
 
 
@@ -75,10 +75,10 @@ class Compute:
         )
 
     def get(self, path: str, **parameters: str) -> dict[str, Any]:
-        """What is at a path below the project.
+        """Return the resource at a path below the project.
 
         Raises:
-            CloudError: It does not answer, or refuses (`ComputeError`).
+            CloudError: Compute Engine does not answer, or refuses (`ComputeError`).
         """
         return self._ask("GET", path, parameters)
 

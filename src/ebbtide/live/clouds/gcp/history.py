@@ -1,4 +1,4 @@
-"""What has become of the machines of a run: instances that Google lists, and operations on those it lists no more.
+"""History of the machines of a run: instances that Google lists, and operations on those no longer listed.
 
 A machine that was preempted or deleted is no longer listed; the operations that made and ended it are, for two
 weeks at least.
@@ -132,7 +132,7 @@ def _ends(kind: str) -> bool:
 
 
 def _problem(operation: Mapping[str, Any]) -> str:
-    """Why an operation failed, in one line; empty: it did not."""
+    """Return why an operation failed, in one line; empty: it did not fail."""
     errors = (operation.get("error") or {}).get("errors") or ()
     told = [f"{one.get('code', '')}: {one.get('message', '')}".strip(": ") for one in errors]
     return " ".join("; ".join(told).split())
@@ -143,7 +143,7 @@ def _began_s(operation: Mapping[str, Any]) -> float:
 
 
 def _ended_s(operation: Mapping[str, Any]) -> float:
-    """When an operation was done; while it is not, when it was requested."""
+    """Time at which an operation was done or, until then, requested, in seconds since 1970; NaN: not known."""
     return epoch_s(operation.get("endTime") or operation.get("insertTime"))
 
 

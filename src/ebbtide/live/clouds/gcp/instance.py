@@ -1,4 +1,4 @@
-"""What is sent to Google for one machine: its type, disk, network, account, and when it ends."""
+"""Request to Google for one machine: its type, disk, network, account, and when it ends."""
 
 from __future__ import annotations
 

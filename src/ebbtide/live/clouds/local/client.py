@@ -176,7 +176,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether that process is a local cloud, and not another process that has its id by now."""
+    """Return whether a process is a local cloud, and not another process that has since got its id."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any(_SERVER in part for part in process.cmdline())
@@ -187,7 +187,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process is suspended, so that it will not end when it is asked to."""
+    """Return whether a process is suspended, so that it does not end when asked to."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:

@@ -97,7 +97,7 @@ class Machines:
 
     @property
     def is_over(self) -> bool:
-        """Whether the history has ended."""
+        """True if the price history has ended."""
         return self._market.is_over
 
     def launch(self, wanted: Wanted) -> None:
@@ -164,12 +164,12 @@ class Machines:
 
     @property
     def any_open(self) -> bool:
-        """Whether a machine runs or is being started."""
+        """True if a machine runs or is being started."""
         with self._lock:
             return any(machine.lease.is_open for machine in self._machines.values())
 
     def metadata(self, place: str) -> MachineState | None:
-        """What the metadata of the machine with that folder say; None: there is no such machine."""
+        """Return the metadata of the machine whose folder has a name; None: there is no such machine."""
         with self._lock:
             found = (machine for machine in self._by_lease.values() if machine.folder.name == place)
             machine = next(found, None)

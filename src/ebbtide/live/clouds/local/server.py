@@ -173,7 +173,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def _is_free(lock: str) -> bool:
-    """Whether nobody holds that file locked; a controller that is only paused still holds it."""
+    """Return whether nobody holds a lock file; a controller that is only paused still does. Empty: False."""
     if not lock:
         return False
     try:

@@ -56,7 +56,7 @@ class SkyRequest:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """True if the request has succeeded, failed or been cancelled."""
         return self.status in _DONE
 
 
@@ -144,12 +144,12 @@ class SkyApi:
     def requests(
         self, cluster: str = "", ids: Sequence[str] = (), *, only_active: bool = False
     ) -> list[SkyRequest]:
-        """What became of requests, the oldest first.
+        """Return requests as the server keeps them, the oldest first.
 
         Args:
-            cluster: Those about this cluster; empty: about any.
-            ids: Those with these ids; none: any.
-            only_active: Those that are not done.
+            cluster: Name of the cluster that the requests are about; empty: any.
+            ids: Ids of the requests; none: any.
+            only_active: Whether requests that are done are left out.
         """
         asked: list[tuple[str, str]] = [("request_ids", one) for one in ids]
         asked += [("cluster_name", cluster)] if cluster else []
@@ -161,9 +161,9 @@ class SkyApi:
         return sorted(kept, key=lambda one: one.created_s)
 
     def failure(self, request_id: str) -> tuple[str, str]:
-        """Why a request that is done failed: the kind of the error, and what it says in one line.
+        """Return why a request that is done failed: the kind of the error, and its message in one line.
 
-        Both are empty where it did not fail, or the server has forgotten it.
+        Both are empty if the request did not fail, or the server has forgotten it.
         """
         try:
             self._ask("GET", "/api/get", {"request_id": request_id})

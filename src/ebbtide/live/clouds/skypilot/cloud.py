@@ -267,7 +267,7 @@ class SkyPilotCloud:
         return [one for one in self._api.requests(name) if one.what == _LAUNCH and one.cluster == name]
 
     def _is_launched(self, name: str) -> bool:
-        """Whether a launch was requested, and did not fail for what its user may have mended since."""
+        """Return whether a launch was requested, and did not fail for what its user may have fixed since."""
         launches = self._launches(name)
         if not launches or launches[-1].status != "FAILED":
             return bool(launches)
@@ -295,6 +295,6 @@ class SkyPilotCloud:
 
 
 def _began_s(cluster: Mapping[str, Any], now_s: float) -> float:
-    """When a cluster was launched, as its server says; its clock may be ahead of ours."""
+    """Launch time of a cluster by its server's clock; `now_s` if it is missing or that clock is ahead."""
     found = cluster.get("launched_at")
     return float(found) if isinstance(found, int | float) and 0 < found < now_s else now_s
