@@ -85,7 +85,7 @@ def spot_trainable(
 
 
 class _SpotTrainable(tune.Trainable):
-    """Trial of Ray Tune that is a run of Ebbtide, whose metrics it passes on step by step."""
+    """Trial of Ray Tune that trains as a run of Ebbtide, whose metrics it reports step by step."""
 
     _work: Mapping[str, Any]
     _policy: str

@@ -67,7 +67,7 @@ class Leaving:
         return bool(self._asked)
 
     def is_running(self) -> bool:
-        """Return whether a process other than the program's first still runs after it was asked to end."""
+        """Return whether a process of the program, other than its first, still runs after a request to end."""
         return bool(self._asked) and any(each.pid != self._pid for each in self._members(process_table()))
 
     def go_on(self) -> bool:

@@ -77,7 +77,7 @@ class Mirrors(Protocol):
         ...
 
     def is_running(self) -> bool:
-        """Return whether a process other than the program's first still runs after it was asked to end."""
+        """Return whether a process of the program, other than its first, still runs after a request to end."""
         ...
 
     def kill_rest(self) -> None:

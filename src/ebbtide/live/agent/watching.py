@@ -137,7 +137,7 @@ class Mirror:
         return self._leaving.has_asked
 
     def is_running(self) -> bool:
-        """Return whether a process other than the program's first still runs after it was asked to end."""
+        """Return whether a process of the program, other than its first, still runs after a request to end."""
         return self._leaving.is_running()
 
     def kill_rest(self) -> None:

@@ -112,7 +112,7 @@ def kept_machines(options: Mapping[str, Any], file: Path) -> Machines:
 
 
 def with_billing(work: Runnable, provider: str) -> Runnable:
-    """Return a sweep or list of jobs with the provider's billing, unless its file names another of that cloud.
+    """Return the work with the provider's billing, unless its file names another rule of that cloud.
 
     Args:
         work: The sweep, or the list of jobs.

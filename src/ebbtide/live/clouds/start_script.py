@@ -80,7 +80,7 @@ SKYPILOT = ScriptRules("SkyPilot", 262_144, "sky logs", off="exit")
 
 
 def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: ScriptRules) -> str:
-    """Return the shell script that a machine runs at its start; it has no credentials, which the role gives.
+    """Return the shell script that a machine runs at its start, without credentials: those come from its role.
 
     Args:
         settings: Settings of the run's machines.

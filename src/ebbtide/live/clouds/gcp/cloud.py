@@ -198,7 +198,7 @@ class GcpCloud:
         return found
 
     def _is_requested(self, zone: str, name: str) -> bool:
-        """Return whether an instance of the name was ever requested: Google forgets request ids in an hour."""
+        """Return whether an instance of the name was ever requested; Google forgets request ids in about 1 h."""
         return any(
             Operations(listed).inserted is not None
             for found, listed in self._operations(name, zone).items()

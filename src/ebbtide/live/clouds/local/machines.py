@@ -169,7 +169,7 @@ class Machines:
             return any(machine.lease.is_open for machine in self._machines.values())
 
     def metadata(self, place: str) -> MachineState | None:
-        """Return the metadata of the machine whose folder has a name; None: there is no such machine."""
+        """Return the metadata of the machine whose folder has that name; None: there is no such machine."""
         with self._lock:
             found = (machine for machine in self._by_lease.values() if machine.folder.name == place)
             machine = next(found, None)

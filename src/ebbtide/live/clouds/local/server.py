@@ -173,7 +173,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def _is_free(lock: str) -> bool:
-    """Return whether nobody holds a lock file; a controller that is only paused still does. Empty: False."""
+    """Return whether nobody holds a lock file (no path: False); a paused controller still holds it."""
     if not lock:
         return False
     try:
