@@ -36,20 +36,20 @@ _REST_S = 8.0
 
 @dataclass(frozen=True)
 class ArrayReport:
-    """What came of an array.
+    """Result of an array run.
 
     Attributes:
         tasks: Number of tasks.
-        finished: Whether all were done.
+        finished: Whether all tasks were done.
         revocations: Number of machines that were revoked.
         machines: Number of machines that were rented.
         results: Number of results in storage.
-        right: How many of them are what the task gives when it is undisturbed.
+        right: Number of results equal to those of an undisturbed run.
         archives: Number of archives of files in storage: one for each result, if none was stored twice.
-        begun_again: Tasks that were begun on a machine that was taken before their result was stored.
-        cost_usd: What was paid by our ledger, USD.
+        begun_again: Tasks that were begun on a machine that was revoked before their result was stored.
+        cost_usd: Cost by the run's ledger, USD.
         ledger_difference_usd: Difference from the cloud's own record, USD.
-        machines_left_running: Machines that still ran when the run was over.
+        machines_left_running: Number of machines still running after the run.
         seconds: Duration of the run, real seconds.
     """
 
@@ -68,7 +68,7 @@ class ArrayReport:
 
     @property
     def problems(self) -> list[str]:
-        """What does not hold that should."""
+        """Failed checks, in words; empty if all hold."""
         checks = {
             "is not finished": self.finished,
             f"{self.results} results": self.results == self.tasks,
@@ -130,7 +130,7 @@ def studied(place: Path, tasks: int, losses: int) -> ArrayReport:
 
 
 def _is_right(folder: Path, part: int) -> bool:
-    """Whether a task's file says what `examples/array/estimate.py` would say."""
+    """Return whether a task's file has the result that `examples/array/estimate.py` computes."""
     draw = random.Random(part)
     inside = sum(draw.random() ** 2 + draw.random() ** 2 < 1 for _ in range(_POINTS))
     found = json.loads((folder / "estimate.json").read_text(encoding="utf-8"))

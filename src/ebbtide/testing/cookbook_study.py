@@ -59,15 +59,15 @@ _EXACT = 1e-8
 
 @dataclass(frozen=True)
 class Size:
-    """How large the study is.
+    """Size of the study.
 
     Attributes:
         tile: Elements along the side of a tile.
         power: Number of power iterations.
-        machines: Workers, at most.
-        speed: Market seconds in a real second, at most.
+        machines: Largest number of workers.
+        speed: Largest number of market seconds in a real second.
         deadline_h: Hours of the market from the start to the deadline.
-        every_h: Hours of the market from one spike to the next.
+        every_h: Hours of the market between spikes.
         killed_after_s: Real seconds from the start after which the controller is killed.
     """
 
@@ -82,26 +82,26 @@ class Size:
 
 @dataclass(frozen=True)
 class CookbookReport:
-    """What came of a matrix program that a cookbook steered.
+    """Result of a matrix program that followed a cookbook.
 
     Attributes:
-        finished: Whether it was done to its end.
+        finished: Whether the program ran to its end.
         policy: Name of the policy.
-        market: The market that it chose among several.
+        market: The market that the policy chose among several.
         tasks: Number of tasks of the program.
         task_s: Mean seconds of a task by its job, by the market's clock, as the first run measured them.
-        revocations: Number of machines that the market took.
+        revocations: Number of machines that were revoked.
         machines: Number of machines that were rented.
-        killed: How often the controller was killed.
+        killed: Number of times that the controller was killed.
         difference: Largest difference of the result from numpy's, over numpy's largest element.
         deadline_h: The deadline in hours from the start.
-        hours: Hours that it took.
-        cost_usd: What was paid by our ledger, USD.
+        hours: Hours of the market that the run took.
+        cost_usd: Cost by the run's ledger, USD.
         ledger_difference_usd: Difference from the cloud's own record, USD.
-        replayed_hours: Hours that it takes in a replay of the same prices with the same times of tasks.
-        replayed_cost_usd: What it costs there, USD.
-        on_demand_usd: What it costs there on demand, with as many machines all the time, USD.
-        machines_left_running: Machines that still ran when the run was over.
+        replayed_hours: Hours that a replay of the same prices takes with the same times of tasks.
+        replayed_cost_usd: Cost of that replay, USD.
+        on_demand_usd: Cost of a replay on demand, with as many machines all the time, USD.
+        machines_left_running: Number of machines still running after the run.
         seconds: Duration of both runs, real seconds.
     """
 
@@ -125,10 +125,10 @@ class CookbookReport:
     seconds: float
 
     def problems(self, revocations: int) -> list[str]:
-        """What does not hold that should.
+        """Failed checks, in words; empty if all hold.
 
         Args:
-            revocations: How many machines the market should have taken, at least.
+            revocations: Least number of machines that should have been revoked.
         """
         checks = {
             "is not finished": self.finished,
@@ -164,7 +164,7 @@ def spiking(every_h: float) -> PriceHistory:
 
 
 def calm() -> PriceHistory:
-    """One zone whose price never changes."""
+    """Price history of one zone whose price stays the same until an hour before its end."""
     market = Market("aws", "us-east-1", "us-east-1a", _TYPE)
     # Prices in a file end with their last change.
     times_s = np.array([_START_S - HOUR_S, _START_S + (_RECORD_H - 1.0) * HOUR_S])
@@ -202,7 +202,7 @@ def studied(place: Path, size: Size) -> CookbookReport:
 
     Args:
         place: Folder in which the runs are kept.
-        size: How large the study is.
+        size: Size of the study.
     """
     began_s = time.monotonic()
     task_s = measured_s(place, size)

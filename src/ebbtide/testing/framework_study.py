@@ -35,16 +35,16 @@ _OURS = re.compile(r"ebbtide|SpotCallback\(|newest_checkpoint\(|\btrial\.|\bbatc
 
 @dataclass(frozen=True)
 class FrameworkRow:
-    """What came of one program.
+    """Result of one example program.
 
     Attributes:
         framework: Name of the example.
-        lines_changed: Lines of it that there would not be, or would be others, without Ebbtide.
-        finished: Whether it was trained to its end.
+        lines_changed: Lines of the program that are there, or differ, only because of Ebbtide.
+        finished: Whether the training reached its end.
         revocations: Number of machines that were revoked.
         steps: Steps of the training.
         steps_lost: Steps that had to be trained again.
-        weights_equal: Whether its weights equal those of the undisturbed run bit for bit.
+        weights_equal: Whether the weights equal those of the undisturbed run bit for bit.
         seconds: Duration of the run, real seconds.
     """
 
@@ -59,7 +59,7 @@ class FrameworkRow:
 
     @property
     def problems(self) -> list[str]:
-        """What does not hold that should."""
+        """Failed checks, in words; empty if all hold."""
         checks = {
             "is not finished": self.finished,
             "its weights differ": self.weights_equal,

@@ -39,22 +39,22 @@ _LOSS_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class GangRow:
-    """What came of one job.
+    """Result of one job on several machines.
 
     Attributes:
         job: Name of the job.
-        machines: Machines that it asks for, as the file says.
-        finished: Whether it was trained to its end.
+        machines: Machines that the job asks for, as in its file.
+        finished: Whether the training reached its end.
         revocations: Number of machines that were revoked.
-        assignments: How often it was begun or resumed.
+        assignments: Number of times that the job was begun or resumed.
         steps: Steps of the training.
         steps_lost: Steps that had to be trained again.
-        weights_equal: Whether its weights equal those of the undisturbed run bit for bit.
+        weights_equal: Whether the weights equal those of the undisturbed run bit for bit.
         loss: Last validation loss.
-        undisturbed_loss: That of the undisturbed run.
-        cost_usd: What was paid by our ledger, USD.
+        undisturbed_loss: Last validation loss of the undisturbed run.
+        cost_usd: Cost by the run's ledger, USD.
         ledger_difference_usd: Difference from the cloud's own record, USD.
-        machines_left_running: Machines that still ran when the run was over.
+        machines_left_running: Number of machines still running after the run.
         seconds: Duration of the run, real seconds.
     """
 
@@ -75,7 +75,7 @@ class GangRow:
 
     @property
     def problems(self) -> list[str]:
-        """What does not hold that should."""
+        """Failed checks, in words; empty if all hold."""
         checks = {
             "is not finished": self.finished,
             "its weights differ": self.weights_equal or self.job == "elastic",

@@ -175,7 +175,7 @@ def _identical(folder: RunFolder, sweep: Sweep, number: int) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two states are equal, every tensor bit for bit."""
+    """Return whether two states are equal, tensors element by element."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):

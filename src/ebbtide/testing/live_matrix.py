@@ -37,19 +37,19 @@ RunLive = Callable[[Scenario, Policy, float], Lived]
 
 @dataclass(frozen=True)
 class Run:
-    """One policy with one kind of job on one tape, replayed and lived.
+    """Comparison of a replay and a live run: one policy with one kind of job on one tape.
 
     Attributes:
         tape: Names of the tape and of the billing preset.
         finished: Whether both runs finished all jobs.
         decisions: Number of decisions in the replay.
-        differing_decisions: How many of those of the live run are not the same.
-        first_difference: The first of them, in words; None: there is none.
+        differing_decisions: Number of decisions that differ between the two runs.
+        first_difference: First decision that differs, in words; None: there is none.
         revocations: Number of machines that were revoked in the live run.
         cost_usd: Cost of the live run, USD.
         ledger_difference_usd: USD by which the ledgers differ, summed over lines.
         machines_left_running: Machines that are still rented after the live run.
-        failure: How the comparison failed, in words; None: it did not.
+        failure: Error that ended the comparison, in words; None: there was none.
     """
 
     tape: str
@@ -65,20 +65,20 @@ class Run:
 
     @property
     def is_good(self) -> bool:
-        """Whether it finished, nothing differs, and no machine is left."""
+        """True if both runs finished, nothing differs, and no machine is left."""
         differs = self.differing_decisions or self.ledger_difference_usd or self.machines_left_running
         return self.failure is None and self.finished and not differs
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One policy with one kind of job, on all tapes of that kind.
+    """Comparisons of one policy with one kind of job, on all tapes of that kind.
 
     Attributes:
         policy: Name of the policy in the registry.
         kind: Name of the kind of job.
-        why_not: In what words the policy refuses the kind; None: it fits.
-        runs: Its runs, by tape.
+        why_not: Error with which the policy refuses the kind, in words; None: it fits.
+        runs: Comparisons, in order of tapes.
     """
 
     policy: str
@@ -88,16 +88,16 @@ class Cell:
 
     @property
     def fits(self) -> bool:
-        """Whether the policy takes jobs of this kind."""
+        """True if the policy takes jobs of this kind."""
         return self.why_not is None
 
     @property
     def is_good(self) -> bool:
-        """Whether it refuses the kind, or there are runs and all of them are good."""
+        """True if the policy refuses the kind, or there are runs and all of them are good."""
         return not self.fits or (bool(self.runs) and all(run.is_good for run in self.runs))
 
     def report(self) -> dict[str, object]:
-        """What is written down of it, as plain values."""
+        """Return the cell's part of the report, as plain values."""
         head: dict[str, object] = {"policy": self.policy, "kind": self.kind, "fits": self.fits}
         if not self.fits:
             return {**head, "why_not": self.why_not}
@@ -160,7 +160,7 @@ def _run_of(made: Policy, kind: Kind, tape: Tape, billing: str, run_live: RunLiv
 
 
 def report_of(cells: Sequence[Cell]) -> dict[str, object]:
-    """What is written down of a matrix, as plain values."""
+    """Return the report of a matrix, as plain values."""
     runs = [run for cell in cells for run in cell.runs]
     return {
         "policies": list(dict.fromkeys(cell.policy for cell in cells)),

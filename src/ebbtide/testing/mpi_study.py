@@ -31,19 +31,19 @@ TAKEN = (1, 2, 4, 1)
 
 @dataclass(frozen=True)
 class MpiReport:
-    """What came of an MPI job.
+    """Result of an MPI job.
 
     Attributes:
-        finished: Whether it was done to its end.
+        finished: Whether the job ran to its end.
         revocations: Number of machines that were revoked.
-        assignments: How often it was begun or resumed.
-        steps: Its steps.
+        assignments: Number of times that the job was begun or resumed.
+        steps: Steps of the job.
         steps_lost: Steps that had to be done again.
-        result: What it printed at its end.
-        undisturbed: What an undisturbed run printed.
-        cost_usd: What was paid by our ledger, USD.
+        result: Output at the end of the job.
+        undisturbed: Output of an undisturbed run.
+        cost_usd: Cost by the run's ledger, USD.
         ledger_difference_usd: Difference from the cloud's own record, USD.
-        machines_left_running: Machines that still ran when the run was over.
+        machines_left_running: Number of machines still running after the run.
         seconds: Duration of the run, real seconds.
     """
 
@@ -61,7 +61,7 @@ class MpiReport:
 
     @property
     def problems(self) -> list[str]:
-        """What does not hold that should."""
+        """Failed checks, in words; empty if all hold."""
         checks = {
             "is not finished": self.finished,
             "its result differs": self.result == self.undisturbed != "",

@@ -153,7 +153,7 @@ def rented_demo(
 
 
 def _left(machines: StandInMachines) -> int:
-    """How many machines still run a moment after their end was requested, which takes effect by then."""
+    """Number of machines still running after the time in which a requested end takes effect."""
     until_s = time.monotonic() + _ENDS_S
     while machines.running and time.monotonic() < until_s:
         time.sleep(0.1)

@@ -49,7 +49,7 @@ class Scripted:
                 yield from self.script[event.wake](view, event)
 
     def times(self, wake: Wake) -> list[float]:
-        """When it was woken by this kind of event, in seconds after the start of the run."""
+        """Times of the events of this kind, in seconds after the first event of the run."""
         return [event.time_s - self.seen[0].time_s for event in self.seen if event.wake is wake]
 
 

@@ -31,18 +31,18 @@ TAKEN = (1, 2, 1, 2)
 
 @dataclass(frozen=True)
 class SparkReport:
-    """What came of a Spark application.
+    """Result of a Spark application.
 
     Attributes:
-        finished: Whether it was done to its end.
+        finished: Whether the application ran to its end.
         revocations: Number of machines that were revoked.
         machines: Number of machines that were rented.
-        drivers: How often the application was begun.
-        result: What it printed at its end.
-        undisturbed: What an undisturbed run printed.
-        cost_usd: What was paid by our ledger, USD.
+        drivers: Number of times that the application was begun.
+        result: Output at the end of the application.
+        undisturbed: Output of an undisturbed run.
+        cost_usd: Cost by the run's ledger, USD.
         ledger_difference_usd: Difference from the cloud's own record, USD.
-        machines_left_running: Machines that still ran when the run was over.
+        machines_left_running: Number of machines still running after the run.
         seconds: Duration of the run, real seconds.
     """
 
@@ -59,7 +59,7 @@ class SparkReport:
 
     @property
     def problems(self) -> list[str]:
-        """What does not hold that should."""
+        """Failed checks, in words; empty if all hold."""
         checks = {
             "is not finished": self.finished,
             "its result differs": self.result == self.undisturbed != "",

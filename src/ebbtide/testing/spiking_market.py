@@ -77,7 +77,7 @@ class SpikingMarket:
 
 @dataclass(frozen=True)
 class OneAZone:
-    """One machine in each zone, in those that are calm, so that a spike takes as many machines as zones."""
+    """Policy that rents one machine in each calm zone, so that a spike revokes one machine a zone."""
 
     name: str = "one-a-zone"
     wakes_on: frozenset[Wake] = frozenset()

@@ -107,7 +107,7 @@ class ChaosReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run finished without any damage."""
+        """True if the run finished without any damage."""
         wrong = (self.steps_lost, self.steps_counted_twice, self.instances_left_running)
         return self.finished and not any(wrong) and self.ledger_difference_usd < 1e-9
 
@@ -221,7 +221,7 @@ def _disturb(
 def _why_stuck(
     folder: RunFolder, controller: subprocess.Popen[bytes], counts: Counter[str], storage: FaultyStorage
 ) -> str:
-    """What is known of a run that did not end; its controller is ended with its stack in the log."""
+    """Describe a run that did not end; its controller is killed, with its stack in the log."""
     if controller.poll() is None:
         controller.send_signal(signal.SIGABRT)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What the suites share: errors that must come, and what JSON can hold."""
+"""Helper of the contract suites: check that a call raises the right error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every cloud must do, as `ebbtide.live.clouds.cloud.Cloud` promises it."""
+"""Contract tests of clouds: the behaviour that `ebbtide.live.clouds.cloud.Cloud` promises."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CloudContract:
         return pytest.skip("revoke(self, cloud, token) is not given")
 
     def metadata(self, url: str) -> NoticeReader:
-        """What an agent reads the metadata at an address with; by default as EC2's."""
+        """Return the reader with which an agent reads the metadata at an address; by default EC2's."""
         return Metadata(url)
 
     def silenced(self, cloud: Cloud) -> AbstractContextManager[None]:  # noqa: ARG002
@@ -221,12 +221,12 @@ class CloudContract:
         return found
 
     def waited(self, look: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
-        """What is seen once it is good; a failure if that takes longer than `within_s`.
+        """Wait until `look` returns a good state, and return it; fail after `within_s`.
 
         Args:
-            look: Gives what is to be seen now.
-            good: Whether it is what is waited for.
-            what: What is waited for, in words.
+            look: Returns the present state.
+            good: Whether a state is the one to wait for.
+            what: The state to wait for, in words.
         """
         until_s = time.monotonic() + self.within_s
         while True:

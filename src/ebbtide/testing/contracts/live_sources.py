@@ -1,4 +1,4 @@
-"""What every live source must do: prices in the schema, signals in range, and every failure told in one line."""
+"""Contract tests of live sources: prices in the schema, signals in range, each failure told in one line."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class LiveSourceContract:
     secret = "not-to-be-shown"
 
     def answers(self) -> Mapping[str, Sequence[Answer]]:
-        """What the service answers, by method and path, such as `GET /prices`.
+        """Answers of the service, by method and path, such as `GET /prices`.
 
-        An answer is a text, or a status with a text; of several the next one is given each time, the last again
-        and again. HOST in a text stands for the server's address.
+        An answer is a text, or a status with a text. Several answers are given in turn, and the last is repeated.
+        HOST in a text stands for the server's address.
         """
         raise NotImplementedError("a test class of LiveSourceContract needs answers(self)")
 

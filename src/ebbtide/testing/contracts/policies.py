@@ -1,4 +1,4 @@
-"""What every policy must do, as `ebbtide.policies.api.protocol.Policy` promises it."""
+"""Contract tests of policies: the behaviour that `ebbtide.policies.api.protocol.Policy` promises."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class PolicyContract:
         )
 
     def test_it_leaves_what_it_is_shown_alone(self) -> None:
-        """It answers with actions: jobs, prices and events are for reading."""
+        """Jobs, prices and events are read-only: a policy answers with actions."""
         jobs, prices = self.make_jobs(), self.make_prices()
         series = {market: (one.times_s.copy(), one.prices.copy()) for market, one in prices.items()}
         run = self._run(jobs=jobs, prices=prices)
@@ -149,7 +149,7 @@ class PolicyContract:
         start_s: float | None = None,
         capacity: list[tuple[float, int]] | None = None,
     ) -> Observed:
-        """One replay under observation.
+        """Replay a policy under observation.
 
         Args:
             policy: The policy that decides; None: a new one.
@@ -261,7 +261,7 @@ class Restarted:
 
 
 def _can_run(view: View, request: Request) -> bool:
-    """Whether the job that a machine is for can run there; other mistakes of a request are found by the engine."""
+    """Return whether a request's job can run in its market; the engine finds other mistakes of a request."""
     if request.job is None or request.job not in range(len(view.jobs)):
         return True
     return request.market not in view.markets or view.steps_per_s(view.jobs[request.job].job, request.market) > 0
@@ -288,7 +288,7 @@ def _first_difference(one: Observed, other: Observed) -> str:
 
 
 def _not_json(value: Any, where: str) -> list[str]:
-    """What is not a plain value, in words; empty: all is plain."""
+    """Find the values that JSON cannot hold, in words; empty if there are none."""
     if isinstance(value, dict):
         names = [f"{where} has the key {key!r}" for key in value if type(key) is not str]
         return names + [one for key, inner in value.items() for one in _not_json(inner, f"{where}[{key!r}]")]

@@ -1,4 +1,4 @@
-"""What every source of prices must do: the price schema, in UTC and USD per hour, and bad records told."""
+"""Contract tests of price sources: the price schema, in UTC and USD per hour, and errors for bad records."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_CHARACTERS = 1_000
 
 @dataclass(frozen=True)
 class PriceRecord:
-    """One price, as a source is given it.
+    """Price of a market from a point in time, as given to a source.
 
     Attributes:
-        time: When the price begins to hold, ISO 8601 in UTC; in tests of bad records perhaps no time at all.
-        market: The market whose price it is.
-        usd_per_hour: The price in USD per hour as text; in tests of bad records perhaps no price at all.
+        time: Time from which the price holds, ISO 8601 in UTC; tests of bad records may give another text.
+        market: Market that has the price.
+        usd_per_hour: Price in USD per hour as text; tests of bad records may give another text.
     """
 
     time: str
@@ -147,7 +147,7 @@ class PriceSourceContract:
         return [PriceRecord(iso(_START_S + hours * HOUR_S), market, usd) for hours, market, usd in steps]
 
     def _history(self, records: Sequence[PriceRecord], folder: Path) -> PriceHistory:
-        """What `ebbtide ingest` makes of the records."""
+        """Price history that `ebbtide ingest` makes of the records."""
         return PriceHistory.from_frame(cleaned(self.read(records, folder), "source")[0])
 
 

@@ -1,4 +1,4 @@
-"""What every object store must do, as `ebbtide.live.storage.ObjectStore` promises it."""
+"""Contract tests of object stores: the behaviour that `ebbtide.live.storage.ObjectStore` promises."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class RentedMachine:
 
     @property
     def is_open(self) -> bool:
-        """Whether it costs money, or will."""
+        """True if the machine costs money, or will."""
         return self.state in _OPEN
 
 
@@ -158,7 +158,7 @@ class SimulatedCloud:
             self.time.begin(self.process, lambda: self._forget(machine))
 
     def cost_usd(self, machine: RentedMachine, until_s: float, ending: Ending = Ending.RELEASED) -> float:
-        """What a machine costs if it ends so, USD net of refunds."""
+        """Cost of a machine that ends at this time in this way, USD net of refunds."""
         market = machine.wanted.market
         if machine.wanted.on_demand:
             prices = PriceSeries(np.array([machine.started_s]), np.array([self.listed(market)]))
@@ -229,14 +229,14 @@ class SimulatedCloud:
             self.time.sleep(min(_LOOK_S, max(taken_s - self.time.now_s, 0.0)))
 
     def _set_up_fails(self, machine: RentedMachine) -> bool:
-        """Whether no agent begins on it: for a while that is so everywhere, as when a package index is down."""
+        """Return whether a machine's set-up fails; for a while all do, as when a package index is down."""
         now_s = self.time.now_s
         if self.faults.strikes("cloud: set-up fails", _NO_SET_UP, now_s, machine.wanted.token):
             self._no_set_up_until_s = now_s + self.faults.number("set-up fails for", *_NO_SET_UP_FOR_S)
         return now_s < self._no_set_up_until_s and self.faults.is_active
 
     def _dearer_s(self, machine: RentedMachine) -> float:
-        """When the price next goes above what is paid at most; infinity: never."""
+        """Find the time at which the price next exceeds the max price; infinity: never."""
         wanted, series = machine.wanted, self.prices[machine.wanted.market]
         time_s = self.time.now_s
         while not wanted.on_demand and time_s < math.inf:

@@ -49,13 +49,13 @@ class Faults:
         self.happened: list[Fault] = []
 
     def strikes(self, kind: str, share: float, now_s: float, about: str = "") -> bool:
-        """Whether a fault happens here.
+        """Decide whether a fault happens here, and record it if so.
 
         Args:
             kind: Kind of the fault and its place.
             share: Share of the occasions at which it happens.
             now_s: The time, seconds since 1970.
-            about: What it hits.
+            about: What the fault hits.
         """
         if self._unit(kind) >= share * self._intensity or not self.is_active:
             return False

@@ -1,4 +1,4 @@
-"""What must hold of a simulated run after every event, and at its end."""
+"""Invariants of a simulated run, checked after every event and at its end."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Invariants:
             self.violated("machine overfull", f"{process.name} runs {programs} programs that fill {share:g} each")
 
     def written(self, disk: Disk, controller: Controller) -> None:
-        """What is on a disk, written bit by bit, is the controller's state."""
+        """Check, at one write in a hundred, that the disk holds the controller's state."""
         self._writes += 1
         if self._writes % _WRITES_CHECKED:
             return
@@ -196,7 +196,7 @@ class Invariants:
                 self.violated("ledger", f"{token}: {usd:.6f} USD, and the cloud says {machine.bill_usd:.6f}")
 
     def _check_budget(self, outcome: Outcome) -> None:
-        """What the cloud charges, net of refunds, is within the budget."""
+        """Check that the cost is within the budget, by the cloud's bills net of refunds and by the ledger."""
         # Of a machine that was forgotten, nobody may have been told that it was ever charged.
         machines = self._cloud.machines_of(self._tenant).values()
         known = [machine.bill_usd for machine in machines if machine.is_known]

@@ -28,7 +28,7 @@ _STEP_S, _SAVE_S, _START_S = (1.0, 5.0), (0.05, 1.5), (0.5, 4.0)
 
 
 def sum_of(steps: int) -> int:
-    """What a program that did each of so many steps once has added up."""
+    """Sum of the numbers from 1 to `steps`, as added up by a program that did each step once."""
     return steps * (steps + 1) // 2
 
 
@@ -239,7 +239,7 @@ class _NoMirror:
         """There is nothing to end."""
 
     def stepped(self) -> None:
-        """It does not matter here."""
+        """Do nothing."""
 
     def ask_to_leave(self) -> None:
         self._program.ask_to_leave()

@@ -57,13 +57,13 @@ _Broken = AbstractContextManager[Any]
 
 @dataclass(frozen=True)
 class MutantFound:
-    """What came of one variant.
+    """Result of the search for one broken variant.
 
     Attributes:
-        name: What is broken.
+        name: Name of the variant.
         runs_to_find: Runs until an invariant broke; None: none did.
-        what: Which invariant.
-        why: How.
+        what: Name of the broken invariant.
+        why: How the invariant broke, in words.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""One who has a simulated run: what its controllers reach, and somebody else who has a run of the same id."""
+"""Tenants of the simulated cloud: a run with all that its controllers reach, and another of the same id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed decides of a simulated run before it begins: its sweep, policy, prices, and how often it looks."""
+"""Scenario of a simulated run, drawn from its seed: sweep, policy, prices, polling interval and team."""
 
 from __future__ import annotations
 

@@ -33,24 +33,24 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass
 class SimulationReport:
-    """What came of many simulated runs.
+    """Summary of many simulated runs.
 
     Attributes:
         seed: The first seed.
         runs: Runs that were simulated.
         faults: Faults that happened in them.
-        seconds: Real seconds that all took.
+        seconds: Duration of all runs, real seconds.
         violations: Runs that broke an invariant.
-        stuck: Runs that did not come to an end.
+        stuck: Runs that did not end.
         steps_counted_twice: Runs in which a step was counted twice, or left out.
         steps_lost_beyond_checkpoint: Runs in which a step was lost that a complete checkpoint had.
-        machines_left_running: Runs after which a machine ran on.
+        machines_left_running: Runs that left a machine running.
         ledger_difference_usd: Difference between our ledgers and the cloud's bills, all together, USD.
         simulated_hours: Hours of virtual time.
         controllers: Controllers that were started.
         machines: Machines that were rented.
         faults_by_kind: Faults by kind.
-        ended: How the runs ended, and how many.
+        ended: Number of runs by how they ended.
         seeds_by_violation: Seeds of the runs that broke an invariant, by its name.
         failing: The first failing seeds, with what was broken and the fewest faults that break it.
     """

@@ -68,7 +68,7 @@ class SimulatedStorage:
             self.heartbeats.append((visible_s, key, content))
 
     def has(self, key: str) -> bool:
-        """Whether it is stored, seen or not."""
+        """Return whether an object is stored, visible to readers or not."""
         return key in self._objects
 
     def seen(self, key: str) -> bytes | None:
@@ -191,17 +191,17 @@ class StorageOf:
 
 @dataclass
 class Disk:
-    """What is on the disk of a run's folder: states and moments of its journal.
+    """Contents of the disk of a run's folder: states and moments of its journal.
 
     Attributes:
         states: States as JSON text, by name.
         moments: Events of the run.
-        records: What was written of the run, marshalled, by kind and number, in the order of writing.
+        records: Records of the run, marshalled, by kind and number, in the order of writing.
         metrics: Value of each metric, by job id and step.
         prices: Each price in USD per hour, by market and time.
-        full_until_s: Until when nothing can be written, seconds since 1970.
-        behind: An older copy, to which the database may fail over; None: there is none.
-        ahead: What was lost by that, until a controller has written it again: where none does, it comes back.
+        full_until_s: Time until which nothing can be written, seconds since 1970.
+        behind: Older copy to which the database may fail over; None: there is none.
+        ahead: Contents lost by a failover, which come back unless a controller writes them again; None: none.
     """
 
     states: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What somebody else who may write to a run's storage leaves there, and file systems do by themselves."""
+"""Stray objects in a run's storage, left by others who may write there or by file systems themselves."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ class Killed(BaseException):
 
 
 class Process:
-    """What lives and dies together: the tasks of a simulated process.
+    """Tasks of a simulated process, which live and die together.
 
     Args:
-        name: Its name in traces.
+        name: Name of the process in traces.
     """
 
     def __init__(self, name: str) -> None:
@@ -182,7 +182,7 @@ class VirtualFlag:
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Whether nobody has to wait."""
+        """Return whether the flag is set, so that tasks need not wait."""
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:

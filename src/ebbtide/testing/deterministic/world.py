@@ -1,4 +1,4 @@
-"""One simulated run from its seed: a user, controllers, a cloud, faults, and what must hold after every event."""
+"""Simulated run of a seed: a user, controllers, a cloud, faults, and invariants checked after every event."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ _LIMITS = ("budget", "the grace of")
 
 @dataclass
 class SimulatedRun:
-    """What came of a run.
+    """Result of a simulated run.
 
     Attributes:
         seed: The seed that decided everything.
         policy: Name of the policy that decided.
         faults: The faults that happened.
-        violations: What must not have been.
+        violations: Invariants that were broken.
         state: How the run ended.
-        turns: How often tasks took turns.
-        simulated_s: How long it took, virtual seconds.
+        turns: Number of turns that tasks took.
+        simulated_s: Duration of the run, virtual seconds.
         controllers: Controllers that were started.
         machines: Machines that were rented.
         ledger_difference_usd: Difference between our ledger and the cloud's bills, USD.
@@ -87,7 +87,7 @@ class SimulatedRun:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every invariant held."""
+        """True if every invariant held."""
         return not self.violations
 
 

@@ -254,7 +254,7 @@ def _rented(instance: Mapping[str, Any]) -> Rented:
 
 
 def _matches(one: Mapping[str, Any], query: Mapping[str, str]) -> bool:
-    """Whether something matches the one condition of a filter: equal, or with `eq` as a regular expression."""
+    """Return whether an object matches a filter's condition: by equality, or with `eq` by regular expression."""
     if "filter" not in query:
         return True
     asked = _EQUALS.fullmatch(query["filter"])

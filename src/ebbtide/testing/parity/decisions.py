@@ -23,12 +23,12 @@ SAME_USD = 1e-9
 
 @dataclass(frozen=True)
 class Decision:
-    """One call of a policy.
+    """Call of a policy, with its answer.
 
     Attributes:
-        time_s: When it was asked, seconds since 1970.
-        events: Why it was asked, in order.
-        actions: What it answered, in order.
+        time_s: Time of the call, seconds since 1970.
+        events: Events that caused the call, in order.
+        actions: Actions that the policy answered, in order.
     """
 
     time_s: float
@@ -74,12 +74,12 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two runs first differ.
+    """Decision that differs between a replay and a live run.
 
     Attributes:
         number: Number of the decision, from 0.
-        replayed: That of the replay; None: it had none any more.
-        lived: That of the live run; None: it had none any more.
+        replayed: Decision of the replay; None: it had no more.
+        lived: Decision of the live run; None: it had no more.
     """
 
     number: int
@@ -125,7 +125,7 @@ def _is_same(one: Decision, other: Decision) -> bool:
 
 
 def _is_same_event(one: Event, other: Event) -> bool:
-    """Whether they are of the same kind and subject, at the same time. In words they may be told otherwise."""
+    """Return whether two events have the same kind, subject and time; their details may be worded otherwise."""
     subjects = [(event.wake, event.lease_id, event.job_id, event.market) for event in (one, other)]
     return subjects[0] == subjects[1] and is_near(one.time_s, other.time_s, SAME_S)
 
@@ -148,7 +148,7 @@ def _is_same_action(one: Action, other: Action) -> bool:
 
 
 def _is_same_line(one: LedgerLine, other: LedgerLine) -> bool:
-    """Whether two lines are for the same time of the same lease, at the same price."""
+    """Return whether two lines are for the same time of the same lease, at the same price."""
     about = [(line.entry, line.lease_id, line.market, line.on_demand) for line in (one, other)]
     # An amount without a price has none in either.
     prices = [math.nan if line.price_usd_per_hour is None else line.price_usd_per_hour for line in (one, other)]
@@ -161,7 +161,7 @@ def _is_same_line(one: LedgerLine, other: LedgerLine) -> bool:
 
 
 def is_near(one: float, other: float, within: float) -> bool:
-    """Whether two numbers are the same but for rounding; two infinities are, and two NaN."""
+    """Return whether two numbers differ by no more than `within`; equal infinities and two NaN do not differ."""
     return one == other or (math.isnan(one) and math.isnan(other)) or abs(one - other) <= within
 
 

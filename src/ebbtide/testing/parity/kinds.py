@@ -63,7 +63,7 @@ class Kind:
 
     @property
     def tapes(self) -> tuple[tuple[Tape, str], ...]:
-        """What it is run on: each tape with the name of a billing preset."""
+        """Tapes on which the kind is run, each with the name of a billing preset."""
         used = _of_one_region() if self.is_of_one_region else _of_all()[1:]
         return tuple(zip(used, BILLINGS, strict=True))
 
@@ -73,7 +73,7 @@ class Kind:
 
 
 def kinds() -> tuple[Kind, ...]:
-    """One training, a sweep, one whose trials share machines, machines that train as one, an array, clusters."""
+    """All kinds of jobs: one training, sweeps, gangs, an array, a list of jobs, and clusters."""
     trials, curves = trials_with_curves(_LONGER)
     sweep: dict[str, Any] = {"command": "train {x}", "grid": {"x": [0, 1, 2, 3]}, "metric": "loss"}
     halves = tuple(trial.model_copy(update={"share": 0.5}) for trial in trials)
@@ -148,7 +148,7 @@ def _kind(name: str, count: int, *, is_of_one_region: bool = False, **content: A
 
 
 def _sweep(name: str, count: int, **content: Any) -> Sweep:
-    """What a file has: work for so many machines."""
+    """Parse a sweep with work for `count` machines, as from a file."""
     own = {
         "name": name,
         "command": "train",

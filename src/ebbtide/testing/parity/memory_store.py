@@ -44,7 +44,7 @@ class MemoryStore:
             raise MissingObjectError(key) from None
 
     def has(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """Return whether an object has this key."""
         return checked_key(key) in self._objects
 
     def size_bytes(self, key: str) -> int:

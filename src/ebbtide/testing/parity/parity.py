@@ -35,7 +35,7 @@ RunLive = Callable[[Scenario, Policy, float], Outcome]
 
 @dataclass(frozen=True)
 class Parity:
-    """One policy on one tape, replayed and lived.
+    """Comparison of a replay and a live run: one policy on one tape.
 
     Attributes:
         policy: Name of the policy in the registry.
@@ -59,7 +59,7 @@ class Parity:
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing differs."""
+        """True if neither decisions nor ledgers differ."""
         return not self.differences and not self.ledger_difference_usd
 
 
@@ -116,7 +116,7 @@ def compare_all(
 
 
 def report_of(found: Sequence[Parity]) -> dict[str, object]:
-    """What is written down of a comparison, as plain values."""
+    """Return the report of comparisons, as plain values."""
     names = list(dict.fromkeys(each.policy for each in found))
     return {
         "policies": names,

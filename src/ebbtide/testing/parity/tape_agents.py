@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 
 
 class TapeWork(ABC):
-    """What the agents of one job do, on all of its machines.
+    """Work of one job's agents, on all of its machines.
 
     An agent is in it, with a seat for each assignment, from `begin` until it is told to `end`, or its machine is
     gone. Times are seconds since 1970.
@@ -43,7 +43,7 @@ class TapeWork(ABC):
     @property
     @abstractmethod
     def next_time_s(self) -> float:
-        """When something happens next of itself; infinity: nothing does."""
+        """Time of the next event that comes without an order; infinity: there is none."""
 
     @abstractmethod
     def begin(self, agent: TapeSeat, now_s: float) -> None:
@@ -80,11 +80,11 @@ class TapeWork(ABC):
 
 @dataclass(eq=False)
 class TapeSeat:
-    """One assignment that an agent has begun.
+    """Assignment that an agent has begun.
 
     Attributes:
-        machine: The agent.
-        assignment: The assignment.
+        machine: The agent that has begun it.
+        assignment: The assignment as it was ordered.
     """
 
     machine: TapeAgent
@@ -224,5 +224,5 @@ class TapeAgent:
 
 
 def next_time_s(works: list[TapeWork]) -> float:
-    """When something happens next in any of them; infinity: nothing does."""
+    """Time of the next event of any of these jobs; infinity: there is none."""
     return min((work.next_time_s for work in works), default=math.inf)

@@ -159,7 +159,7 @@ class TapeCloud:
         return sum(agent.count for agent in self._agents.values())
 
     def _work(self, trial_id: str) -> TapeWork:
-        """What is to be done for a trial, or for the machine of a rank of it, or for a worker."""
+        """Find the work for the id of a trial, of one of its ranks, or of a worker."""
         return self._works[int(trial_id.removeprefix(f"{_RUN}-").partition("-")[0])]
 
     def _happened(self, event: Event) -> None:
@@ -299,7 +299,7 @@ def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
 
 
 def _kind(job_id: int, job: Job, catalogue: Catalogue) -> JobKind | None:
-    """What a job is, if it is no plain training."""
+    """Return the kind of a job; None for a plain training."""
     if job.framework is not None:
         return JobKind(job_id, job.framework)
     cpus = job.cpus_per_task

@@ -90,7 +90,7 @@ class _Counted(TapeWork):
 
     @abstractmethod
     def _saved(self) -> None:
-        """What was done is stored."""
+        """Called when the steps done so far are stored."""
 
     @abstractmethod
     def _finished(self, now_s: float) -> None:
@@ -238,7 +238,7 @@ class TapeTraining(_Counted):
         return agent
 
     def _check_resume(self, agent: TapeSeat) -> None:
-        """Whether several machines are told to resume from what they have stored last."""
+        """Raise `InputError` if several machines are told to resume from another step than the last stored."""
         told = agent.assignment.resume
         if agent.assignment.machines == 1 or told is None:
             return
@@ -295,7 +295,7 @@ class TapeCluster(_Counted):
         self._follow(self._training.assign(staying, now_s), now_s)
 
     def _saved(self) -> None:
-        """What a worker hands over when it leaves is no checkpoint."""
+        """Do nothing: what a worker hands over when it leaves is no checkpoint."""
 
     def _finished(self, now_s: float) -> None:
         head = self._teller

@@ -66,12 +66,12 @@ _MOST_MACHINES = 3
 
 @dataclass(frozen=True)
 class Tape:
-    """What a market does over some days.
+    """Prices and capacity of markets over some days.
 
     Attributes:
         name: Name of the tape in the report.
         prices: Price histories of all markets.
-        availability: Recorded capacity; None: there are always machines.
+        availability: Recorded capacity; None: machines are always available.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Tape:
 
     @property
     def start_s(self) -> float:
-        """When runs begin, seconds since 1970."""
+        """Time at which runs begin, seconds since 1970."""
         return self.prices.start_s + _START_S
 
     @property
@@ -113,11 +113,11 @@ def tapes_of_one_region() -> tuple[Tape, ...]:
 
 
 def scenario_of(name: str, tape: Tape, billing: str) -> Scenario:
-    """What a registered policy is compared on: a tape, a billing preset, and the work that it is made for.
+    """Scenario on which a registered policy is compared: a tape, a billing preset, and work that suits it.
 
     Args:
         name: Name of the policy in the registry.
-        tape: What the market does.
+        tape: Prices and capacity of the markets.
         billing: Name of the billing preset of spot machines.
     """
     jobs, curves = _work(name)
@@ -127,7 +127,7 @@ def scenario_of(name: str, tape: Tape, billing: str) -> Scenario:
 def scenario_with(
     jobs: Sequence[Job], tape: Tape, billing: str, curves: tuple[Curve | None, ...] = ()
 ) -> Scenario:
-    """What is run: jobs on a tape, with a billing preset of spot machines, and the curves of the jobs."""
+    """Scenario of jobs on a tape, with a billing preset of spot machines and the curves of the jobs."""
     rule: Billing = billing_preset(billing)
     availability = tape.availability
     return Scenario(tuple(jobs), tape.prices, rule, availability=availability, delay=_DELAY, seed=3, curves=curves)

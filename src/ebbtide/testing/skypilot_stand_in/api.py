@@ -31,14 +31,14 @@ _PICKLED = "bm90IHRvIGJlIHJlYWQ="
 
 @dataclass
 class SkyRefusals:
-    """What the server refuses.
+    """Refusals of the server.
 
     Attributes:
         launches: Kinds of errors of the next launches, one each, such as `ResourcesUnavailableError`; empty text:
-            it succeeds.
-        downs: Kind of error with which clusters are not taken down; empty: they are.
+            the launch succeeds.
+        downs: Kind of error that prevents clusters from being taken down; empty: they are taken down.
         token: The token that requests must have; empty: none.
-        is_silent: Whether it answers that it is unavailable.
+        is_silent: Whether the server answers that it is unavailable.
         sent: Kinds of errors of launches that were sent, in order.
     """
 
@@ -114,7 +114,7 @@ class SkyPilotApi:
             return [_rented(one) for one in self._clusters.values() if one.status == "UP"]
 
     def end(self, rented: Rented, taken: bool, ended_s: float) -> None:
-        """One was revoked, so that the next look at its cloud removes it; or it has shut down."""
+        """Remove a cluster whose machine was revoked or has shut down."""
         del taken, ended_s
         with self._lock:
             self._clusters.pop(rented.id, None)

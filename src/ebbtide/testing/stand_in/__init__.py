@@ -1,1 +1,1 @@
-"""What stand-ins of clouds share: machines as local processes, and a server on loopback."""
+"""Shared parts of stand-ins of clouds: machines as local processes, and a server on loopback."""

@@ -67,15 +67,15 @@ class StandInInstances(Protocol):
 
 @dataclass(eq=False)
 class Machine:
-    """One instance of the stand-in.
+    """Instance of the stand-in, run as a local process.
 
     Attributes:
         rented: The instance as the API has it.
         folder: Folder that stands for its file system.
         process: Process that runs its start script.
-        began_s: When it started, seconds since 1970.
-        taken_at_s: When it will be revoked, seconds since 1970; infinity: no notice.
-        ended_s: When it ended, seconds since 1970; NaN: it runs.
+        began_s: Time of its start, seconds since 1970.
+        taken_at_s: Time of its revocation, seconds since 1970; infinity: no notice.
+        ended_s: Time of its end, seconds since 1970; NaN: it runs.
         taken: Whether it was revoked.
     """
 

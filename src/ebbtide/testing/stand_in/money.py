@@ -1,4 +1,4 @@
-"""What the machines of a stand-in cost, computed independently of the run's ledger."""
+"""Costs of a stand-in's machines, computed independently of the run's ledger."""
 
 from __future__ import annotations
 
