@@ -65,7 +65,7 @@ class AskedPolicy(Frozen):
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is one that JSON has: no date and no bytes, which YAML has, too."""
+    """Return whether JSON can hold a value, unlike the dates and bytes of YAML."""
     if isinstance(value, list):
         return all(map(_is_plain, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""How often to save where a revocation notice is too short for a checkpoint, or there is none."""
+"""Interval between checkpoints where a revocation notice is too short for one, or there is no notice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def best_interval_s(save_s: float, mean_time_to_revocation_s: float) -> float:
 
 
 def fits_notice(job: Job, notice_s: float, vcpus: int, place: Place | None = None) -> bool:
-    """Whether a machine with this many vCPUs in a place can save between the notice and the revocation."""
+    """Return whether a machine with this many vCPUs in a place can save between notice and revocation."""
     return job.checkpoint is not None and job.save_s(vcpus, place) + _MARGIN_S <= notice_s
 
 
@@ -55,7 +55,7 @@ def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float, p
 
 
 def saves_while_training(job: Job) -> bool:
-    """Whether a job is saved in between, and not only when a machine is released or revoked."""
+    """Return whether a job is saved periodically, and not only when a machine is released or revoked."""
     return job.checkpoint is not None and job.checkpoint.interval_s is not None
 
 
@@ -68,7 +68,7 @@ def steps_per_s_with_saves(job: Job, market: Market, catalogue: Catalogue) -> fl
 
 
 def seconds_per_work_second(job: Job, vcpus: int, place: Place | None = None) -> float:
-    """How long a second of work takes with the saves in between, on a machine with this many vCPUs in a place.
+    """Seconds that a second of work takes with periodic saves, on a machine with this many vCPUs in a place.
 
     1 where the job is saved only when a machine is released or revoked.
     """

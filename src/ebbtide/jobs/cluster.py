@@ -16,16 +16,16 @@ _Words = Annotated[list[str], Field(min_length=1)]
 
 
 class _OnCluster(RunTerms):
-    """What programs on a cluster have in common.
+    """Fields common to programs on a cluster.
 
     Attributes:
-        machines: How many machines its workers have, at most; they come and go while it runs. Its head has one
+        machines: Largest number of workers' machines, which come and go while the program runs. Its head has one
             more, on demand, which works as well.
-        steps: Number of steps, if the program reports any; None: it ends when it ends.
-        speedup: Of n machines over one, always or phase by phase; perfect if None.
+        steps: Number of steps, if the program reports any; None: their number is not known.
+        speedup: Speedup of n machines over one, always or phase by phase; perfect if None.
         steps_per_hour: Measured steps per hour of one machine, by instance type.
         other_steps_per_hour_per_vcpu: Steps per hour and vCPU of other types.
-        metric: Name of the metric that it reports.
+        metric: Name of the metric that the program reports.
         direction: Whether a lower or a higher metric is better.
     """
 

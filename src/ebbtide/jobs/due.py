@@ -40,7 +40,7 @@ _Text = Annotated[str, Field(min_length=1)]
 
 
 class Schedule(Frozen):
-    """When a job is due.
+    """Schedule of a job: a cron expression, or a single time.
 
     Attributes:
         schedule: Cron expression of five fields, in UTC; None: the job is due once.
@@ -206,7 +206,7 @@ class DueJob:
         return self.content.policy.beside(self.file)
 
     def sweep(self, catalogue: Catalogue | None = None) -> Sweep:
-        """What is trained, with the deadline and the budget of this file where it has them.
+        """Sweep to train, with the deadline and the budget of this file where it has them.
 
         Raises:
             InputError: The job is missing or wrong, or it has no program.

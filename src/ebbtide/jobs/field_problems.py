@@ -20,7 +20,7 @@ _MAX_SHOWN = 20
 
 @dataclass(frozen=True)
 class FieldProblem:
-    """One field that is wrong.
+    """Problem of one field of a file.
 
     Attributes:
         field: Path of the field in the file, with dots between names; empty for the whole file.

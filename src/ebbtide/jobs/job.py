@@ -77,14 +77,14 @@ def checkpoint_bytes_per_s(vcpus: int) -> float:
 
 
 class Coupling(StrEnum):
-    """How the machines of one job depend on each other."""
+    """Dependence of a job's machines on each other."""
 
     GANG = "gang"  # all work together; losing or gaining one stops and restarts all (MPI, data-parallel)
     INDEPENDENT = "independent"  # each works alone on a shared pool of steps (tasks, Cümülön-D, Spark)
 
 
 class Checkpointing(Frozen):
-    """What saving and restoring a checkpoint costs.
+    """Costs of saving and restoring a checkpoint.
 
     Attributes:
         save_s: Time to save and upload, seconds; training stands still meanwhile.
@@ -302,7 +302,7 @@ class Job(Resources):
 
     @property
     def most_machines(self) -> int:
-        """How many machines it uses at most, and a policy without a view of its own gives it."""
+        """Largest number of machines that the job uses; a policy without a view of its own gives it as many."""
         return self.machines if isinstance(self.machines, int) else self.machines.max
 
     @property
@@ -314,7 +314,7 @@ class Job(Resources):
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known how fast it is anywhere."""
+        """True if the job's speed is known on any instance type."""
         return bool(self.steps_per_hour) or self.other_steps_per_hour_per_vcpu is not None
 
     def check_replayable(self) -> None:

@@ -33,12 +33,12 @@ SHARED_FIELDS = ("budget_usd", "billing", "decides")
 
 
 class ListedJob(Frozen):
-    """One job of a list.
+    """Job of a list.
 
     Attributes:
-        needs: Names of the jobs that must be done before it begins.
-        policy: The policy that decides for it alone; None: that of the list.
-        work: What it runs, as a run of it alone would have it; its name is the job's.
+        needs: Names of the jobs that must be done before this one begins.
+        policy: The policy that decides for this job alone; None: that of the list.
+        work: The sweep of a run of this job alone; its name is the job's.
     """
 
     needs: tuple[str, ...] = ()
@@ -130,11 +130,11 @@ class JobList(Frozen):
 
     @property
     def parts(self) -> tuple[Sweep, ...]:
-        """What each job runs, in order."""
+        """Sweep of each job, in order."""
         return tuple(job.work for job in self.listed)
 
     def part_of(self, job_id: int) -> tuple[Sweep, Trial]:
-        """What one of the run's trainings is a trial of, by its number in the run."""
+        """Return the sweep and the trial of a training, by its number in the run."""
         return self._trainings[job_id]
 
     @cached_property
@@ -168,17 +168,17 @@ class JobList(Frozen):
 
     @property
     def is_measured(self) -> bool:
-        """Whether the speed of every job is known on some instance type."""
+        """True if the speed of every job is known on some instance type."""
         return all(part.is_measured for part in self.parts)
 
     @property
     def has_choice(self) -> bool:
-        """It is no sweep."""
+        """False: a list of jobs is not a sweep."""
         return False
 
     @property
     def asked(self) -> str:
-        """What the machines must have, in words; empty: nothing that holds for all."""
+        """Requirements for all machines, in words; always empty, since each job has its own."""
         return ""
 
     def jobs(self, catalogue: Catalogue | None = None) -> tuple[Job, ...]:
@@ -220,7 +220,7 @@ class JobList(Frozen):
         return prices.select([market for market in own if any(part.allows(market, known) for part in self.parts)])
 
     def allows(self, market: Market, catalogue: Catalogue) -> bool:
-        """Whether machines may be rented in a market, and suit one of the jobs."""
+        """Return whether machines may be rented in a market, and suit one of the jobs."""
         return self.markets.allows(market) and any(part.allows(market, catalogue) for part in self.parts)
 
     def types_wanted(self, catalogue: Catalogue) -> Sequence[str]:
@@ -297,7 +297,7 @@ def limited(job: Job, part: Sweep, catalogue: Catalogue) -> Job:
 
 
 def runnable(content: Mapping[str, Any]) -> Runnable:
-    """What a run was started with, from plain values that `model_dump` gave."""
+    """Restore the sweep or list that a run was started with, from the plain values of `model_dump`."""
     return JobList.model_validate(content) if "listed" in content else Sweep.model_validate(content)
 
 

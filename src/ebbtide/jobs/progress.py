@@ -14,7 +14,7 @@ from ebbtide.market.markets import Place
 
 @dataclass(slots=True, eq=False)
 class JobProgress:
-    """One job of a run. The engine and the provider write it; policies read it.
+    """Progress of one job of a run. The engine and the provider write it; policies read it.
 
     Attributes:
         job_id: Index of the job in the run, from 0.
@@ -30,7 +30,7 @@ class JobProgress:
         steps_on: Steps run by lease id; those of a gang in equal parts.
         leases: Leases assigned to the job, in order of assignment.
         saved_at: Place of its newest checkpoint: that of the job's bucket, else of the machine that saved it.
-        saved_bytes: Size of its newest checkpoint as it was stored, in bytes; 0: as the job has it.
+        saved_bytes: Size of its newest checkpoint as it was stored, in bytes; 0: as the job declares it.
         transfers: Transfers of its checkpoints and dataset between places.
         stopped: Whether the policy ended it before its last step.
         finished_s: When its last checkpoint was complete, seconds since 1970; NaN before.
@@ -56,7 +56,7 @@ class JobProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job is done or stopped."""
+        """True if the job is done or stopped."""
         return not math.isnan(self.finished_s)
 
     @property
@@ -121,7 +121,7 @@ class JobProgress:
         return waiting_s
 
     def has_dataset(self, cloud: str) -> bool:
-        """Whether the dataset is already in a cloud, or there is none."""
+        """Return whether the dataset is already in a cloud, or the job has none."""
         dataset = self.job.dataset
         return (
             dataset is None

@@ -47,7 +47,7 @@ class Drawn(Frozen):
         return self
 
     def value(self, random: np.random.Generator) -> Value:
-        """One draw."""
+        """Draw one value."""
         if self.choice is not None:
             return self.choice[int(random.integers(len(self.choice)))]
         if self.integers is not None:

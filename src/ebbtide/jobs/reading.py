@@ -314,7 +314,7 @@ def _listed(
     *,
     to_run: bool,
 ) -> dict[str, Any]:
-    """One job of a list as plain values; speeds are those of this list's job, by the names of both."""
+    """Read a job of a list as plain values; its speeds are found by the names of list and job."""
     where = f"jobs.{place}"
     if not isinstance(job, dict):
         raise InputError(f"is {job!r:.80}; a job is needed, as in a file of its own", file=path, field=where)

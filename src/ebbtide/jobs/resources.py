@@ -1,4 +1,4 @@
-"""What a training requires of its machine: accelerators, cores, memory; and which machines are faster."""
+"""Requirements of a training for its machine (accelerators, cores, memory), and which machines are faster."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ MachineCount = Annotated[int | MachineRange, BeforeValidator(_checked_count)]
 
 
 class Resources(Frozen):
-    """What the machine of one training must have; fields that are not given are not required.
+    """Requirements for the machine of one training; fields that are not given require nothing.
 
     Attributes:
-        accelerators: Name and exact number of accelerators, `T4:1`; a program for one gains nothing from four, and
-            `T4` is one.
+        accelerators: Name and exact number of accelerators, `T4:1`; a program for one gains nothing from four.
+            `T4` alone means one.
         cpus: Least number of vCPUs of the machine.
         memory_gib: Least main memory of the machine, GiB.
         architecture: Architecture of the processor for which the program is built; None: x86_64, and what
@@ -105,7 +105,7 @@ class Resources(Frozen):
         return text if text is None or ":" in text else f"{text}:1"
 
     def fits(self, machine: InstanceType) -> bool:
-        """Whether a machine has everything required, and the program runs on its processor."""
+        """Return whether a machine has everything required, and the program runs on its processor."""
         if not self.runs_on(machine.name, machine.architecture):
             return False
         if self.cpus is not None and machine.vcpus < self.cpus:
@@ -118,17 +118,17 @@ class Resources(Frozen):
         return machine.accelerator_count == count and name in _names(machine)
 
     def runs_on(self, instance_type: str, architecture: str) -> bool:
-        """Whether the program runs on the processor of an instance type."""
+        """Return whether the program runs on the processor of an instance type."""
         if self.architecture is not None:
             return architecture == self.architecture
         return architecture == X86_64 or self.has_speed_on(instance_type)
 
     def has_speed_on(self, instance_type: str) -> bool:  # noqa: ARG002
-        """Whether the speed on an instance type is given."""
+        """Return whether the speed on an instance type is given; here none is."""
         return False
 
     def allows_system(self, market: Market, catalogue: Catalogue) -> bool:
-        """Whether the program runs on the operating system and on the processor of a market's machines."""
+        """Return whether the program runs on the operating system and the processor of a market's machines."""
         known = catalogue.machine_of(market).architecture if market in catalogue else ""
         architecture = known or architecture_of(market.cloud, market.instance_type)
         return is_linux(market.product) and self.runs_on(market.instance_type, architecture)

@@ -1,4 +1,4 @@
-"""What the file of every job that runs says in the same words: machines, where, for how much, until when."""
+"""Fields common to the files of all jobs that are run: machines, markets, budget, deadline and billing."""
 
 from __future__ import annotations
 

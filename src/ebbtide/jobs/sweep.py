@@ -58,14 +58,14 @@ _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class Direction(StrEnum):
-    """Whether a lower or a higher metric is better."""
+    """Direction of a metric: whether lower or higher is better."""
 
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
 
 
 class MarketFilter(Frozen):
-    """Where machines may be rented; empty fields do not restrict.
+    """Filter of the markets in which machines may be rented; empty fields do not restrict.
 
     Attributes:
         clouds: Names of the allowed clouds.
@@ -80,7 +80,7 @@ class MarketFilter(Frozen):
     instance_types: list[str] = Field(default_factory=list)
 
     def allows(self, market: Market) -> bool:
-        """Whether machines may be rented in a market."""
+        """Return whether machines may be rented in a market."""
         pairs = (
             (self.clouds, market.cloud),
             (self.regions, market.region),
@@ -92,10 +92,10 @@ class MarketFilter(Frozen):
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting of a sweep.
+    """Trial of a sweep: one setting of its parameters.
 
     Attributes:
-        number: Number of the trial, from 0; it stays the same wherever the trial runs.
+        number: Number of the trial, from 0; the same wherever the trial runs.
         values: Value of each parameter, by name.
     """
 
@@ -112,7 +112,7 @@ class Trial:
 
 
 class Decides(StrEnum):
-    """Why spot machines are revoked."""
+    """Cause of the revocation of spot machines."""
 
     PRICE = "price"  # the price exceeds the max price: EC2 until 2017
     CAPACITY = "capacity"  # capacity runs out: today
@@ -388,7 +388,7 @@ class Sweep(Resources):
         return tuple(part.format(**built_in | trial.values) for part in self._parts())
 
     def command_line(self, trial: Trial) -> tuple[str, ...]:
-        """What a machine runs for a trial: its command, or Python with the entry point."""
+        """Command line of a trial on a machine: its command, or Python with the entry point."""
         if self.entry_point is None:
             return self.arguments(trial)
         called = self.entry_point, json.dumps(trial.values), *(() if self.metric is None else (self.metric,))
@@ -396,7 +396,7 @@ class Sweep(Resources):
 
     @property
     def is_measured(self) -> bool:
-        """Whether the speed of its trials is known on any instance type."""
+        """True if the speed of the trials is known on any instance type."""
         return bool(self.steps_per_hour) or self.other_steps_per_hour_per_vcpu is not None
 
     def jobs(self) -> tuple[Job, ...]:
@@ -459,16 +459,16 @@ class Sweep(Resources):
 
     @property
     def parts(self) -> tuple[Sweep, ...]:
-        """What it runs; a list of jobs has several."""
+        """Sweeps of the run: this one alone; a list of jobs has several."""
         return (self,)
 
     def part_of(self, job_id: int) -> tuple[Sweep, Trial]:
-        """What a training of its run is a trial of, by its number in the run."""
+        """Return this sweep and the trial of a training, by its number in the run."""
         return self, self.trials()[job_id]
 
     @property
     def has_choice(self) -> bool:
-        """Whether there are settings to try; if not, it is one training."""
+        """True if there are settings to try; without them the sweep is one training."""
         return any(way is not None for way in (self.grid, self.list, self.random))
 
     @property
@@ -517,7 +517,7 @@ class Sweep(Resources):
         return sorted(name for name in fitting if not limited or name in self.steps_per_hour)
 
     def allows(self, market: Market, catalogue: Catalogue) -> bool:
-        """Whether machines may be rented in a market and have everything required."""
+        """Return whether machines may be rented in a market and have everything required."""
         fits = not self.asked or (market in catalogue and self.fits(catalogue.machine_of(market)))
         return fits and self.allows_system(market, catalogue) and self.markets.allows(market)
 

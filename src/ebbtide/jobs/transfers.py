@@ -22,10 +22,10 @@ class Cargo(StrEnum):
 
 
 class Bucket(Frozen):
-    """Where the storage of a job's checkpoints is: they go from a machine to it, and from it to the next machine.
+    """Place of the storage of a job's checkpoints: uploaded from a machine, and downloaded to the next one.
 
     Attributes:
-        cloud: Cloud of the storage, whose egress is charged for what is downloaded in other regions.
+        cloud: Cloud of the storage; its egress prices are charged for downloads to other regions.
         region: Region of the storage, by the cloud's own name.
     """
 

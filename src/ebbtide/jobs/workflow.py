@@ -21,7 +21,7 @@ _DONE = 1e-9
 
 
 class WorkflowJob(Frozen):
-    """One job of a workflow.
+    """Job of a workflow.
 
     Attributes:
         name: Name of the job in tables.

@@ -28,7 +28,7 @@ _RESNET_LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One algorithm of Table II.
+    """Algorithm of Table II, with its dataset and grid.
 
     Attributes:
         name: Name of the workload in Ebbtide.

@@ -21,7 +21,7 @@ _RANDOM_FEATURES = 500
 
 @dataclass(frozen=True)
 class GradientSetting:
-    """One row of Table II for a linear model.
+    """Row of Table II for a linear model.
 
     Attributes:
         batch: Number of samples per step.

@@ -19,7 +19,7 @@ _VALIDATION_BATCH = 1_000
 
 @dataclass(frozen=True)
 class ImageSetting:
-    """One row of Table II for a network on images.
+    """Row of Table II for a network on images.
 
     Attributes:
         batch: Number of samples per step.

@@ -1,10 +1,10 @@
-"""One training of Table II as a process: it can be killed at any moment and started again.
+"""Training of Table II as a process, which can be killed at any moment and started again.
 
     python -m ebbtide.jobs.reference.program --workload resnet --setting 3 --checkpoint trial.pt
 
-It resumes from the checkpoint if there is one, and reports its progress as lines of JSON on standard output
-(`started`, `step` with `metric` at each validation, `saved`, `finished` or `stopped`). It saves as often as
-requested and at the end, and on SIGTERM saves and exits.
+The process resumes from the checkpoint if there is one, and reports its progress as lines of JSON on standard
+output (`started`, `step` with `metric` at each validation, `saved`, `finished` or `stopped`). The trial is saved
+as often as requested and at the end; on SIGTERM the process saves it and exits.
 """
 
 from __future__ import annotations

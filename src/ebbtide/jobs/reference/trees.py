@@ -19,7 +19,7 @@ _ARRAYS = ("children_left", "children_right", "feature", "threshold", "value")
 
 @dataclass(frozen=True)
 class TreeSetting:
-    """One row of Table II for boosted trees.
+    """Row of Table II for boosted trees.
 
     Attributes:
         batch: Number of samples per tree.

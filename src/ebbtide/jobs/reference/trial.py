@@ -16,7 +16,7 @@ State = dict[str, Any]
 
 
 class Trial(Protocol):
-    """One training of one setting.
+    """Training of one setting.
 
     A step depends on the state alone, so that a trial restored from a checkpoint continues bit for bit as if it
     had never stopped.

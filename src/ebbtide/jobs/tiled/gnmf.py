@@ -82,7 +82,7 @@ class Gnmf(Frozen):
         return np.random.default_rng([self.seed, matrix, place]).uniform(0.1, 1.0, shape)
 
     def _counts(self, row: int, column: int) -> Any:
-        """How often a word is in a document."""
+        """Tile of V, drawn at random: counts of words in documents."""
         from scipy.sparse import csr_array
 
         draws = np.random.default_rng([self.seed, 2, row, column])

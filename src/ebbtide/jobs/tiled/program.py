@@ -15,7 +15,7 @@ OPERATIONS = ("product", "left transposed", "right transposed", "updated columns
 
 @dataclass(frozen=True, order=True)
 class TileName:
-    """Which tile of which matrix.
+    """Name of a tile: its matrix and its place there.
 
     Attributes:
         matrix: Name of the tile's matrix.
@@ -34,13 +34,13 @@ class TileName:
 
 @dataclass(frozen=True)
 class TileTask:
-    """What makes one tile.
+    """Task that computes one tile.
 
     Attributes:
-        operation: Name of what is computed: one of `OPERATIONS`, or a
-            function of the user's, `module:function`, which is called with the list of tiles of each operand.
+        operation: Name of the operation: one of `OPERATIONS`, or a user's function, `module:function`, which is
+            called with the list of tiles of each operand.
         operands: The tiles of each operand, in order.
-        output: What it writes; no other task does.
+        output: The tile that the task writes; no other task writes it.
     """
 
     operation: str
@@ -83,12 +83,12 @@ class TiledProgram(Protocol):
 
 
 def speedup_of(program: TiledProgram, most: int, task_s: Mapping[str, float] | None = None) -> Phases:
-    """How much faster several machines are, job by job: T equal tasks take n machines the time of ceil(T / n).
+    """Speedup of several machines, job by job: T equal tasks take n machines the time of ceil(T / n).
 
     Args:
-        program: What is to be done.
+        program: Program of jobs of tasks.
         most: Largest number of machines at once.
-        task_s: Seconds of a task, by name of its job; None: those of all jobs take as long.
+        task_s: Seconds of a task, by name of its job; None: the tasks of all jobs take equally long.
     """
     phases = []
     for job in program.jobs:

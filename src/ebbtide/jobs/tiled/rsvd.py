@@ -49,7 +49,7 @@ class Rsvd(Frozen):
 
     @property
     def results(self) -> tuple[str]:
-        """That matrix."""
+        """Names of the result matrices: `result` alone."""
         return (self.result,)
 
     @property
