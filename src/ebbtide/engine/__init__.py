@@ -1,1 +1,1 @@
-"""What drives a policy, and keeps the books: engine, ledger, timeline."""
+"""Engine that drives a policy, and its books: decisions, ledger, timeline."""

@@ -19,13 +19,13 @@ from ebbtide.market.price_series import PriceSeries
 
 
 class Accounts:
-    """One run's.
+    """Accounts of one run.
 
     Args:
-        prices: Gives the price history of a market.
+        prices: Returns the price history of a market.
         billing: Charges spot leases, and says how on-demand leases are charged.
         catalogue: Catalogue with the on-demand list prices.
-        egress: What data cost that leave a region.
+        egress: Prices of data that leave a region.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Accounts:
             self._transfers_entered[job.job_id] = len(job.transfers)
 
     def spent_usd(self, rented: Iterable[Lease], now_s: float) -> float:
-        """What is entered, and what is rented as if it were released now."""
+        """Total of the entered costs, and of open leases as if they were released now, USD."""
         return math.fsum([self.ledger.total_usd, *self.open_usd(rented, now_s).values()])
 
     def open_usd(self, rented: Iterable[Lease], now_s: float) -> dict[int, float]:
-        """What each lease would cost if it were released now, USD by lease id."""
+        """Cost of each lease if it were released now, USD by lease id; leases not charged yet are left out."""
         # A cloud's clock, by which machines begin, may be ahead of ours.
         until_s = {lease: max(now_s, lease.started_s) for lease in rented if lease.is_charged}
         return {lease.lease_id: self._bill(lease, end_s, Ending.RELEASED).usd for lease, end_s in until_s.items()}

@@ -94,12 +94,12 @@ class Decision:
 
     @property
     def chosen(self) -> Alternative | None:
-        """What was done, among what was weighed; None: nothing was weighed."""
+        """Alternative that was chosen among those weighed; None: there is none."""
         return next((one for one in self.alternatives if one.is_chosen), None)
 
     @property
     def has_steps(self) -> bool:
-        """Whether the job has a number of steps; without one costs are for an hour of work."""
+        """True unless the job's number of steps is unknown, in which case costs are for an hour of work."""
         return not self.steps_left > UNKNOWN_STEPS / 2
 
 
@@ -289,7 +289,7 @@ def _text(words: Any) -> str:
 
 
 def _kept(weighed: Sequence[Alternative]) -> list[Alternative]:
-    """What is kept of many alternatives: what was chosen, and those of least cost, in that order."""
+    """Alternatives to keep of many: the chosen one, and those of least cost, in that order."""
     ranked = sorted(weighed, key=lambda one: (not one.is_chosen, math.isnan(one.expected_usd), one.expected_usd))
     return ranked[:ALTERNATIVES_KEPT]
 

@@ -62,7 +62,7 @@ _ALWAYS = frozenset(
 
 
 class Engine:
-    """One run of one policy.
+    """Engine of one run of a policy.
 
     Args:
         policy: The policy that decides what is rented.
@@ -70,11 +70,11 @@ class Engine:
         provider: Rents the machines and runs the training on them.
         billing: The rule by which spot leases are charged; names the rule of on-demand leases.
         catalogue: Instance types and list prices; by default those that ship with Ebbtide.
-        egress: What data that leave a region cost.
+        egress: Prices of data that leave a region.
         seed: Seed of the policy's random numbers.
         record: Whether a timeline of the run is kept, and every decision with its reason.
-        keep: Called before anything is waited for, so that the state can be stored.
-        interruptible: Gives the answers of the policy on, up to where it is interrupted.
+        keep: Called before each wait for events, so that the state can be stored.
+        interruptible: Passes on the answers of the policy until it is interrupted.
 
     Raises:
         PolicyError: The policy lacks what every policy has; later, when it raises an exception or asks for what
@@ -250,12 +250,12 @@ class Engine:
         return self._accounts.spent_usd(self._open.values(), self.now_s)
 
     def spent_with(self, open_usd: Iterable[float]) -> float:
-        """What was spent so far, where the costs of the open leases are known."""
+        """Total spent so far, USD, from the given costs of the open leases."""
         return math.fsum([self._accounts.ledger.total_usd, *open_usd])
 
     @property
     def open_usd(self) -> dict[int, float]:
-        """What each open lease would cost if it were released now, USD by lease id."""
+        """Cost of each open lease if it were released now, USD by lease id."""
         return self._accounts.open_usd(self._open.values(), self.now_s)
 
     @property
@@ -265,7 +265,7 @@ class Engine:
     # Events in, actions out.
 
     def _next_events(self) -> list[Event] | None:
-        """What happens next; None when nothing more can."""
+        """Wait for the next events; None when no more can come."""
         provider = self._provider
         while True:
             until_s = self._timers[0][0] if self._timers else math.inf
@@ -343,7 +343,7 @@ class Engine:
         self._end_drained()
 
     def _spent_if_known(self) -> float:
-        """What was spent, USD; NaN where prices are not known at the moment."""
+        """Total spent, USD; NaN where prices are not known at the moment."""
         try:
             return self.spent_usd
         except (CloudError, InputError):
@@ -363,7 +363,7 @@ class Engine:
             raise mistake(self.policy, self.view, f"{described(action)}: {problem}", about_of(action))
 
     def _knows(self, market: Market) -> bool:
-        """Whether a market has a price."""
+        """Return whether a market has a price, or had one when the markets were last listed."""
         if market not in self._known_markets:
             self._known_markets = set(self.markets)
         return market in self._known_markets
@@ -415,17 +415,17 @@ class Engine:
 
     @property
     def asks(self) -> bool:
-        """Whether the policy is being asked, for other threads that wonder why nothing happens."""
+        """True while the policy is being asked; read by other threads that see no progress."""
         return self._asks
 
     @property
     def gave_up(self) -> str:
-        """Why the run is being ended before all is done; empty: it is not."""
+        """Reason for ending the run before all jobs are done; empty: it is not being ended."""
         return self._gave_up
 
     @property
     def started_s(self) -> float:
-        """When the run began, seconds since 1970; before it did, now."""
+        """Start of the run, seconds since 1970; the present time before the run has begun."""
         return self.now_s if self._started_s is None else self._started_s
 
     @property
@@ -504,7 +504,7 @@ class Engine:
         self._provider.assign(job_id, leases)
 
     def _has_room(self, lease_id: int, job_id: int) -> bool:
-        """Whether a job fits on a machine beside the others of it; those that are done need no room any more."""
+        """Return whether a job fits on a machine beside the unfinished jobs there."""
         others = sorted(self._jobs_on.get(lease_id, set()) - {job_id})
         beside = sum(self.jobs[other].job.share for other in others if not self.jobs[other].is_finished)
         return beside + self.jobs[job_id].job.share <= 1 + 1e-9

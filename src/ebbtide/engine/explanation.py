@@ -15,19 +15,19 @@ from ebbtide.market.leases import Lease
 
 @dataclass(frozen=True, slots=True)
 class LeaseResult:
-    """What became of a machine.
+    """Result of renting one machine.
 
     Attributes:
         lease_id: Number of the lease.
-        market: Where it was rented.
-        on_demand: Whether at the list price.
+        market: Market where the machine was rented.
+        on_demand: Whether it was rented at the list price.
         state: State of the lease, such as `running`, `revoked` or `failed`.
-        requested_s: When it was requested, seconds since 1970.
+        requested_s: Time of the request, seconds since 1970.
         started_s: When charging began, seconds since 1970; NaN: it did not.
         ended_s: When it ended, seconds since 1970; NaN: it has not.
         held_s: Seconds for which it was charged so far.
-        paid_usd: What it cost, its refund taken off, USD; of an open one so far; NaN: not known at the moment.
-        refund_usd: What of it was charged and given back, USD.
+        paid_usd: Cost net of its refund, USD; of an open lease so far; NaN: not known at the moment.
+        refund_usd: Amount that was charged and refunded, USD.
         steps: Steps that were run on it.
     """
 
@@ -84,14 +84,14 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Told:
-    """What a run's explanations are made from.
+    """Records of a run from which its explanations are made.
 
     Attributes:
         decisions: All decisions of the run, in order.
         leases: All leases of the run, by id.
         names: Names of its jobs, by id.
-        paid_usd: What each lease cost, USD by lease id; of open ones so far; missing: nothing, or not known.
-        refund_usd: What of it was given back, USD by lease id.
+        paid_usd: Cost of each lease, USD by lease id; of open ones so far; missing: nothing, or not known.
+        refund_usd: Refund of each lease, USD by lease id.
         steps_on: Steps that were run on each lease, by lease id.
         now_s: Time up to which open leases count, seconds since 1970.
     """
@@ -197,11 +197,11 @@ class Told:
 
 
 def explain(outcome: Outcome, lease: int | None = None) -> list[Explanation]:
-    """Why a policy did what it did: each decision with what was offered, what it weighed and what it came to.
+    """Explain a policy's decisions: the offers, the alternatives weighed, and the result of each.
 
     Args:
         outcome: A run whose decisions were recorded, such as `BacktestResult.replay` gives.
-        lease: Number of a machine, to have the decisions about it alone; None: all.
+        lease: Number of a lease, for the decisions about it alone; None: all decisions.
 
     Raises:
         InputError: The decisions were not recorded, or there is no such lease.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Entry(StrEnum):
-    """What a line is for."""
+    """Kind of a ledger line."""
 
     CHARGE = "charge"
     REFUND = "refund"
@@ -26,10 +26,10 @@ class Entry(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """One entry. `usd` is what it adds to the cost: refunds are negative.
+    """Line of the ledger. `usd` is added to the cost: refunds are negative.
 
-    `start_s` to `end_s` is the time paid for, or for a refund the lease's, which has no one price. Egress has the
-    machine that fetched the data, and the moment.
+    `start_s` to `end_s` is the time paid for; for a refund the time of the lease, which has no single price.
+    Egress has the lease of the machine that fetched the data, and the moment of the transfer.
     """
 
     entry: Entry
@@ -115,20 +115,20 @@ class Ledger:
         return tuple(lines)
 
     def has(self, lease_id: int) -> bool:
-        """Whether a lease's bill is entered."""
+        """Return whether a lease's bill is entered."""
         return lease_id in self._bills
 
     def usd_of(self, lease_id: int) -> float:
-        """What renting one lease cost, its refund taken off."""
+        """Rental cost of one lease, net of its refund, USD; 0 if no bill is entered."""
         return self._bills[lease_id][1].usd if lease_id in self._bills else 0.0
 
     def refund_of(self, lease_id: int) -> float:
-        """What of one lease was charged and given back."""
+        """Refund of one lease, USD; 0 if no bill is entered."""
         return self._bills[lease_id][1].refund_usd if lease_id in self._bills else 0.0
 
     @property
     def total_usd(self) -> float:
-        """What was paid, refunds taken off, egress included."""
+        """Total cost, USD, net of refunds, egress included."""
         # Asked for at each decision, and changed by the end of a lease alone.
         if self._total_usd is None:
             bills = (bill.usd for _, bill in self._bills.values())
@@ -137,12 +137,12 @@ class Ledger:
 
     @property
     def egress_usd(self) -> float:
-        """What moving data between regions and clouds cost."""
+        """Cost of moving data between regions and clouds, USD."""
         return math.fsum(usd for _, _, usd in self._transfers)
 
     @property
     def refund_usd(self) -> float:
-        """What was charged and given back."""
+        """Total of all refunds, USD."""
         return math.fsum(bill.refund_usd for _, bill in self._bills.values())
 
     def to_frame(self) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What came of one run."""
+"""Outcome of one run."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _MOST_ROWS = 30
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run.
+    """Outcome of one run.
 
     Attributes:
         policy: Name of the policy that decided.
-        start_s: When it began, seconds since 1970.
-        end_s: When its last job was done, or when the provider's time ran out.
+        start_s: Start of the run, seconds since 1970.
+        end_s: When the last job was done, or else when the run ended, seconds since 1970.
         finished: Whether all jobs were done.
-        cost_usd: Net of refunds, egress included.
-        refund_usd: Charged and given back.
-        revocations: Leases that the provider took, once charging had begun.
+        cost_usd: Cost net of refunds, egress included, USD.
+        refund_usd: Total of all refunds, USD.
+        revocations: Number of leases that the provider revoked, once charging had begun.
         checkpoints: Number of complete checkpoints, all jobs together.
-        steps_lost: Run, and run again because they were not saved.
-        leases: All that were asked for.
-        jobs: Their progress at the end.
+        steps_lost: Steps run but lost before they were saved.
+        leases: All leases that were requested.
+        jobs: Progress of the jobs at the end.
         ledger: Every charge and refund.
         timeline: Every event, if it was recorded.
-        decisions: How often the policy was asked.
-        gave_up: Why the policy ended the run before all was done; empty: it did not.
-        made: What it decided and why, if that was recorded.
+        decisions: Number of times that the policy was asked.
+        gave_up: Reason for which the run was given up before all jobs were done; empty: it was not.
+        made: Decisions of the policy with their reasons, if they were recorded.
     """
 
     policy: str

@@ -64,14 +64,14 @@ def mistake(policy: Policy, view: View, problem: str, about: str = "") -> Policy
 
 
 def problem_with(action: Action, *, jobs: int, leases: int, open_machines: int, began_s: float) -> str:
-    """What is wrong with an action by itself; empty: nothing.
+    """Find the problem with an action by itself; empty: there is none.
 
     Args:
-        action: Asked for by a policy.
-        jobs: How many there are; ids count from 0.
-        leases: How many there have been; ids count from 0.
-        open_machines: How many are rented or on their way.
-        began_s: When the run began.
+        action: Answer of a policy.
+        jobs: Number of jobs; ids count from 0.
+        leases: Number of leases so far; ids count from 0.
+        open_machines: Number of machines that are rented or requested.
+        began_s: Start of the run, seconds since 1970.
     """
     match action:
         case Request():

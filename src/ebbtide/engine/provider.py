@@ -1,4 +1,4 @@
-"""What an engine needs from the provider that rents the machines and runs the training on them."""
+"""Interfaces of the provider that rents the machines and runs the training on them, for the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Provider(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether no more time can pass: a replayed history has ended."""
+        """True if no more time can pass: a replayed history has ended."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class Provider(Protocol):
         ...
 
     def in_use(self, lease: Lease) -> bool:
-        """Whether some job's training is on the machine, or is being saved there."""
+        """Return whether some job's training is on the machine, or is being saved there."""
         ...
 
     def save(self, job_id: int) -> None:

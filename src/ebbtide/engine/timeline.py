@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened.
+    """Event in the timeline of a run.
 
     Attributes:
-        time_s: When, seconds since 1970.
-        what: A `Wake`, or `requested`, `released`.
-        lease_id: Which lease, or -1.
-        job_id: Which job, or -1.
+        time_s: Time of the event, seconds since 1970.
+        what: A `Wake`, or `requested`, `released` or `gave up`.
+        lease_id: Id of its lease, or -1.
+        job_id: Id of its job, or -1.
         detail: What happened, in words for people.
-        steps_done: Of all jobs together, at that moment.
+        steps_done: Steps done of all jobs together, at that moment.
     """
 
     time_s: float
