@@ -1,4 +1,4 @@
-"""What `ebbtide run` shows, and asks, before it rents machines that cost money."""
+"""Offers that `ebbtide run` shows, and its question, before it rents machines that cost money."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def confirm(work: Runnable, provider: str, options: RunOptions, *, dry_run: bool
 
 
 def _expected(offers: Sequence[MarketOffer]) -> str:
-    """What all jobs are expected to cost on their first offers, in words."""
+    """Expected cost of all jobs on their first offers, in words."""
     firsts = list({offer.job: offer for offer in reversed(offers)}.values())
     usd = math.fsum(offer.expected_usd for offer in firsts)
     if math.isnan(usd):

@@ -23,7 +23,7 @@ _HEADINGS = "regret: mean cost over that of the cheapest policy that missed noth
 
 @dataclass(frozen=True)
 class Selection:
-    """What is replayed."""
+    """Options that select the policies, records and starts to replay."""
 
     policies: Annotated[
         str | None,
@@ -99,6 +99,6 @@ def _table(found: Benchmark) -> Table:
 
 
 def _starts(found: Benchmark) -> str:
-    """How many starts cells have, the least and the most."""
+    """Number of starts of a cell, as text; a range where cells differ."""
     numbers = sorted({cell.starts for cell in found.cells})
     return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])

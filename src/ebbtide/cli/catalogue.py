@@ -35,7 +35,7 @@ _Regions = list[str] | None
 
 
 class TableFormat(StrEnum):
-    """Whose format a table has."""
+    """Format of a downloaded table."""
 
     SKYPILOT = "skypilot"
 

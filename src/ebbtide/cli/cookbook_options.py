@@ -59,7 +59,7 @@ class RecordedMarket(PricedMarket):
 
 @dataclass(frozen=True)
 class Solving:
-    """How large a cookbook is, and what it minimizes."""
+    """Options for the size and the objective of a cookbook."""
 
     most: Annotated[int, typer.Option(min=1, max=65_000, help="Most machines at once.")] = 100
     gamma: Annotated[float, typer.Option(min=0.0, help="Weight of the standard deviation of the cost.")] = 0.1
@@ -70,7 +70,7 @@ class Solving:
 
 @dataclass(frozen=True)
 class Charging:
-    """How the machines of a cookbook are charged."""
+    """Options for charging the machines of a cookbook."""
 
     on_demand: Annotated[
         float | None,
@@ -100,7 +100,7 @@ class Charging:
 
 
 class BidsChoice(StrEnum):
-    """How to bid for machines."""
+    """Choice of the bids for machines."""
 
     SKYLINE = "skyline"
     INFINITY = "infinity"
@@ -108,7 +108,7 @@ class BidsChoice(StrEnum):
 
 @dataclass(frozen=True)
 class Renting:
-    """How machines are rented by a cookbook."""
+    """Options for renting the machines of a cookbook."""
 
     billing: Annotated[str, typer.Option(help="Billing rule of the machines.")] = "per-second"
     strict: Annotated[
@@ -126,7 +126,7 @@ class Renting:
 
     @property
     def by_hour(self) -> bool:
-        """Whether whole hours are charged."""
+        """True if whole hours are charged."""
         return billing_preset(self.billing).period_s >= HOUR_S
 
     @property

@@ -1,4 +1,4 @@
-"""How a command ends on an error: one line on standard error and an exit code, never a traceback.
+"""Handling of a command's errors: one line on standard error and an exit code, never a traceback.
 
 | code | meaning |
 |---|---|

@@ -169,14 +169,14 @@ def explained(one: Explanation) -> Iterator[str | Table]:
 
 
 def _expected(made: Decision) -> str:
-    """What was chosen was expected to cost: until the job is done, or where that is not known for an hour."""
+    """Expected cost of the chosen alternative, until the job is done, or for an hour if that is not known."""
     if made.chosen is None or math.isnan(made.chosen.expected_usd):
         return "-"
     return _usd(made.chosen.expected_usd) if made.has_steps else f"{_usd(made.chosen.expected_usd)} an hour"
 
 
 def _error(one: Explanation) -> Iterator[str]:
-    """How far the rest of a job has come out from what it was expected to cost."""
+    """Compare the cost of the rest of a job so far with the expected cost, in words."""
     made = one.decision
     expected_usd = made.chosen.expected_usd if made.chosen is not None else math.nan
     if not made.has_steps or not 0.0 < expected_usd < math.inf or not one.later_usd > 0.0:

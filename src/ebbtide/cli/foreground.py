@@ -74,7 +74,7 @@ class Interrupts:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a stop was requested."""
+        """True if a stop was requested."""
         return self._asked_s is not None
 
     def looked(self, engine: Engine) -> None:

@@ -90,7 +90,7 @@ def write_generated(history: PriceHistory, capacity: Availability | None, prices
 
 
 def _is_new(path: Path, is_same: Callable[[], bool]) -> bool:
-    """Whether the file does not exist.
+    """Return whether the file does not exist yet.
 
     Raises:
         InputError: It exists with other content.

@@ -20,7 +20,7 @@ Names = list[str] | None
 
 @dataclass(frozen=True)
 class LiveSources:
-    """Which sources are asked, and for what."""
+    """Options for the live sources to ask, and for what."""
 
     ec2: Annotated[Names, typer.Option("--ec2", metavar="REGION", help="EC2 region; may be given again.")] = None
     gcp: Annotated[Names, typer.Option("--gcp", metavar="ZONE", help="Zone of Google Cloud.")] = None

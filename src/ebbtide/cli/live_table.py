@@ -74,7 +74,7 @@ def policy_words(policy: str, parameters: Mapping[str, Any]) -> str:
 
 
 def provider_words(standing: RunStanding) -> str:
-    """Who rents a run's machines out, and whether that is a simulation."""
+    """Name of a run's provider, marked if it is simulated."""
     return f"{standing.provider} (simulated)" if standing.is_simulated else standing.provider
 
 

@@ -175,7 +175,7 @@ def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file:
 
 
 def is_told_where_to_save(sweep: Sweep, folder: Path) -> bool:
-    """Whether a program knows the folder for checkpoints: by an option, its command or its code."""
+    """Return whether a program knows the folder for checkpoints: by an option, its command or its code."""
     if sweep.tasks is not None or sweep.framework is not None:
         return True  # an array has results, and the head of a cluster is where nobody takes it
     arguments = sweep.command_line(sweep.trials()[0])

@@ -35,7 +35,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Choice:
-    """How markets are chosen."""
+    """Options for the choice of markets."""
 
     alpha: Annotated[float, typer.Option(min=0.0, help="Risk aversion; 0: only the market that saves most.")] = 1.0
     covariance: Annotated[str, typer.Option(help="Covariance: price, revocation, or hybrid for both.")] = "hybrid"
@@ -56,7 +56,7 @@ class Choice:
         return _ALPHAS if self.frontier else (self.alpha,)
 
     def allows(self, market: Market) -> bool:
-        """Whether a market has one of the given instance types."""
+        """Return whether a market has one of the given instance types; if none are given, any will do."""
         return not self.types or market.instance_type in self.types
 
 

@@ -22,7 +22,7 @@ from ebbtide.market.prices import PriceHistory
 
 @dataclass(frozen=True)
 class Fetched:
-    """What is fetched from EC2."""
+    """Options for fetching prices from EC2."""
 
     ec2: Annotated[
         list[str] | None,
@@ -43,7 +43,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Exports:
-    """How exported files are read."""
+    """Options for reading exported files."""
 
     file_format: Annotated[
         str | None,

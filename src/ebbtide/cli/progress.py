@@ -85,7 +85,7 @@ class Progress:
         return (time.monotonic() - self.began_s) * (1.0 - share) / share
 
     def line(self) -> str:
-        """One plain line: "replaying 120 of 400, about 2 min left"."""
+        """Progress as a plain line: "replaying 120 of 400, about 2 min left"."""
         counted = f" {self.completed:,.0f} of {self.total:,.0f}" if self.total else ""
         left_s = self.remaining_s
         if left_s is None:

@@ -25,7 +25,7 @@ from ebbtide.market.catalogue import default_catalogue
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rehearsal trains, and what EC2 needs for it."""
+    """Options for the place of a rehearsal, and for what EC2 needs."""
 
     provider: Annotated[str, typer.Option(help="Whose machine is interrupted: local, or ec2.")] = "local"
     machines: Annotated[
@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Timing:
-    """When a rehearsal interrupts, and how long it waits."""
+    """Options for the times at which a rehearsal interrupts, and for its waits."""
 
     after_s: Annotated[
         float, typer.Option("--after-s", metavar="S", min=0.0, help="Seconds from the first step to the notice.")

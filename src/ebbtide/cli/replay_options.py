@@ -35,7 +35,7 @@ WorkersOption = Annotated[
 
 @dataclass(frozen=True)
 class Replays:
-    """How many replays there are, and how their machines are charged."""
+    """Options for the number of replays, and for charging their machines."""
 
     starts: Annotated[int, typer.Option(help="Number of start times to draw.")] = 30
     seed: Annotated[int, typer.Option(min=0, help="Seed of the starts and of all random numbers.")] = 0

@@ -28,7 +28,7 @@ _OUT = Path("reports/report.html")
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent in a month, of which runs, and how it is told."""
+    """Options for a report of the spending of live runs in a month."""
 
     month: Annotated[
         str | None,

@@ -51,7 +51,7 @@ class Splits:
     ] = None
 
     def protocol(self, seed: int) -> Protocol:
-        """How models are evaluated; samples of long records are further apart."""
+        """Protocol by which models are evaluated; samples of long periods are further apart."""
         from ebbtide.forecasts.revocation.evaluation import Protocol
 
         return Protocol(

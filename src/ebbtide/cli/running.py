@@ -56,7 +56,7 @@ _PROGRAM = re.compile(r"(jobs\.\d+\.)?(command|spark|dask)")
 
 @dataclass(frozen=True)
 class Rented:
-    """Who rents machines out, and who decides."""
+    """Options for the provider of machines, and for the policy that decides."""
 
     provider: Annotated[
         str,
@@ -110,7 +110,7 @@ class ReplayedSource(Source):
 
 @dataclass(frozen=True)
 class Kept:
-    """Where the run and its checkpoints are kept and tracked, and the models that it uses."""
+    """Options for storing and tracking a run and its checkpoints, and for the models that it uses."""
 
     store: Annotated[
         str, typer.Option(help="Storage of checkpoints: a folder or s3://bucket/prefix; by default the run's.")
@@ -132,7 +132,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Paid:
-    """Who pays for the run, what it is for, and the team whose limits it keeps."""
+    """Options for the owner and the purpose of a run, and for the team whose limits it keeps."""
 
     team: Annotated[
         Path | None,
