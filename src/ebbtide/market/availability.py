@@ -66,7 +66,7 @@ class CapacitySeries:
         return self._times[index + int(below[0])] if len(below) else self.end_s
 
     def next_change(self, time_s: float) -> float:
-        """When the number next changes after `time_s`; infinity if never."""
+        """Time of the next capacity change after `time_s`, seconds since 1970; infinity if there is none."""
         index = bisect_right(self._times, time_s)
         if index < len(self._times):
             return self._times[index]
@@ -143,7 +143,7 @@ class Availability(Mapping[Market, CapacitySeries]):
 
 
 def _recorded_ends(path: str | Path) -> dict[Market, float]:
-    """Where each record ends by the notes of a file, seconds since 1970; empty: a file of other programs."""
+    """Read the end of each record from a file's notes, seconds since 1970; empty for files of other programs."""
     try:
         return {Market(*map(str, names)): float(end_s) for *names, end_s in notes_of(path).get("ends", [])}
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""How a lease is charged: one rule with a few parameters, and presets for the rules of real clouds.
+"""Billing of leases: one charging rule with a few parameters, and presets for the rules of real clouds.
 
 A lease is charged in whole periods. Each period costs the price in force when it begins. When the provider
 revokes the machine, what the preset refunds is first charged and then given back, so that the ledger shows both.
@@ -21,14 +21,14 @@ _US = 1_000_000
 
 
 class Ending(StrEnum):
-    """Who ended a lease."""
+    """Way in which a lease ended: released by the user or revoked by the provider."""
 
     RELEASED = "released"
     REVOKED = "revoked"
 
 
 class Refund(StrEnum):
-    """What a provider gives back when it revokes."""
+    """Refund that a provider pays when it revokes a lease."""
 
     NOTHING = "nothing"
     LAST_PARTIAL_PERIOD = "last partial period"
@@ -36,7 +36,7 @@ class Refund(StrEnum):
 
 
 class Charged(StrEnum):
-    """Which price a period costs."""
+    """Price at which a charge period is billed."""
 
     AT_PERIOD_START = "at the start of each period"
     AT_LEASE_START = "at the start of the lease"
@@ -64,7 +64,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a lease cost: the charges, and the part of their sum that was refunded, USD."""
+    """Cost of a lease: its charges, and the part of their sum that was refunded, USD."""
 
     charges: tuple[Charge, ...]
     refund_usd: float
@@ -121,7 +121,7 @@ class Billing:
 
     @property
     def has_rounds(self) -> bool:
-        """Whether the prices of any cloud are those of an auction's rounds."""
+        """True if any cloud's prices are set by an auction in rounds."""
         return self.round_s > 0.0 or any(rule.has_rounds for _, rule in self.clouds)
 
     def cleared(self, prices: PriceSeries) -> PriceSeries:
@@ -129,7 +129,7 @@ class Billing:
         return prices.in_rounds(self.round_s) if self.round_s else prices
 
     def given_s(self, asked_s: float) -> float:
-        """When a machine asked for is given, seconds since 1970: at once, or at the start of the next round."""
+        """Time at which a requested machine is given, seconds since 1970: at once, or as the next round starts."""
         return round_start_s(asked_s, self.round_s) if self.round_s else asked_s
 
     def bill(self, prices: PriceSeries, start_s: float, end_s: float, ending: Ending) -> Bill:
@@ -172,7 +172,7 @@ class Billing:
 def _charges(
     times_s: list[float], prices_usd: list[float], start_us: int, period_us: int, periods: int
 ) -> tuple[Charge, ...]:
-    """One charge for each price at which periods from `start_us` begin."""
+    """Return one charge for each price at which periods from `start_us` begin."""
     if not periods:
         return ()
     if not times_s or round(times_s[0] * _US) > start_us or any(map(math.isnan, prices_usd)):

@@ -24,7 +24,7 @@ _SAME_REGION, _SAME_CONTINENT, _OTHER_CONTINENT = 9.72, 8.20, 3.59
 
 @dataclass(frozen=True)
 class EgressPrices:
-    """What egress costs, by the cloud that the data leave.
+    """Egress prices by the cloud that the data leave.
 
     Attributes:
         between_regions: USD per GiB to another region of the same cloud.
@@ -39,7 +39,7 @@ class EgressPrices:
     asia: Mapping[str, float] = field(default_factory=lambda: _ASIA)
 
     def usd_per_gib(self, source: Place, destination: Place) -> float:
-        """What a transfer between two places costs, USD per GiB; 0 within a region.
+        """Price of a transfer between two places, USD per GiB; 0 within a region.
 
         Raises:
             InputError: The egress prices of the source's cloud are unknown.
@@ -59,7 +59,7 @@ class EgressPrices:
             raise unknown_name("cloud with egress prices", source.cloud, prices) from None
 
     def usd(self, size_bytes: int, source: Place, destination: Place) -> float:
-        """What the transfer of `size_bytes` costs, USD; the same errors."""
+        """Cost of a transfer of `size_bytes`, USD. Raises the same errors as `usd_per_gib`."""
         return size_bytes / GIB * self.usd_per_gib(source, destination)
 
 

@@ -49,15 +49,15 @@ _MOST_DAYS = 3_660
 
 @dataclass(frozen=True)
 class PriceLevels:
-    """How GCP prices the machines of one accelerator.
+    """GCP's spot price levels for the machines of one accelerator.
 
     Attributes:
         ratio: Median price as a share of the list price.
         spread: Log-normal spread of that share over regions.
-        upper_ratio: The other level at which a region may stand, as a share of the list price.
+        upper_ratio: The other level at which a region may be, as a share of the list price.
         upper_share: Share of regions at that level.
-        level_days: Mean days until a region passes to the other level or back, if there are two.
-        change_days: Mean days between changes of price.
+        level_days: Mean days until a region moves to the other level or back, if there are two.
+        change_days: Mean days between price changes.
         change: Standard deviation of a change of the log price.
     """
 
@@ -168,7 +168,7 @@ def _arrivals(random: np.random.Generator, start_s: float, end_s: float, mean_da
 
 
 def _levels(random: np.random.Generator, times_s: Floats, levels: PriceLevels) -> np.ndarray:
-    """Whether the region stands at the upper level at each change, shape (changes,)."""
+    """Draw whether the region is at the upper level at each change, shape (changes,)."""
     share = levels.upper_share
     found = np.zeros(len(times_s), dtype=bool)
     found[0] = random.random() < share

@@ -208,7 +208,7 @@ def read_source(
 
 
 def _recorded_end_s(path: Path, file_format: str | None) -> float:
-    """When the record of a source ends, seconds since 1970; minus infinity: with its last row."""
+    """End of a source's record, seconds since 1970; minus infinity: the record ends with its last row."""
     chosen = file_format or _recognised(path)
     if chosen == "parquet":
         return recorded_span(path).get("end_s", -math.inf)
@@ -265,10 +265,10 @@ def _recognised(path: Path) -> str:
 
 
 def _held(into: str | Path, catalogue: Catalogue | None) -> PriceHistory | None:
-    """What a price file holds before; None: it does not exist yet.
+    """Read the prices that a price file already holds; None: the file does not exist yet.
 
     Raises:
-        InputError: It cannot be read, or is a price store, which a Parquet file would replace.
+        InputError: The file cannot be read, or is a price store, which a Parquet file would replace.
     """
     if not Path(into).exists():
         return None

@@ -26,19 +26,19 @@ _OPEN = {LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING, LeaseSta
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One rented machine. The engine and the provider write it; policies read it.
+    """A rented machine. The engine and the provider write it; policies read it.
 
     Attributes:
         lease_id: Number of the lease within a run, from 0.
         market: Market in which the machine is rented.
         max_price_usd_per_hour: The highest price accepted, USD per hour; infinity accepts any. Ignored on demand.
-        on_demand: Whether it is rented at the list price and never revoked.
-        requested_s: When it was requested, seconds since 1970.
+        on_demand: Whether the machine is rented at the list price and never revoked.
+        requested_s: Time of the request, seconds since 1970.
         state: Current state of the lease.
-        started_s: When charging began, seconds since 1970; NaN before.
-        running_s: When the machine had booted, seconds since 1970; NaN before.
-        revoke_at_s: When it will be revoked, seconds since 1970; infinity before a notice.
-        ended_s: When it was released or revoked, seconds since 1970; NaN before.
+        started_s: Time at which charging began, seconds since 1970; NaN before.
+        running_s: Time at which the machine had booted, seconds since 1970; NaN before.
+        revoke_at_s: Time at which the machine will be revoked, seconds since 1970; infinity before a notice.
+        ended_s: Time of release or revocation, seconds since 1970; NaN before.
     """
 
     lease_id: int
@@ -54,15 +54,15 @@ class Lease:
 
     @property
     def is_open(self) -> bool:
-        """Whether the machine is rented or has been requested, and has not ended."""
+        """True if the machine has been requested or is rented, and has not ended."""
         return self.state in _OPEN
 
     @property
     def is_charged(self) -> bool:
-        """Whether charging has begun."""
+        """True if charging has begun."""
         return not math.isnan(self.started_s)
 
     @property
     def is_booted(self) -> bool:
-        """Whether the machine has booted and has not ended, with or without a revocation notice."""
+        """True if the machine has booted and has not ended, with or without a revocation notice."""
         return self.state in (LeaseState.RUNNING, LeaseState.NOTICED) and not math.isnan(self.running_s)

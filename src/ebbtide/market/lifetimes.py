@@ -80,15 +80,15 @@ _EVENTS = ("created", "running", "not_running", "creation_failed")
 
 @dataclass(frozen=True)
 class Life:
-    """One machine from its creation to its end.
+    """Lifetime of a machine, from its creation to its end.
 
     Attributes:
         cloud: Name of the machine's cloud.
         zone: Name of the machine's zone.
         gpu: Type of its GPUs: `k80`, `v100`...
         gpus: Number of GPUs in the machine.
-        start_s: When it was created, seconds since 1970.
-        end_s: When it was first found gone, else last found running, seconds since 1970.
+        start_s: Time of creation, seconds since 1970.
+        end_s: Time at which it was first found gone, else last found running, seconds since 1970.
         preempted: Whether it was found gone; if not, its lifetime is right-censored.
     """
 

@@ -9,7 +9,7 @@ LINUX = "Linux/UNIX"
 
 
 class Place(NamedTuple):
-    """Where data are: transfers within a place are free, transfers out of it cost egress."""
+    """Cloud and region that hold data: transfers within a place are free, transfers out of it cost egress."""
 
     cloud: str
     region: str
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Market:
-    """One thing that can be rented: an instance type in a zone, with an operating system (the product)."""
+    """Spot market: an instance type in a zone, with an operating system (the product)."""
 
     cloud: str
     region: str
@@ -47,7 +47,7 @@ def product_name(cloud: str, product: str) -> str:
 
 
 def is_linux(product: str) -> bool:
-    """Whether programs run on a product as on Linux; not those with a licence to pay (SUSE, Red Hat)."""
+    """Return whether a product runs programs as Linux does; not those with a paid licence (SUSE, Red Hat)."""
     return product.startswith("Linux")
 
 

@@ -44,7 +44,7 @@ class Look:
 
 @dataclass
 class _Standing:
-    """When a source is asked next, and how often in a row it has failed."""
+    """Time at which a source is next asked, and its number of failures in a row."""
 
     due_s: float = float("-inf")
     failures: int = 0

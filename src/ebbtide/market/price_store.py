@@ -151,7 +151,7 @@ class PriceStore:
         return sorted(newest.values(), key=lambda signal: signal.time_s)
 
     def looks_s(self) -> dict[str, list[float]]:
-        """When each source of signals was asked, seconds since 1970, in order."""
+        """Times at which each source of signals was asked, seconds since 1970, in order."""
         found: dict[str, list[float]] = {}
         for source, time_us in self._rows(
             "signal_looks", "SELECT source, time_us FROM signal_looks ORDER BY 1, 2"
@@ -160,7 +160,7 @@ class PriceStore:
         return found
 
     def _rows(self, table: str, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """What a query finds; nothing where the file, or the table in it, does not exist yet."""
+        """Rows that a query finds; none where the file, or the table in it, does not exist yet."""
         if not self.path.exists():
             return []
         with connected(self.path) as connection:

@@ -30,7 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 def describe(
     history: Mapping[Market, PriceSeries], end_s: float, catalogue: Catalogue | None = None
 ) -> pd.DataFrame:
-    """One row per market, each over the time from its first price to `end_s`, the end of the record.
+    """Summarise each market in one row, from its first price to `end_s`, the end of the record.
 
     Columns: `rows` (change points as recorded), `changes` (those that changed the price), `first`,
     `longest_gap_h` (the longest time without a row), `mean_usd_per_hour`, `median_usd_per_hour`, `min`, `max`
@@ -209,7 +209,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         return pd.DataFrame(columns)
 
     def equals(self, other: PriceHistory) -> bool:
-        """Whether the two hold the same change points of the same markets, over the same span."""
+        """Return whether both histories hold the same change points of the same markets, over the same span."""
         return (
             (self.markets, self.start_s, self.end_s) == (other.markets, other.start_s, other.end_s)
             and all(np.array_equal(series.times_s, other[market].times_s) for market, series in self.items())
@@ -305,7 +305,7 @@ class PriceHistory(Mapping[Market, PriceSeries]):
         return PriceGrid(self.markets, times_s, prices)
 
     def describe(self, catalogue: Catalogue | None = None) -> pd.DataFrame:
-        """One row a market: level, spread, changes, gaps and ratio to on-demand (function `describe`)."""
+        """Summarise each market in one row: level, spread, changes, gaps, ratio to on-demand (see `describe`)."""
         return describe(self, self.end_s, catalogue)
 
     def check_inside(self, time_s: float) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SignalKind(StrEnum):
-    """What a signal is of."""
+    """Quantity that a signal measures."""
 
     AVAILABILITY = "availability"  # chance that a request for one machine succeeds, 0 to 1
     INTERRUPTION = "interruption"  # share of machines that the cloud interrupted, 0 to 1
@@ -34,16 +34,16 @@ _MOST = {SignalKind.AVAILABILITY: 1.0, SignalKind.INTERRUPTION: 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One thing that a source said of one market.
+    """Value that a source gave for one market.
 
     Attributes:
-        time_s: Time from which it holds, seconds since 1970.
-        kind: What the value is of, with its unit.
+        time_s: Time from which the value holds, seconds since 1970.
+        kind: Quantity that the value measures, with its unit.
         market: The market; its zone is its region where the signal is of the whole region.
         value: The value, in the unit of its kind.
 
     Raises:
-        InputError: The value is none of its kind, or the market has an empty name.
+        InputError: The value is out of its kind's range, the time is not finite, or the market has an empty name.
     """
 
     time_s: float
@@ -63,13 +63,13 @@ class Signal:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a source told when it was asked once.
+    """Answer of a source that was asked once.
 
     Attributes:
         prices: Prices in the price schema, in any order; no rows: none.
         signals: Signals in any order.
         places: Region to cloud, of the regions whose new prices are all among `prices`.
-        whole: Whether the capacity of all markets is told, so that one which is left out has none.
+        whole: Whether the capacity of all markets is told, so that a market which is left out has none.
     """
 
     prices: pd.DataFrame = field(default_factory=lambda: price_rows(()))
@@ -93,15 +93,15 @@ class LiveSource(Protocol):
     def every_s(self) -> float: ...
 
     def observe(self, since_s: Mapping[str, float], now_s: float) -> Observation:
-        """What it tells now.
+        """Fetch the source's current prices and signals.
 
         Args:
-            since_s: Time up to which prices are known, by region, seconds since 1970; sources that tell no past
+            since_s: Time up to which prices are known, by region, seconds since 1970; sources without past prices
                 may ignore it.
             now_s: The present time, seconds since 1970, which signals without a time of their own get.
 
         Raises:
-            CloudError: It does not answer, refuses, or answers something else than it should.
+            CloudError: The source does not answer, refuses the request, or gives an unexpected answer.
             InputError: Credentials are missing, or what was asked for does not exist.
         """
         ...

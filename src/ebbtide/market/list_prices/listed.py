@@ -1,4 +1,4 @@
-"""What a cloud's price API lists: machines with what they have, and their prices on demand."""
+"""Answers of clouds' price APIs: machine types with their hardware, and their on-demand prices."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class PriceList(Protocol):
     def cloud(self) -> str: ...
 
     def listed(self, regions: Sequence[str], known: Catalogue) -> Listed:
-        """What it lists in some regions today.
+        """Fetch today's list prices and instance types of some regions.
 
         Args:
             regions: Names of the cloud's regions.
-            known: Known instance types, where the API does not say what a machine has.
+            known: Known instance types, for hardware that the API does not tell.
 
         Raises:
-            CloudError: It does not answer, refuses, or answers something else than it should.
+            CloudError: The API does not answer, refuses the request, or gives an unexpected answer.
         """
         ...

@@ -37,15 +37,15 @@ _SAME = 1e-4
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update of one cloud did.
+    """Result of updating the list prices of one cloud.
 
     Attributes:
         cloud: Name of the cloud.
-        prices: Number of list prices that it told.
+        prices: Number of list prices that the cloud gave.
         changed: List prices that are new or have changed: before (None: none was known) and now, USD per hour.
         types: Instance types that are new.
         left_out: Names of instance types that were left out, with the reason in words.
-        problem: Why there is no result, in words; empty: there is one.
+        problem: Reason why there is no result, in words; empty: there is one.
     """
 
     cloud: str

@@ -89,7 +89,7 @@ class SkypilotTable:
         return cls(cloud, rows)
 
     def listed(self, regions: Sequence[str], known: Catalogue) -> Listed:
-        """What it lists.
+        """List prices and instance types of the table.
 
         Args:
             regions: Names of regions; none: all.
@@ -131,7 +131,7 @@ class SkypilotTable:
         return (row for row in self.rows if row.name)
 
     def _reason(self, row: _Row, known: Catalogue) -> str:
-        """Why a machine is left out, in words; empty: it is not."""
+        """Reason why a machine is left out, in words; empty: it is not left out."""
         if not row.region:
             return "no region"
         if not row.vcpus or not row.memory_gib:

@@ -108,7 +108,7 @@ def parsed_prices(values: pd.Series, file: str | Path, field: str) -> pd.Series:
 
 
 class _At:
-    """Where a cell is: what it raises names file, row and field."""
+    """Position of a cell; its errors name file, row and field."""
 
     def __init__(self, file: str | Path, row: int, field: str) -> None:
         self._file, self._row, self._field = file, row, field
@@ -135,7 +135,7 @@ def _price(text: str, at: _At) -> float:
 
 
 def _price_problem(number: str) -> str:
-    """Why a price cannot be read, and what to write."""
+    """Describe why a price cannot be read, and what to write instead."""
     if re.search(r"[%\u2030]", number):
         return f"{_NO_PRICE} but a share; write for example 0.1578"
     if re.search(r"[\u00a3\u00a5\u20a0-\u20cf]|\b[A-Z]{3}\b|[A-Z]{1,3}\$|\bkr\b", number):

@@ -112,7 +112,7 @@ def plain_name(name: str) -> str:
 
 
 def is_column_name(cell: str) -> bool:
-    """Whether a cell is the name of a column, one that people choose among them."""
+    """Return whether a cell holds a column name, a usual one or another that people choose."""
     return role_of(cell) is not None or any(plain_name(cell) in names for names in _OTHER_NAMES.values())
 
 

@@ -162,7 +162,7 @@ def _begins(stream: Any, mark: bytes) -> bool:
 
 
 class _Raw(io.RawIOBase):
-    """What a decompressor reads, so that it can be looked ahead in."""
+    """Raw input of a decompressor, which a buffered reader over it can look ahead in."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -177,7 +177,7 @@ class _Raw(io.RawIOBase):
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a file is a zip or tar archive, compressed or not."""
+    """Return whether a file is a zip or tar archive, compressed or not."""
     head = head_of(path, 512)
     return head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar"
 

@@ -191,7 +191,7 @@ def retrying(attempts: int, first_wait_s: float) -> Retrying:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether a retry may help: throttling and failures of the service, not errors in the request."""
+    """Return whether a retry may help: throttling and failures of the service, not errors in the request."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return error.response.get("Error", {}).get("Code") in _THROTTLED or status >= 500

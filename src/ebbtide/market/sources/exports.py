@@ -136,7 +136,7 @@ def _retail_frame(items: Sequence[Any], path: str | Path, timezone: str | None) 
 
 
 def _is_spot(item: Mapping[str, Any]) -> bool:
-    """Whether an item is the spot price of an hour of a machine with Linux."""
+    """Return whether an item is the hourly spot price of a Linux machine."""
     return (
         "Spot" in str(item.get("skuName") or item.get("meterName") or "")
         and "Windows" not in str(item.get("productName") or "")

@@ -27,12 +27,12 @@ _WAYS = {
 
 
 def is_zone_name(text: str) -> bool:
-    """Whether a text is the name of a zone, such as us-east-1a."""
+    """Return whether a text is the name of a zone, such as us-east-1a."""
     return bool(_NAME.fullmatch(text))
 
 
 def is_zone_id(text: str) -> bool:
-    """Whether a text is the id of a zone, such as use1-az1, which all accounts have in common."""
+    """Return whether a text is the id of a zone, such as use1-az1, which all accounts have in common."""
     return bool(_ID.fullmatch(text))
 
 

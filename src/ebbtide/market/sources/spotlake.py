@@ -134,7 +134,7 @@ def _amount(value: Any) -> float | None:
 
 
 def _time_s(row: Mapping[str, Any], now_s: float) -> float:
-    """When a row was collected: in UTC, to the second, under either of two names."""
+    """Time at which a row was collected, seconds since 1970, from field `time` or `Time` (UTC); else `now_s`."""
     text = row.get("time") or row.get("Time")
     if not text:
         return now_s

@@ -22,7 +22,7 @@ VERSION = 1
 
 
 def is_price_store(path: str | Path) -> bool:
-    """Whether a file is an SQLite file, as price stores are.
+    """Return whether a file is an SQLite file, as price stores are.
 
     Raises:
         InputError: The file cannot be read.

@@ -288,7 +288,7 @@ def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> Table:
 
 
 def _after_blanks(text: str, position: int) -> int:
-    """Where the next document begins. The rest is not copied: there may be one document per line."""
+    """Position at which the next document begins. The rest is not copied: there may be one document per line."""
     found = re.compile(r"[\s,]*" if position else r"\s*").match(text, position)
     return found.end() if found else position
 

@@ -35,14 +35,14 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What `cleaned` did to a table, as a report to the user.
+    """Report of what `cleaned` changed in a table.
 
     Attributes:
         rows_in: Number of rows before cleaning.
         rows_out: Number of rows kept.
         rows_sorted: Number of rows that were out of order.
         duplicates_dropped: Number of rows dropped for a later one of the same market and time.
-        warnings: What may be wrong with the table, in words.
+        warnings: Possible problems of the table, in words.
     """
 
     rows_in: int

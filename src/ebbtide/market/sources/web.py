@@ -71,7 +71,7 @@ class Web:
     def ask(
         self, method: str, path: str, parameters: Mapping[str, str], body: Mapping[str, Any] | None = None
     ) -> Any:
-        """What `get` and `post` do."""
+        """Send a request with any method and return its JSON answer; the base of `get` and `post`."""
         content = self._retried(lambda: self._once(method, path, parameters, body))
         try:
             return json.loads(content)
