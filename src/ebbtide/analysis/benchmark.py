@@ -55,7 +55,7 @@ _NO_MONEY_USD = 1e-6
 
 @dataclass(frozen=True)
 class Cell:
-    """One policy on one record, for one kind of work.
+    """Results of a policy on one record, for one kind of work.
 
     Attributes:
         data: Name of the record.
@@ -82,16 +82,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What all cells say of one policy.
+    """Summary of all cells of a policy.
 
     Attributes:
-        name: Its name.
-        mean_regret: Mean of the regrets of its cells.
-        worst_regret: The largest of them.
+        name: Name of the policy.
+        mean_regret: Mean regret over its cells.
+        worst_regret: The largest regret.
         misses: Runs that were not done in time, those in which it failed among them.
         over_budget: Runs that cost more than the budget.
         cells: Number of cells.
-        failed: Cells that are not there because it failed.
+        failed: Cells that are missing because the policy failed.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Benchmark:
     failed: tuple[Failed, ...] = ()
 
     def judged(self, name: str) -> Judgement:
-        """What the cells of a policy say of it."""
+        """Summarise the cells of a policy."""
         own = [cell for cell in self.cells if cell.policy == name]
         regrets = [cell.regret for cell in own]
         failed = sum(one.policy == name for one in self.failed)
@@ -257,7 +257,7 @@ def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
 
 @dataclass(frozen=True)
 class _Replayed:
-    """What a process works on."""
+    """Records and kinds of work that a process replays."""
 
     records: tuple[BenchmarkRecord, ...] = ()
     kinds: tuple[str, ...] = ()
@@ -352,7 +352,7 @@ def replays_of(
 
 
 def _replayed(record: BenchmarkRecord, work: Work, policy: Policy, start_s: float, seed: int) -> Outcome:
-    """One run, ended where it has taken far longer than any of this work has to."""
+    """Replay a policy from one start; a run that takes far longer than any of this work may is cut off."""
     prices = record.prices
     due_s = max(work.due_h) * HOUR_S + _LATE_D * DAY_S
     ends_s = min(start_s + min(_MOST_D * DAY_S, due_s), prices.end_s)
@@ -369,7 +369,7 @@ def _replayed(record: BenchmarkRecord, work: Work, policy: Policy, start_s: floa
 
 
 def _is_kept(outcome: Outcome, work: Work) -> bool:
-    """Whether all was done, each job in its time."""
+    """Return whether all jobs finished, each in its time."""
     if not outcome.finished:
         return False
     pairs = zip(outcome.jobs, work.due_h, strict=True)

@@ -107,12 +107,12 @@ class BenchmarkRecord:
 
     @property
     def is_auction(self) -> bool:
-        """Whether prices above a machine's max price take it."""
+        """True if a price above a machine's max price revokes the machine."""
         return self.availability is None and self.billing.price_revokes and self.begins_s < _EC2_AUCTIONS_END_S
 
     @property
     def most_machines(self) -> int:
-        """How many machines some market had at once."""
+        """Highest number of machines that a market had at once; 1000 if capacity is not recorded."""
         if self.availability is None:
             return 1_000
         return max(int(series.nodes.max()) for series in self.availability.values())
@@ -300,7 +300,7 @@ def _speeds(prices: PriceHistory, catalogue: Catalogue) -> dict[str, float]:
 
 
 def _speed(machine: InstanceType) -> float:
-    """How fast a training is on a machine, as a multiple of a small one; 0: it cannot run, or is not known."""
+    """Training speed of a machine as a multiple of a small one; 0: it cannot run, or its speed is unknown."""
     if machine.accelerator is None:
         if machine.memory_gib < _LEAST_MEMORY_GIB:
             return 0.0

@@ -14,7 +14,7 @@ _MOST_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Task:
-    """One policy on one record, for one kind of work, from some of its starts.
+    """Runs of one policy on one record, for one kind of work, from a range of starts.
 
     Attributes:
         record: Index of the record.
@@ -39,20 +39,20 @@ class Failed(LeftOut):
 
 
 class Rounds:
-    """What is to be replayed in one cell, round by round, and what came of it.
+    """Replays of one cell, round by round, and their results.
 
     Args:
         place: Indices of the record and the work.
         policies: Names of the policies.
         always: A policy that runs whenever others do.
-        first: How many starts every policy has in the first round.
+        first: Number of starts of every policy in the first round.
         most: The most starts.
-        least: The least of those that may be the cheapest, and of `always`.
+        least: The least starts of `always` and of policies that may be the cheapest.
 
     Attributes:
         replays: The replays of each policy.
-        left_out: What could not be replayed, and why; `Failed` where a policy failed.
-        tasks: Those of this round; none: there is no further round.
+        left_out: Replays that were not possible, and why; `Failed` where a policy failed.
+        tasks: Tasks of this round; none: there is no further round.
     """
 
     def __init__(

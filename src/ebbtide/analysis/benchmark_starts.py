@@ -1,9 +1,9 @@
-"""How many starts a cell of the benchmark takes: few for policies that clearly cost more, more for the others.
+"""Number of starts of a benchmark cell: few for policies that clearly cost more, more for the others.
 
 The cheapest of many policies over two starts is often the luckiest. So those that may be the cheapest run from
 twice as many starts, and again, and so does the default, until it is known by how much they differ, or there are
 `MOST_STARTS`; where something is promised they have `LEAST_STARTS` at least, since a promise that is kept once may
-be broken the next time. What is asked for does not depend on which policy is ahead.
+be broken the next time. The starts requested do not depend on which policy is ahead.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Work:
 
     @property
     def promises(self) -> bool:
-        """Whether there is a deadline or a budget to be kept."""
+        """True if the work has a budget, or a deadline for any job."""
         return self.asked.budget_usd is not None or any(map(math.isfinite, self.due_h))
 
 

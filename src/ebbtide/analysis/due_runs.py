@@ -43,7 +43,7 @@ _DONE = "due.json"
 
 @dataclass(frozen=True)
 class DueRun:
-    """One run of a job that is due.
+    """Run of a job that is due.
 
     Attributes:
         job: The job that is run.
@@ -68,18 +68,18 @@ class DueRun:
 
 @dataclass(frozen=True)
 class DueResult:
-    """How the run of a due job went.
+    """Result of a due job's run.
 
     Attributes:
         job: Name of the job that was due.
         due: Time for which it was run, ISO 8601.
         run: Name of the run; empty: none was begun.
         state: State of the run in words, such as `finished`.
-        problem: Why it did not finish, in one line; empty: it did.
+        problem: Reason why it did not finish, in one line; empty: it did.
         revocations: Number of machines that were revoked.
         cost_usd: USD paid, net of refunds.
         refund_usd: USD refunded of what was charged.
-        on_demand_usd: What the work that was kept would have cost on demand, USD.
+        on_demand_usd: Cost of the kept work at on-demand prices, USD.
         models: Version of each model that the policy asked, by name.
         late_s: Seconds by which it ran past its deadline, by the market's clock; 0: it did not.
     """
@@ -98,7 +98,7 @@ class DueResult:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was trained to its end."""
+        """True if every job was trained to its end."""
         return self.state == State.FINISHED and not self.problem
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,11 +256,11 @@ def progress_of(run: Run) -> float:
 
 
 def result_of(due: DueRun, error: BaseException | None = None) -> DueResult:
-    """How a run went, from its folder; the same whoever asks, and whenever.
+    """Read the result of a due run from its folder; the same whoever asks, and whenever.
 
     Args:
         due: The run, which may never have been begun.
-        error: What ended it here, told if its folder does not say how it ended; None: nothing did.
+        error: Error that ended it here, told if its folder does not say how it ended; None: there was none.
     """
     problem = "" if error is None else " ".join(str(error).split()) or type(error).__name__
     kept = due.kept
@@ -304,6 +304,6 @@ def stop_runs(dues: Sequence[DueRun]) -> None:
 
 
 def failed(results: Sequence[DueResult]) -> str:
-    """Which jobs did not finish, and why, in one line; empty: all did."""
+    """List the due jobs that did not finish, and why, in one line; empty: all did."""
     left = [f"{result.job}: {result.problem}" for result in results if not result.is_done]
     return f"{len(left)} of {len(results)} due jobs did not finish: {'; '.join(left)}" if left else ""

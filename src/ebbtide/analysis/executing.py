@@ -209,7 +209,7 @@ def executed(
     prices: PriceHistory,
     availability: Availability | None = None,
 ) -> BacktestResult:
-    """One policy of a run from every start.
+    """Backtest one policy of a run from every start.
 
     Args:
         run: The job, and how it is replayed.

@@ -1,4 +1,4 @@
-"""Whether a sweep's budget and deadline are feasible, and the lowest that are, by few backtests.
+"""Feasibility of a sweep's budget and deadline, and the lowest feasible ones, found by few backtests.
 
 A found limit was tried and was kept; it is near the lowest. The search is bounded: a maximum number of limits,
 each from a maximum number of starts, the hardest first, and a limit is rejected as soon as too many starts exceed
@@ -178,7 +178,7 @@ class Search:
 
 
 def is_kept(values: Sequence[float], limit: float | None) -> bool:
-    """Whether enough values are within the limit; NaN, an unfinished run, never is. None: there is no limit."""
+    """Return whether at least `KEPT_SHARE` of the values, NaN (unfinished) never, is within the limit, if any."""
     return limit is None or float(np.mean([value <= limit for value in values])) >= KEPT_SHARE
 
 

@@ -43,7 +43,7 @@ _CHAINS, _CURVES, _SPELLS = "price-chains", "earlycurve", "spells"
 
 @dataclass(frozen=True)
 class Setting:
-    """What two versions are compared on.
+    """Prices, starts and jobs on which two versions of a model are compared.
 
     Attributes:
         prices: The whole price record; only days that neither version was trained on are used.
@@ -73,11 +73,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What comes of a new version of a kind of model.
+    """Verdict on a new version of a kind of model, with its reason.
 
     Attributes:
-        verdict: What comes of it.
-        reason: Why, in one sentence without its subject.
+        verdict: The verdict.
+        reason: Reason for it, in one sentence without its subject.
         policy: Name of the policy that asked it; empty: none was run.
         job: Name of the job that was run; empty: none was.
         starts_s: Start times of the runs, seconds since 1970.

@@ -83,7 +83,7 @@ class Follower:
         return state
 
     def _clock(self) -> Clock:
-        """When each second of the market was, as if the run's controllers had never paused."""
+        """Clock from the market's seconds to real time, as if the run's controllers had never paused."""
         phase = phase_of(self._journal)
         began_s = phase.first_began_epoch_s if phase is not None else time.time()
         return Clock(began_s, float(self._settings.options.get("speed", 1.0)))

@@ -1,4 +1,4 @@
-"""What MLflow shows of a live run over time: costs, refunds and moves, from what its controller wrote down.
+"""MLflow metrics of a live run over time: costs, refunds and moves, from its controller's records.
 
 A step is a second of the market since the run began.
 """
@@ -28,7 +28,7 @@ _BATCH = 1000
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a metric.
+    """Value of a metric at a step.
 
     Attributes:
         name: Name of the metric in MLflow.

@@ -44,7 +44,7 @@ def allowed_name(name: str) -> str:
 
 
 def renamed(names: Iterable[str]) -> str:
-    """One line that says which names are others in MLflow; empty: none is."""
+    """Describe, in one line, the names that have to be changed for MLflow; empty: none."""
     other = {name: allowed for name, allowed in allowed_names(names).items() if name != allowed}
     if not other:
         return ""
@@ -68,7 +68,7 @@ def _marked(allowed: str, name: str) -> str:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether MLflow answered, and refuses what it was given; else it is away, or cannot write."""
+    """Return whether MLflow answered and refused the request; otherwise it is unreachable or cannot write."""
     return isinstance(error, MlflowException) and error.error_code in (
         "INVALID_PARAMETER_VALUE",
         "BAD_REQUEST",
@@ -79,7 +79,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def words_of(error: BaseException) -> str:
-    """What an error of MLflow says, in one line."""
+    """Message of an MLflow error in one line."""
     return (" ".join(str(error).split()) or type(error).__name__)[:_MOST_WORDS]
 
 

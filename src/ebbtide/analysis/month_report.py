@@ -36,7 +36,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class MonthReport:
-    """What was spent in a month.
+    """Spending of a month.
 
     Attributes:
         month: Calendar month (UTC), as `2026-11`.
@@ -54,12 +54,12 @@ class MonthReport:
 
     @property
     def total_usd(self) -> float:
-        """What was spent in all, USD."""
+        """Total spending, simulated runs included, USD."""
         return math.fsum(self.lines["usd"])
 
     @property
     def simulated_usd(self) -> float:
-        """What of it was never paid, USD: of runs whose market was replayed."""
+        """Spending of runs on a replayed market, USD; it was never paid."""
         return math.fsum(self.lines["usd"][self.lines["provider"].isin(SIMULATED)])
 
     def by(self, group: str) -> pd.DataFrame:
@@ -130,7 +130,7 @@ def _as_text(value: str) -> str:
 
 
 def month_report(month: str, runs: Path | None = None, team: Team | None = None) -> MonthReport:
-    """What was spent in a month.
+    """Report the spending of a month.
 
     Args:
         month: Calendar month (UTC), as `2026-11`.

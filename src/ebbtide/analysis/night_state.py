@@ -1,4 +1,4 @@
-"""What a nightly run has done so far, in a file, so that one that is killed is continued and not begun anew."""
+"""State of a nightly run, kept in a file so that a killed run is continued and not begun anew."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ebbtide.market.ingestion import Verdict
 
 @dataclass(frozen=True)
 class NightState:
-    """One nightly run, from its beginning until it has been reported.
+    """State of a nightly run, from its beginning until it has been reported.
 
     Attributes:
-        began_s: Time at which it began, seconds since 1970; what is due is due at that time.
+        began_s: Time at which the run began, seconds since 1970; it decides which jobs are due.
         change_points: Number of known price changes before it.
         pipeline_run: Id of its MLflow run; empty: there is none yet.
         verdicts: For each batch of prices its path, its number of rows, and why it was rejected.

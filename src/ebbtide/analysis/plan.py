@@ -84,7 +84,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Feasibility:
-    """Whether the budget and the deadline are feasible, and the lowest that are.
+    """Feasibility of the budget and the deadline, and the lowest feasible ones.
 
     Attributes:
         feasible: Whether at least `KEPT_SHARE` of the backtests keeps both.

@@ -1,4 +1,4 @@
-"""Where a plan would train: each market by its price, its capacity, and what the work should cost there."""
+"""Markets of a plan: the price, the capacity, and the expected cost of the work in each."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _LEAST_PAIRS = 2
 
 
 class Verdict(StrEnum):
-    """What comes of a new version."""
+    """Decision on a new version of a model."""
 
     FIRST = "first"  # there was no champion: promoted
     REPLACES = "replaces"  # the champion cannot serve these markets or jobs: promoted
@@ -53,7 +53,7 @@ class Verdict(StrEnum):
 
     @property
     def is_promotion(self) -> bool:
-        """Whether the version becomes champion."""
+        """True if the version becomes champion."""
         return self in (
             Verdict.FIRST,
             Verdict.REPLACES,
@@ -65,7 +65,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Runs:
-    """What a policy paid from each start.
+    """Cost and lateness of a policy's run from each start.
 
     Attributes:
         cost_usd: Cost of each run, USD; NaN: it did not finish.

@@ -295,7 +295,7 @@ def _workers(
 
 
 def _standard_error() -> int | None:
-    """Where policies in workers print to: standard output is for results."""
+    """File descriptor for the output of policies in workers; standard output is for results."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

@@ -69,7 +69,7 @@ def render(
 
 
 def _section(name: str, record: Record, place: int, *, is_one_of_many: bool) -> dict[str, Any]:
-    """What the page shows of a record; the first, at place 0, brings the program that draws all figures."""
+    """Page section of a record; the first, at place 0, brings the script that draws all figures."""
     figure = record_figure(record).to_html(full_html=False, include_plotlyjs=place == 0, div_id=f"figure-{place}")
     return {
         "name": name,

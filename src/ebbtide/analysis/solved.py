@@ -1,4 +1,4 @@
-"""What the five systems decide at the end of the training days, as files of a model bundle.
+"""Decisions of the five systems at the end of the training days, as files of a model bundle.
 
 Each function solves with the policy's own solver on what its policy would see at that moment, writes a file, and
 gives its expected cost and risk. Cümülön-D's cookbook is played by a policy; the others are records of decisions,
@@ -56,7 +56,7 @@ _EVERY_S = 6 * HOUR_S
 
 @dataclass(frozen=True)
 class Known:
-    """What may be known when something is solved.
+    """Models and prices that are known when a problem is solved.
 
     Attributes:
         models: The bundle of trained models.
@@ -74,7 +74,7 @@ class Known:
         return self.prices.start_s, self.prices.end_s
 
     def view(self, work: Work, policy: Policy, billing: str) -> View:
-        """What a policy sees of some work and its markets at the end of the training days."""
+        """View that a policy has of some work and its markets at the end of the training days."""
         allowed = work.allowed(self.prices, default_catalogue())
         return Scenario(work.jobs, allowed, billing_preset(billing)).at_end(policy)
 
@@ -100,7 +100,7 @@ class Solved:
     data: Sequence[Path] = field(default=())
 
     def part(self, folder: Path) -> Part:
-        """What the bundle's manifest says of it."""
+        """Entry of the solution in the bundle's manifest."""
         return part_of(folder, self.path, window_s=self.window_s, data=self.data, scores=self.scores)
 
 
