@@ -27,7 +27,7 @@ _SAME_S = 1e-3
 
 @dataclass(frozen=True)
 class AdvisedRun:
-    """One run.
+    """Result of an advised run.
 
     Attributes:
         usd: Cost, USD, charged by whole ticks.
@@ -45,7 +45,7 @@ class AdvisedRun:
 def run_advised(
     advisor: DeadlineAdvisor, available: np.ndarray, first: int, tick_h: float | None = None
 ) -> AdvisedRun:
-    """One run of a scheduler that does what it is advised.
+    """Simulate a run of a scheduler that follows an advisor.
 
     Args:
         advisor: The advisor; what it has seen before is not used, and it is left as it is.
@@ -83,7 +83,7 @@ def run_advised(
 
 
 def run_advised_zones(advisor: ZonesAdvisor, available: np.ndarray, first: int) -> AdvisedRun:
-    """One run of a scheduler that sees every zone in each tick and does what it is advised.
+    """Simulate a run of a scheduler that sees every zone in each tick and follows an advisor.
 
     Args:
         advisor: The advisor, with a tick; it begins another run.

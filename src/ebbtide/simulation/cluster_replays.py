@@ -26,7 +26,7 @@ _MOST_BATCHES = 512
 
 @dataclass(frozen=True)
 class Rules:
-    """How a cluster is run and charged.
+    """Rules by which a cluster is run and charged.
 
     Attributes:
         tick_s: Length of a tick in seconds.
@@ -72,7 +72,7 @@ def play_cluster(
 
 @inner
 def _has_gone(comes: int, tick: int, ahead: int, period: int) -> bool:
-    """Whether a batch is charged between a tick and one ahead, so that machines going at that charge have gone."""
+    """Return whether a batch is charged in ticks `tick` to `ahead`, so that machines leaving then have gone."""
     return comes < ahead and (ahead - comes) // period > (tick - 1 - comes) // period
 
 

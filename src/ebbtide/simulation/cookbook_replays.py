@@ -91,7 +91,7 @@ def step_ticks(book: Cookbook, traces: Levels, tick_s: float) -> int:
 
 
 def can_begin(book: Cookbook) -> np.ndarray:
-    """Whether each step can be begun in time, by work left and machines held; after the last, only with none left.
+    """Table of whether each step can begin in time, by work left and machines held; after the last, no work left.
 
     Shape (steps + 1, levels, holdings).
     """
@@ -144,8 +144,7 @@ def _played(book: Cookbook, traces: Levels, tick_s: float, ticks: int, every: in
 def work(
     left: float, extra: float, size: int, time: float, speeds: Any, ends_h: Any
 ) -> tuple[float, float, float]:
-    """What is left of the work, of the overhead (machine-hours) and of the time (hours), as in
-    `Workflow.progress`."""
+    """Work and overhead (machine-hours) and time (hours) left after working, as in `Workflow.progress`."""
     for job in range(len(ends_h)):
         own = left - ends_h[job]
         if own <= 1e-9:

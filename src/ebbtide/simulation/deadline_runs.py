@@ -49,7 +49,7 @@ def run_zone(
     age_s: float = 0.0,
     table: DeadlineTable | None = None,
 ) -> tuple[float, float, int]:
-    """One run in one zone.
+    """Simulate a run in one zone.
 
     Args:
         rule: `ALWAYS_ON_DEMAND`, `GREEDY`, `UNIFORM_PROGRESS` or `TABLE`.
@@ -75,7 +75,7 @@ def run_zones(
     ask_every_s: float = 0.0,
     table: ZoneTable | None = None,
 ) -> tuple[float, float, float, int, int]:
-    """One run over several zones.
+    """Simulate a run over several zones.
 
     Args:
         rule: The rule to run, `FAILOVER` or `TABLE`.

@@ -43,7 +43,7 @@ KINDS_HELP = (
 
 @dataclass(frozen=True)
 class _Profile:
-    """How a kind of market is generated."""
+    """Default start and markets of a kind of generated market, and the function that generates its prices."""
 
     begins: str
     usual: Callable[[], tuple[Market, ...]]
@@ -63,7 +63,7 @@ def usual_markets(kind: Kind) -> tuple[Market, ...]:
 
 
 def usual_begin(kind: Kind) -> str:
-    """When generated prices begin, unless told otherwise."""
+    """Default start of generated prices, as text."""
     return _PROFILES[kind].begins
 
 

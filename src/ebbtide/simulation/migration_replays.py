@@ -181,7 +181,7 @@ def _clouds(scenario: Scenario) -> list[str]:
 
 
 def covers(job: Job) -> bool:
-    """Whether compiled replays support jobs of this kind."""
+    """Return whether compiled replays support jobs of this kind."""
     saves = job.checkpoint is not None and job.checkpoint.interval_s is None
     is_alone = job.coupling is Coupling.GANG and job.most_machines == 1
     return saves and is_alone and job.speedup_of(1) == 1.0 and job.bucket is None

@@ -75,7 +75,7 @@ class ReplayProvider:
 
     @property
     def moments(self) -> int:
-        """How many moments of the market and of training were gone through."""
+        """Number of events of the market and of training so far."""
         return self._moments + self._market.moments
 
     @property
@@ -197,7 +197,7 @@ class ReplayProvider:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
     def _has_no_room(self, job: JobProgress, lease: Lease) -> bool:
-        """Whether jobs that are to leave a machine still fill it."""
+        """Return whether a machine that some jobs have yet to leave lacks room for a job."""
         if self._left_by[lease.lease_id] <= 0:
             return False
         others = (each.progress for each in self._training if each.is_on(lease))

@@ -24,7 +24,7 @@ from ebbtide.simulation.start_delay import MeasuredStartDelay, StartDelay
 
 
 class _Due(Enum):
-    """What is on the calendar."""
+    """Kind of an event on the market's calendar."""
 
     LAUNCH = auto()
     BOOT = auto()
@@ -133,7 +133,7 @@ class ReplayedMarket:
 
     @property
     def next_time_s(self) -> float:
-        """When something happens next; infinity once the history is over."""
+        """Time of the next event, seconds since 1970; infinity once the history is over."""
         return self._calendar[0][0] if self._calendar and not self.is_over else math.inf
 
     def advance(self) -> Event | None:
@@ -193,7 +193,7 @@ class ReplayedMarket:
         return None
 
     def _notice_s(self, lease: Lease, place: int) -> float:
-        """When the lease gets its notice."""
+        """Time at which the lease gets its notice, seconds since 1970."""
         rule = self._billing.of(lease.market.cloud)
         moments = [lease.started_s + rule.max_lifetime_s - rule.notice_s]
         if rule.price_revokes:

@@ -56,7 +56,7 @@ class Scenario:
         SpeedNoise(self.speed_noise)
 
     def at_end(self, policy: Policy) -> View:
-        """What a policy sees at the end of the prices, those set there included, before it has rented anything."""
+        """View of a policy at the end of the prices, those set there included, before it has rented anything."""
         end_s = self.prices.end_s
         # A history ends before its end: one that is a moment longer has prices there.
         known = PriceHistory(dict(self.prices), start_s=self.prices.start_s, end_s=math.nextafter(end_s, math.inf))
@@ -67,7 +67,7 @@ class Scenario:
         return view
 
     def run(self, policy: Policy, start_s: float, *, record: bool = False) -> Outcome:
-        """One policy from one start: the same outcome every time."""
+        """Run a policy from one start; the outcome is the same every time."""
         market = ReplayedMarket(
             self.prices, start_s, self.billing, availability=self.availability, delay=self.delay
         )

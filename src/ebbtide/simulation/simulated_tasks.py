@@ -62,7 +62,7 @@ class TaskMachine:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it was asked to leave."""
+        """True if the machine was asked to leave."""
         return self.leaves_s < math.inf
 
     def hand(self, numbers: Iterable[int], now_s: float) -> None:
@@ -75,15 +75,15 @@ class TaskMachine:
         self.leaves_s = min(self.leaves_s, now_s)
 
     def notice(self, margin_s: float, now_s: float) -> None:
-        """It will be revoked: it gives up so many seconds before."""
+        """Note that the machine will be revoked: it gives up its tasks `margin_s` seconds before."""
         self.gives_up_s = max(self.lease.revoke_at_s - margin_s, now_s)
 
     def has_left(self, now_s: float) -> bool:
-        """Whether nothing is to come of it any more."""
+        """Return whether the machine will do no more tasks: it gave up, or leaves and runs none."""
         return now_s >= self.gives_up_s or (self.is_leaving and not self.running)
 
     def next_time_s(self) -> float:
-        """When something happens next of itself; infinity if nothing does."""
+        """Time of the machine's next own event, seconds since 1970; infinity if there is none."""
         return min([self.gives_up_s, *(min(each.ends_s, self._killed_s(each)) for each in self.running)])
 
     def advance(self, now_s: float) -> list[int]:
@@ -97,7 +97,7 @@ class TaskMachine:
         return done
 
     def lose(self, now_s: float) -> None:
-        """It is gone, with what it has begun."""
+        """Count the work of running tasks as lost, since the machine is gone."""
         self.lost_s += sum(now_s - each.began_s for each in self.running)
 
     def _killed_s(self, running: _Running) -> float:
@@ -129,13 +129,13 @@ def task_machine(lease: Lease, progress: JobProgress, steps_per_s: float, vcpus:
 
 
 class SimulatedTasks:
-    """One array's tasks, handed out to its machines in order, as many to each as it does at a time.
+    """Simulated task array, whose tasks are handed to machines in order, as many to each as it does at a time.
 
     Args:
         progress: Kept up to date.
         rate: Tasks a second on one machine of a lease, all that it does side by side together.
-        vcpus: Cores of one.
-        margin_s: How long before a machine goes it gives up its tasks.
+        vcpus: Cores of a machine of a lease.
+        margin_s: Seconds before its revocation at which a machine gives up its tasks.
     """
 
     def __init__(
@@ -168,11 +168,11 @@ class SimulatedTasks:
         return self.advance(now_s)
 
     def concerns(self, lease: Lease) -> bool:
-        """Whether the machine has tasks or is to have some."""
+        """Return whether the machine has tasks or is to have some."""
         return lease in self._assigned or self.is_on(lease)
 
     def is_on(self, lease: Lease) -> bool:
-        """Whether the machine has the array now."""
+        """Return whether the array is on the machine now."""
         return any(machine.lease is lease for machine in self._machines)
 
     def lease_noticed(self, lease: Lease, now_s: float) -> list[Event]:
@@ -210,7 +210,7 @@ class SimulatedTasks:
         """Nothing to do: tasks that are under way are not done."""
 
     def next_time_s(self) -> float:
-        """When something happens next of itself; infinity if nothing does."""
+        """Time of the array's next own event, seconds since 1970; infinity if there is none."""
         return (
             math.inf if self.finished else min((each.next_time_s() for each in self._machines), default=math.inf)
         )

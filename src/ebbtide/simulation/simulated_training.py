@@ -61,13 +61,13 @@ class _Group:
 
 
 class SimulatedTraining:
-    """One job's training.
+    """Simulated training of one job.
 
     Args:
         progress: Kept up to date.
         rate: Steps a second on one machine of a lease.
-        vcpus: Cores of one, by which checkpoints move.
-        margin_s: How long before the machine goes a save is to be done.
+        vcpus: Cores of a machine of a lease, by which checkpoints move.
+        margin_s: Seconds before a machine's revocation by which a save is to be done.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SimulatedTraining:
         return self.advance(now_s)
 
     def concerns(self, lease: Lease) -> bool:
-        """Whether the job is on the machine or is to be."""
+        """Return whether the job is on the machine or is to be."""
         return lease in self._assigned or self.is_on(lease)
 
     @property
@@ -112,7 +112,7 @@ class SimulatedTraining:
         return [lease for lease in on if lease not in self._assigned]
 
     def is_on(self, lease: Lease) -> bool:
-        """Whether a group is on the machine."""
+        """Return whether a group is on the machine."""
         return any(lease in group.members for group in self._groups)
 
     def lease_noticed(self, lease: Lease, now_s: float) -> list[Event]:
@@ -164,7 +164,7 @@ class SimulatedTraining:
         self.progress.steps_done = min(done, float(self.job.steps))
 
     def next_time_s(self) -> float:
-        """When something happens next of itself; infinity if nothing does."""
+        """Time of the job's next own event, seconds since 1970; infinity if there is none."""
         if self.finished:
             return math.inf
         times = [math.inf]

@@ -17,7 +17,7 @@ from ebbtide.simulation.replay import ReplayProvider
 
 @dataclass(frozen=True)
 class SpeedNoise:
-    """How much the speed of a machine differs from that of its type.
+    """Random variation of machines' speeds around that of their type.
 
     Attributes:
         deviation: Standard deviation of the logarithm of a machine's speed; 0.1 is about 10 %.

@@ -1,4 +1,4 @@
-"""How long a machine takes from its request to the moment when training can be put on it."""
+"""Time from a machine's request until training can be put on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where backtests begin: start times drawn so that runs can end inside the history."""
+"""Start times of backtests, drawn so that runs can end inside the history."""
 
 from __future__ import annotations
 

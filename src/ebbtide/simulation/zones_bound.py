@@ -113,7 +113,7 @@ def solve_bound(
 
 
 def run_bound(table: BoundTable, available: np.ndarray, tick_s: float, first: int) -> AdvisedRun:
-    """One run of who knows the table, over what was recorded.
+    """Simulate a run, over recorded capacity, of a scheduler that follows the solved table.
 
     For how long the zones had been up or down at its start is not known; it is believed to be as usual.
 

@@ -49,7 +49,7 @@ def set_look(rule: Any, market: Any, timers: Any, run: Any, lease: Any) -> None:
 
 @inner
 def pays(world: Any, run: Any, lease: Any, there: int) -> bool:
-    """Whether a move from a lease to market `there` lowers the cost, as `MovePlan` finds it."""
+    """Return whether a move from a lease to market `there` lowers the cost, as `MovePlan` finds it."""
     old, new = world.markets[lease.market], world.markets[there]
     price_here, price_there = price_at(world.points, old, run.now_s), price_at(world.points, new, run.now_s)
     cost_here = price_here / HOUR_S / old.steps_per_s

@@ -77,7 +77,7 @@ def _close(opened: Any, run: Any, number: int) -> None:
 
 @inner
 def _launch(world: Any, run: Any, number: int) -> bool:
-    """Whether the machine was given."""
+    """Launch a requested machine; returns whether the request succeeded."""
     lease = world.leases[number]
     price = price_at(world.points, world.markets[lease.market], run.now_s)
     if math.isnan(price) or price > lease.max_price:
@@ -205,7 +205,7 @@ def _next_lease(leases: Any, opened: Any, run: Any) -> int:
 
 @inner
 def _happen(world: Any, run: Any, number: int) -> None:
-    """What is due to a lease."""
+    """Process the event that is due for a lease."""
     lease = world.leases[number]
     due = lease.due
     run.ask = True
@@ -296,7 +296,7 @@ def _go_on(world: Any, run: Any) -> bool:
 
 @compiled
 def replay(world: Any, run: Any, start_s: float) -> None:
-    """One job from one start; what came of it is left in `run`, whose cost lacks egress."""
+    """Replay one job from one start; the result is left in `run`, whose cost lacks egress."""
     run.start_s = start_s
     _begin(world, run, start_s)
     going = True

@@ -1,4 +1,4 @@
-"""One job's training in compiled code: what `SimulatedTraining` does, for one machine at a time."""
+"""Simulated training of one job in compiled code, as `SimulatedTraining`, for one machine at a time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def lose_machine(run: Any) -> None:
 
 @inner
 def training_due_s(rule: Any, leases: Any, run: Any) -> float:
-    """When training next changes of itself."""
+    """Time of the next event in training itself, seconds since 1970."""
     due_s = run.until_s
     if run.phase == TRAINING:
         left = rule.steps - (run.saved + run.unsaved)
