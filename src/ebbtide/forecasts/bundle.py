@@ -69,7 +69,7 @@ _VERSION_DIGITS = 12
 
 @dataclass(frozen=True)
 class Part:
-    """What the manifest says of one part of a bundle.
+    """Manifest entry of one part of a bundle.
 
     Attributes:
         path: File or folder of the part, below the bundle's folder, with forward slashes.
@@ -78,7 +78,7 @@ class Part:
             trained on no market data.
         trained_until_s: End of that data, seconds since 1970; None: it was trained on no market data.
         data: SHA-256 of each file that it was trained on, by file name.
-        scores: Scores on later data, or expected cost and risk of what was solved, by name.
+        scores: Scores on later data, or expected cost and risk of a solved part, by name.
         registry_version: Version number in the MLflow registry; None: it is not registered.
     """
 
@@ -104,7 +104,7 @@ class Part:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Part:
-        """What `to_dict` gave.
+        """Create a part from the values that `to_dict` returns.
 
         Raises:
             KeyError: A value is missing; other errors for other values that are not of a part.
@@ -227,7 +227,7 @@ class ModelBundle:
 
     @cached_property
     def spells(self) -> SpellModels | None:
-        """How long markets have capacity, and have none; None: the models of the package serve."""
+        """Models of how long markets have capacity, and have none; None: the package's models are used."""
         if "spells" not in self.parts:
             return None
         return SpellModels.read(self.folder / self.parts["spells"].path)
@@ -279,14 +279,14 @@ def part_of(
     scores: Mapping[str, float | None] | None = None,
     registry_version: str | None = None,
 ) -> Part:
-    """What the manifest is to say of a part whose files are written.
+    """Build the manifest entry of a part whose files are written.
 
     Args:
         folder: The bundle's folder.
         path: File or folder of the part, below it.
         window_s: Start and end of the market data that it was trained or scored on; None: of no market data.
         data: Files that it was trained on.
-        scores: Scores on later data, or expected cost and risk, by name; those that are not finite become None.
+        scores: Scores on later data, or expected cost and risk, by name; scores that are not finite become None.
         registry_version: Version number in the MLflow registry, where it has one.
     """
     start_s, end_s = (None, None) if window_s is None else tuple(map(to_epoch_s, window_s))
@@ -369,7 +369,7 @@ def version_of(path: Path) -> str:
 
 
 def _solved_parts(folder: Path, models: Mapping[str, Part]) -> dict[str, Part]:
-    """What was solved from these versions of the models."""
+    """Parts that were solved from these versions of the models; none if they were solved from others."""
     path = folder / SOLVED / MANIFEST
     if not path.exists():
         return {}

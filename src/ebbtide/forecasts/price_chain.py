@@ -209,7 +209,7 @@ class PriceChain:
         return Steps(*(np.array(column) for column in zip(*found, strict=True)))
 
     def _step(self, start_s: float, usd: Floats) -> tuple[Floats, Floats, Floats]:
-        """One step: transition, expected charge and its variance; `usd` is the charge by tick and price."""
+        """Compute a step: transition, expected charge and its variance; `usd` is the charge by tick and price."""
         chance = np.eye(usd.shape[1])
         first, second = np.zeros_like(chance), np.zeros_like(chance)
         slots = hour_of_week(start_s + np.arange(len(usd), dtype=np.float64) * self.tick_s)

@@ -109,9 +109,9 @@ def _ends_of_each(
     workers: int,
     on_progress: Callable[[str], None] | None,
 ) -> list[Ends]:
-    """What each predictor says of each curve, by share of its steps that is known.
+    """Predictions of each predictor for each curve, by share of its steps that is known.
 
-    Curves are pooled within a workload alone: what is said of a workload depends on the stages of its curves, and
+    Curves are pooled within a workload alone: predictions for a workload depend on the stages of its curves, and
     these are the same for many thresholds. So each workload is fitted once for each of its sets of stages.
     """
     rows: dict[str, list[int]] = {}
@@ -161,7 +161,7 @@ def _different(
 
 
 def _stages(curves: Sequence[Curve], thresholds: StageThresholds) -> tuple[tuple[int, ...], ...]:
-    """Where the stages of each curve begin."""
+    """Indices at which the stages of each curve begin."""
     return tuple(tuple(stage_starts(_finite(curve.metric), thresholds)) for curve in curves)
 
 

@@ -163,7 +163,7 @@ _LAYOUTS = (
 
 
 class Status(StrEnum):
-    """What a prediction is based on."""
+    """Basis of a prediction."""
 
     FITTED = "fitted"  # curves fitted to the measurements
     CONVERGED = "converged"  # the metric has stopped changing: the last value, and more training is useless
@@ -220,7 +220,7 @@ class Observed:
 
     @property
     def finished(self) -> bool:
-        """Whether the last step itself was measured."""
+        """True if the last step itself was measured."""
         return bool(len(self.steps)) and self.steps[-1] >= self.max_steps * (1 - 1e-9)
 
 
@@ -233,7 +233,7 @@ class CurvePredictor(Protocol):
         ...
 
     def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
-        """One prediction for each curve; never raises."""
+        """Predict the end of each curve; never raises."""
         ...
 
 

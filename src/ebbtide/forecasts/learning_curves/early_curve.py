@@ -67,7 +67,7 @@ class EarlyCurve:
     name: str = "earlycurve"
 
     def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
-        """One prediction for each curve; see `Status` for those to which nothing can be fitted."""
+        """Predict the end of each curve; see `Status` for curves to which nothing can be fitted."""
         answers = [self._without_fit(seen) for seen in observed]
         rows = [row for row, answer in enumerate(answers) if answer is None]
         fitted = self._fitted([observed[row] for row in rows])
@@ -76,7 +76,7 @@ class EarlyCurve:
         return [answer for answer in answers if answer is not None]
 
     def has_converged(self, metric: Floats) -> bool:
-        """Whether the metric, shape (n,), has reached a plateau, where more training is useless (III-C)."""
+        """Return whether the metric, shape (n,), has reached a plateau, where more training is useless (III-C)."""
         tail = metric[-self.plateau_points :]
         return len(tail) == self.plateau_points and bool(np.ptp(tail) <= self.plateau * abs(tail[-1]))
 

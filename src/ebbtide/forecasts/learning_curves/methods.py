@@ -62,7 +62,7 @@ def fit_curve(
 
 @dataclass(frozen=True)
 class SingleStage:
-    """One family fitted to all measurements.
+    """Predictor that fits one family to all measurements.
 
     Attributes:
         name: Name of the predictor in tables.

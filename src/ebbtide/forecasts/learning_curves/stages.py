@@ -24,7 +24,7 @@ from ebbtide.forecasts.learning_curves.families import (
 
 @dataclass(frozen=True)
 class StageThresholds:
-    """When a change of the metric begins a stage.
+    """Thresholds by which a change of the metric begins a stage.
 
     Attributes:
         change: xi, the relative change of the metric above which a stage may begin.

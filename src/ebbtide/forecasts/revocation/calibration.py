@@ -19,7 +19,7 @@ from ebbtide.forecasts.revocation.scores import Bools
 
 
 class Correction(StrEnum):
-    """Which way to correct a class-weighted probability."""
+    """Direction in which Eq. 3 corrects a class-weighted probability."""
 
     NONE = "none"
     DERIVED = "derived"

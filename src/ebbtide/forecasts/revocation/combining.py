@@ -48,7 +48,7 @@ class LowestOf:
 
 @dataclass(frozen=True)
 class ChosenOffers:
-    """What came of the offers that a forecast chose.
+    """Cost and refunds of the offers that a forecast chose.
 
     Attributes:
         usd: Mean cost of an hour's work on the offer chosen, by what was charged, over that on the offer that was

@@ -30,7 +30,7 @@ RIVALS = ("revpred", "tributary", "logistic", "base-rate")
 
 @dataclass(frozen=True)
 class Protocol:
-    """How models are evaluated.
+    """Protocol of an evaluation of models: splits, samples and seed.
 
     Attributes:
         train_days: Days of training data, the last fifth of them for validation.
@@ -51,7 +51,7 @@ class Protocol:
 
 @dataclass
 class Answers:
-    """One model's answers at one delta: one array of shape (n,) per origin in each list.
+    """Predictions of a model at one delta: one array of shape (n,) per origin in each list.
 
     Attributes:
         market: Row in `Minutes` of each sample's market.
@@ -247,7 +247,7 @@ def asked_max_prices(minutes: Minutes, samples: Samples, seed: Sequence[int]) ->
 
 
 def exceeded(minutes: Minutes, samples: Samples, max_prices: Floats) -> Bools:
-    """Whether the price exceeded each max price within the hour, shape (n, k)."""
+    """Return whether the price exceeded each max price within the hour, shape (n, k)."""
     return np.asarray(minutes.highest_next_hour[samples.market, samples.minute][:, None] > max_prices)
 
 

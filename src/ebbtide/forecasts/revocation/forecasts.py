@@ -59,7 +59,7 @@ class Never:
 
 @dataclass(frozen=True, eq=False)
 class RecentFrequency:
-    """How often, in the last days, the price rose within an hour by as much as the max price is above it.
+    """Revocation forecast by how often the price recently rose above the max price's margin within an hour.
 
     It uses only the prices in the view, so that it works live and on any history; `PastFrequency` is the same
     for many runs on one history.
@@ -99,7 +99,7 @@ class RecentFrequency:
 
 @dataclass(frozen=True, eq=False)
 class PastFrequency:
-    """How often, in the last days, the price rose within an hour by as much as the max price is above it.
+    """Revocation forecast as `RecentFrequency`, from the minutes of one price history.
 
     Attributes:
         minutes: Minutes of the price history; only hours that ended before the moment asked about are used.
@@ -206,7 +206,7 @@ class Learnt:
 
 @dataclass(frozen=True, eq=False)
 class Foresight:
-    """What will happen: the upper bound for every forecast, available in backtests only.
+    """Perfect forecast from future prices: the upper bound for every forecast, available in backtests only.
 
     Attributes:
         minutes: Minutes of the price history, the future included.

@@ -24,7 +24,7 @@ _RISES = (1e-4, 3.0)
 
 
 class MaxPrices(StrEnum):
-    """Where training's max prices come from."""
+    """Source of the max prices used in training."""
 
     BORDER = "border"  # SpotTune's Algorithm 2
     PUBLISHED = "published"  # Tributary: the published delta
@@ -148,7 +148,7 @@ def present(table: Floats32, samples: Samples, scaling: Scaling) -> Floats32:
 
 
 def max_price_inputs(prices: Floats, max_prices: Floats) -> Floats32:
-    """How far max prices are above prices, shape (..., 2); one below counts as just above."""
+    """Model inputs for the margin of max prices over prices, shape (..., 2); a negative margin counts as tiny."""
     rise = np.maximum(max_prices / prices - 1.0, _LEAST_RISE)
     return np.stack([np.log10(rise) / 2.0, np.minimum(np.log1p(rise), 4.0)], axis=-1).astype(np.float32)
 

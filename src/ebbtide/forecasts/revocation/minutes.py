@@ -117,7 +117,7 @@ def minutes_of(history: PriceHistory) -> Minutes:
 
 
 def calendar_features(times_s: Floats) -> Floats:
-    """Whether it is a workday, and the hour of the day (UTC), at each of `times_s`; shape (minutes, 2)."""
+    """Workday flag and hour of the day (UTC) at each of `times_s`; shape (minutes, 2)."""
     return np.stack([(times_s // DAY_S + 3) % 7 < 5, times_s // HOUR_S % 24], axis=1)
 
 
@@ -163,7 +163,7 @@ def _trimmed_mean_move(prices: Floats) -> Floats:
 
 
 def _covered(series: PriceSeries, times_s: Floats, end_s: float) -> tuple[Bools, Bools]:
-    """Whether each minute has its past hour, and its next hour as well, without a gap in the record."""
+    """Return whether each minute has its past hour, and whether also its next, without a gap in the record."""
     past = times_s >= series.times_s[0] + HOUR_S
     both = past & (times_s + HORIZON_S <= end_s)
     rows_s = np.append(series.times_s, end_s)

@@ -33,7 +33,7 @@ from ebbtide.market.markets import Market
 
 @dataclass
 class BaseRate:
-    """How often, in training, the price rose within the hour by more than a max price allows.
+    """Share of training minutes in which the price rose within the hour by more than a max price allows.
 
     Attributes:
         name: Name of the model in tables.
@@ -126,7 +126,7 @@ class Logistic:
         return certain(result, max_prices / prices[:, None])
 
     def _inputs(self, table: Floats32, samples: Samples, prices: Floats, max_prices: Floats) -> Floats32:
-        """One row for each sample and max price, shape (n * k, inputs)."""
+        """Build the input row of each sample and max price, shape (n * k, inputs)."""
         assert self.scaling is not None
         flat = windows(table, samples, self.scaling).reshape(len(samples), -1)
         fixed = np.concatenate([flat, present(table, samples, self.scaling)], axis=1)

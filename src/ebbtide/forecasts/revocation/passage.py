@@ -1,4 +1,4 @@
-"""When within the hour a price first exceeds a max price, estimated from similar past moments.
+"""Time within the hour at which a price first exceeds a max price, estimated from similar past moments.
 
 A forecast of whether a machine is revoked cannot distinguish one revoked before it has booted from one that works
 for fifty minutes free of charge; the time of the first passage can. It is estimated from the view's past prices
@@ -276,7 +276,7 @@ class SimilarMoments:
 
 @dataclass(frozen=True, eq=False)
 class ForeseenPassages:
-    """What will happen: the upper bound for every forecast, available in backtests only.
+    """Perfect forecast from future prices: the upper bound for every forecast, available in backtests only.
 
     Attributes:
         prices: The whole price history, the future included.

@@ -175,7 +175,7 @@ class Served:
 
     @staticmethod
     def _key(view: PricesSoFar, market: Market, minute_s: float) -> tuple[object, ...]:
-        """What tells an answer from that of another history at the same minute."""
+        """Cache key of an answer, different for another price history at the same minute."""
         times_s, prices = view.past_prices(market, view.now_s - minute_s + _FINGERPRINT_S)
         known = int(np.searchsorted(times_s, minute_s, side="right"))
         few = slice(max(known - _POINTS, 0), known)

@@ -36,10 +36,10 @@ _LEAST_GAIN = 0.001
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained.
+    """Training settings of a network.
 
     Attributes:
-        max_prices: Where training's max prices come from.
+        max_prices: Source of training's max prices.
         per_sample: Max prices for each sample and epoch.
         class_weights: Whether to weigh positives by phi- and negatives by phi+ (SpotTune III-B).
         epochs: The largest number of epochs.
@@ -253,12 +253,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Fitting:
-    """One network to be fitted.
+    """Network to be fitted, with its samples and settings.
 
     Attributes:
         shape: Architecture of the network.
         markets: Rows of the markets that it will predict, shape (markets,).
-        training: How the network is trained.
+        training: Training settings.
         learn: Samples that it is trained on.
         check: Samples for early stopping and calibration.
         correction: Direction of Eq. 3 where classes are weighted.

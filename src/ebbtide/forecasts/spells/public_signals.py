@@ -73,7 +73,7 @@ class PublicSignals:
         return found
 
     def told_of(self, market: Market) -> bool:
-        """Whether there is any signal of a market."""
+        """Return whether there is any signal of a market."""
         return _of(self.interrupted, market) is not None or _of(self.available, market) is not None
 
     def of(self, models: SpellModels, markets: Sequence[Market]) -> SpellModels:

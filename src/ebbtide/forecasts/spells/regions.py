@@ -1,4 +1,4 @@
-"""What zones of one region tell of each other: how often their spells end together, and the next hour's capacity.
+"""Dependence between zones of a region: how often their spells end together, and the next hour's capacity.
 
 In recorded capacity, a zone's machines go twice as often in the minutes in which those of another zone of its
 region go; zones of other regions tell nothing. The model has two parts. `shared_ends` is the share of ends that a
@@ -69,7 +69,7 @@ def shared_ends(available: Bools, regions: Sequence[str], tick_s: float) -> floa
 
 @dataclass(frozen=True)
 class RegionModel:
-    """How far what its neighbours show shifts the log odds of a zone's capacity in an hour.
+    """Correction of the log odds of a zone's capacity in an hour by the state of its neighbours.
 
     Attributes:
         weights: By kind of the zone's spell (down, up) and by what is seen: neighbours with capacity beyond the
@@ -134,7 +134,7 @@ def _age_bins(up: Bools, tick_s: float) -> np.ndarray:
 
 
 def seen_of_neighbours(records: ZoneRecords, usual: Floats) -> Floats:
-    """What the other zones of its region show of each zone at each tick, shape (zones, ticks, 3).
+    """State of the other zones of each zone's region at each tick, shape (zones, ticks, 3).
 
     Args:
         records: Records of the zones.
@@ -155,7 +155,7 @@ def seen_of_neighbours(records: ZoneRecords, usual: Floats) -> Floats:
 
 
 def _within(happened: Bools, ticks: int) -> Floats:
-    """Whether something happened at a tick or within some before it, shape (ticks,)."""
+    """Return 1 for each tick with an event in the last `ticks` ticks, itself included, else 0."""
     counts = np.cumsum(happened.astype(np.int64))
     before = np.concatenate([np.zeros(ticks, dtype=np.int64), counts])[: len(counts)]
     found: Floats = (counts - before > 0).astype(np.float64)
