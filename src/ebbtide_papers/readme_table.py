@@ -155,7 +155,7 @@ def _tolerance(row: Mapping[str, Any]) -> str:
 
 
 def _reason(row: Mapping[str, Any]) -> str:
-    """Why there is no figure, or why it may differ."""
+    """Reason why there is no figure, or why it may differ."""
     return str(row.get("missing") or row["note"])
 
 

@@ -38,7 +38,7 @@ class Tolerance:
     most: float | None = None
 
     def holds(self, figure: float) -> bool:
-        """Whether a figure is within."""
+        """Return whether a figure is within the tolerance."""
         above = self.least is None or figure >= self.least - _ROUNDING
         return above and (self.most is None or figure <= self.most + _ROUNDING)
 
@@ -84,7 +84,7 @@ def _with(rule: str, why: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One claim of a paper and our result. A row without a figure never holds, and says why there is none.
+    """Claim of a paper and our result. A row without a figure never holds, and says why there is none.
 
     Attributes:
         id: Short name of the claim.
@@ -93,9 +93,9 @@ class Row:
         ours: Our figure; None (also given as NaN or infinity): it could not be worked out here.
         unit: Unit of both figures: `fraction`, `ratio`, `USD`...
         tolerance: Our figures with which the claim holds.
-        note: What else there is to know, and why our figure may differ.
-        missing: Why there is no figure; empty where there is one.
-        fitted: Whether what is simulated was fitted to the paper's figure, so that this is no independent test.
+        note: Further remarks, and why our figure may differ.
+        missing: Reason why there is no figure; empty where there is one.
+        fitted: Whether the simulation was fitted to the paper's figure, so that this is no independent test.
     """
 
     id: str
@@ -117,7 +117,7 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether there is a figure, and it is within the tolerance."""
+        """True if there is a figure, and it is within the tolerance."""
         return self.ours is not None and self.tolerance.holds(self.ours)
 
     def plain(self) -> dict[str, Any]:
@@ -177,12 +177,12 @@ class Reproduction:
 
 
 def is_missing(row: Mapping[str, Any]) -> bool:
-    """Whether a row, as JSON has it, is without a figure."""
+    """Return whether a row, as JSON has it, is without a figure."""
     return row["ours"] is None
 
 
 def counted(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many of the rows, as JSON has them, hold, and how many could not be worked out: `12 of 15, ...`."""
+    """Count the rows (as in JSON) that hold, and those that could not be worked out: `12 of 15, ...`."""
     unknown = sum(map(is_missing, rows))
     hold = sum(bool(row["holds"]) and not is_missing(row) for row in rows)
     return f"{hold} of {len(rows)}" + (f", {unknown} could not be worked out here" if unknown else "")
@@ -202,7 +202,7 @@ def require_any(rows: Sequence[Row]) -> None:
 
 
 def ratio(ours: float, theirs: float) -> float:
-    """One figure over another; NaN where that is not defined."""
+    """Divide one figure by another; NaN where that is not defined."""
     return ours / theirs if math.isfinite(ours) and math.isfinite(theirs) and theirs else math.nan
 
 

@@ -36,7 +36,7 @@ _POLICIES = {"one-market": (1, HOUR_S), "several-markets": (12, HOUR_S), "two-st
 
 @dataclass(frozen=True)
 class EngineStudy:
-    """What came of it.
+    """Results of the study on the engine.
 
     Attributes:
         outcomes: Outcomes of each start by policy: `one-market`, `several-markets` and `two-steps-a-charge`.

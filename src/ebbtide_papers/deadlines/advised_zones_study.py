@@ -1,9 +1,8 @@
-"""What `ZonesAdvisor` costs on recorded zones that it was not fitted to, and the least that is possible without
-foresight.
+"""Cost of `ZonesAdvisor` on recorded zones that it was not fitted to, and the lowest cost without foresight.
 
 The setting is that of the public benchmark over several zones: 24 h of work, the state of every zone is seen in
 each tick, decisions and charges come in whole ticks. For two zones the exact program gives a bound: the least cost
-for who knows how the spells of these very zones end at each age, but not what comes.
+for a policy that knows how the spells of these very zones end at each age, but not the future.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _STEP_S = 120.0
 
 @dataclass(frozen=True)
 class AdvisedZones:
-    """One set of zones, over all deadlines and restart times.
+    """Results for one set of zones, over all deadlines and restart times.
 
     Attributes:
         zones: Names of the zones.

@@ -140,7 +140,7 @@ def advisor_table(advised: Sequence[AdvisorCell], sets: Sequence[AdvisedZones]) 
 
 
 def _saved_usd(advised: Sequence[AdvisorCell]) -> dict[str, float | None]:
-    """What each part of what an advisor knows takes off the mean cost, USD; None: that cannot be told here."""
+    """Reduction of the mean cost by each part of an advisor's knowledge, USD; None: not known here."""
     # What whole ticks are worth is known where a run without them can be had.
     both = [one for one in advised if UNTOLD in one.usd]
     return {

@@ -1,8 +1,8 @@
-"""What `DeadlineAdvisor` costs on recorded zones that it was not fitted to, and where the rest lies.
+"""Cost of `DeadlineAdvisor` on recorded zones that it was not fitted to, and the sources of the remaining cost.
 
-The setting is that of the public benchmark: 48 h of work, decisions and charges by whole ticks of the record. Of
-each zone's records none is in the models, but in the last variant, which knows the zone's own spells: what models
-of age alone can come to at best.
+The setting is that of the public benchmark: 48 h of work, decisions and charges by whole ticks of the record. None
+of a zone's own records is in the models, except in the last variant, which knows the zone's own spells: the lowest
+cost that models of age alone can reach.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ ADVISED = 60
 
 @dataclass(frozen=True)
 class AdvisorCell:
-    """One deadline and restart time in one zone.
+    """Results for one deadline and restart time in one zone.
 
     Attributes:
         zone: The record of the zone.
         deadline_h: Hours to the deadline.
         restart_h: Hours of a start.
         usd: Cost of each run, USD, by variant; shape (starts,). Without `UNTOLD` where ticks are longer than an
-            advisor counts on that is not told of them.
+            advisor without `tick_h` counts on.
         misses: Number of runs of all variants that were late.
     """
 

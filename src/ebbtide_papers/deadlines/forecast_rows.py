@@ -116,7 +116,7 @@ def score_forecasts(records: ZoneRecords) -> ForecastScores:
 
 
 def _persistence(up: np.ndarray, later: np.ndarray, pooled: float) -> Floats:
-    """How often each zone has capacity an hour later, if it has none now and if it has some, shape (zones, 2)."""
+    """Share of times that each zone has capacity an hour later, if it has none now or some, shape (zones, 2)."""
     found = np.empty((len(up), 2))
     for kind in (0, 1):
         of_kind = up == bool(kind)

@@ -1,8 +1,8 @@
-"""What is in reach without foresight: each policy on capacity drawn from models, against an exact bound.
+"""Costs in reach without foresight: each policy on capacity drawn from models, against an exact bound.
 
-Who knows the future pays less than anyone can who does not, so a ratio in hindsight explains little. Here the
+A policy that knows the future pays less than any other can, so a ratio in hindsight explains little. Here the
 capacity of the three zones that would have cost least is drawn from models of what was recorded in them, zone by
-zone. Of such capacity the exact program knows the least that any policy without foresight can expect to pay.
+zone. For such capacity the exact program gives the least that any policy without foresight can expect to pay.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One deadline and restart time in one zone.
+    """Results for one deadline and restart time in one zone.
 
     Attributes:
         zone: The record of the zone.

@@ -151,7 +151,7 @@ def _with_reach(row: Row, reach: Reach) -> Row:
 
 
 def _in_hindsight(optimum_usd: float, usd: float) -> str:
-    """What a ratio would be for who knows the future: no policy is below it."""
+    """Note with the ratio of the optimum in hindsight, below which no policy is; empty: it is not below 1."""
     return f"in hindsight {ratio(optimum_usd, usd):.3f}" if optimum_usd < usd else ""
 
 

@@ -36,7 +36,7 @@ _FEW_MOVES = 20
 
 @dataclass(frozen=True)
 class Study:
-    """How much is studied."""
+    """Size of the study."""
 
     starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 1000
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1

@@ -16,7 +16,7 @@ from ebbtide.market.prices import PriceHistory
 
 @dataclass(frozen=True)
 class Standing:
-    """One market's prices relative to the list price.
+    """Prices of a market relative to the list price.
 
     Attributes:
         market: The market that is described.

@@ -112,7 +112,7 @@ def _pcr(runs: Runs, policy: str) -> float:
 
 
 def _why(runs: Runs, *policies: str) -> str:
-    """Why a figure of these policies is not defined."""
+    """Reason why a figure of these policies is not defined; empty: none is known."""
     if not all(math.isfinite(_mean(runs, policy, _usd)) for policy in policies):
         return "from no start did every policy finish"
     free = [policy for policy in policies if _mean(runs, policy, _usd) == 0.0]
@@ -215,7 +215,7 @@ _OTHER_CURVES = "other trainings than the paper's, of the same models and settin
 
 
 def _accuracy(scores: Mapping[str, Any], theta: float, key: str, paper: float) -> Row:
-    """How often the best by prediction is the best in the end, or among the best three."""
+    """Row on how often the best by prediction is the best in the end, or among the best three."""
     at = {name: float(own["by_theta"][f"{theta:g}"][key]) for name, own in scores.items()}
     size = at_least(paper - 1.0 / 6.0, "not more than one workload of six below the paper's")
     claim = Claim(f"EarlyCurve's {key} accuracy at theta {theta:g}", paper, "fraction", size, _OTHER_CURVES)

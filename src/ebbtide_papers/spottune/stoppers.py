@@ -38,7 +38,7 @@ POLICIES = (
 
 @dataclass(frozen=True)
 class StopperRow:
-    """One stopper on one workload, means over starts.
+    """Results of one stopper on one workload, means over starts.
 
     Attributes:
         workload: Name of the workload.

@@ -136,7 +136,7 @@ def forecasts(
 def judged(
     known: Mapping[str, Forecast], minutes: Minutes, train_until: int, seconds: Mapping[str, float]
 ) -> dict[str, ChosenOffers]:
-    """What came of the offers that each forecast chose, on the last days before `train_until`.
+    """Results of the offers that each forecast chose, on the last days before `train_until`.
 
     Those are the days on which learnt forecasts were validated, not trained.
     """
