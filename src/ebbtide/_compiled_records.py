@@ -271,7 +271,7 @@ class AdvisorTables(NamedTuple):
 
 
 class AdvisorMoment(NamedTuple):
-    """When an advisor is asked, and what there is.
+    """State of a run when its advisor is asked.
 
     Attributes:
         left_s: Seconds until the deadline.
@@ -293,13 +293,13 @@ class AdvisorMoment(NamedTuple):
 
 
 class ZonesMoment(NamedTuple):
-    """When an advisor over several zones is asked, and what there is.
+    """State of a run when its advisor over several zones is asked.
 
     Attributes:
         left_s: Seconds until the deadline.
         work_s: Seconds of work left.
         held: `NOTHING`, `SPOT` or `ON_DEMAND`; a spot machine that was revoked is nothing.
-        zone: Zone of the held machine, or of the one held last.
+        zone: Zone of the machine that is held or was held last.
         starting_s: Seconds of the held machine's start still to run.
         tick_s: Seconds until the next question.
         unseen_s: Seconds that a spot machine may be gone before it is asked again; 0: it lasts a whole tick.
@@ -364,7 +364,7 @@ class ZonesCosts(NamedTuple):
 
 
 class ZonesNow(NamedTuple):
-    """What a rule over several zones knows when it is asked.
+    """State known to a rule over several zones when it is asked.
 
     Attributes:
         left_s: Seconds to the deadline.
@@ -449,10 +449,10 @@ class HindsightChoice(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Where a step of a cookbook leads.
+    """Transitions of a cookbook's step: work left and machines held after it.
 
     Attributes:
-        low: Level of work below what is left after a step; shape (levels, machines before, machines now).
+        low: Level of work below the work left after a step; shape (levels, machines before, machines now).
         share: How far that is towards the level above, 0 to 1; the same shape.
         held: Machines held in the step before, by holding; shape (holdings,).
         sizes: Machines held in this step if m more are charged, -1: too many; shape (holdings, m).
@@ -527,7 +527,7 @@ class Book(NamedTuple):
 
 
 class ClusterRules(NamedTuple):
-    """How a cluster is bid for and charged.
+    """Bids and charging rules of a cluster.
 
     Attributes:
         bids: Bid by step and level of work left, USD per hour; shape (steps, levels).
@@ -565,7 +565,7 @@ class Batches(NamedTuple):
 
 
 class Books(NamedTuple):
-    """What a cluster has accumulated.
+    """Overhead and cost that a cluster has accumulated.
 
     Attributes:
         extra: Overhead that is not worked off yet, machine-hours.

@@ -131,7 +131,7 @@ def json_error(error: Exception, file: str | Path) -> InputError:
 
 
 def reason_of(error: Exception) -> str:
-    """Why an operation on a file failed, without Python's error number and path."""
+    """Reason why an operation on a file failed, without Python's error number and path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

@@ -25,7 +25,7 @@ def json_text(content: Any) -> str:
 
 
 def misfit(error: Exception) -> str:
-    """What is wrong with a parsed document, in words, by the error that reading it as another kind has raised."""
+    """Describe what is wrong with a parsed document, from the error raised when it was read as another kind."""
     match error:
         case KeyError(args=(name, *_)):
             return f"it has no {name!r}"

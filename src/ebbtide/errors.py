@@ -191,7 +191,7 @@ class JournalWentBackError(JournalError):
 
 
 class UnusableJournalError(JournalError):
-    """It is damaged, or its database does not allow what is needed: to ask again does not help."""
+    """The journal is damaged, or its database does not allow what is needed: a retry does not help."""
 
     is_passing = False
 

@@ -105,7 +105,7 @@ class Keeper(Protocol):
 
 @runtime_checkable
 class EpochKeeper(Protocol):
-    """What a keeper needs besides, to resume within an epoch bit for bit; `TorchState` has it."""
+    """Further methods of a keeper, to resume within an epoch bit for bit; `TorchState` has them."""
 
     def step_ended(self) -> None:
         """A step has ended, with everything that belongs to it."""
@@ -116,7 +116,7 @@ class EpochKeeper(Protocol):
         ...
 
     def is_unchanged(self) -> bool:
-        """Whether the state is the same as at the mark, random states aside, which are remembered."""
+        """Return whether the state is the same as at the mark, random states aside, which are remembered."""
         ...
 
     def epoch_began(self, loader: object) -> None:
@@ -255,7 +255,7 @@ class Trial:
 
     @property
     def has_reported(self) -> bool:
-        """Whether it has reported a metric."""
+        """True if the trial has reported a metric."""
         return self._has_reported
 
     @property
@@ -612,7 +612,7 @@ class Trial:
     # Requests by signals.
 
     def _agreed_wish(self) -> int:
-        """What was requested, of this process or of one that trains with it."""
+        """Return the request (`NOTHING`, `SAVE` or `LEAVE`) to this process or to any that trains with it."""
         wish = LEAVE if self._leaving else SAVE if self._wanted else NOTHING
         if wish == SAVE:
             self._wanted = False
@@ -718,7 +718,7 @@ class Trial:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks for those of its machine."""
+        """True if this process speaks for all processes on its machine."""
         return self._process.local_rank == 0
 
     def _wait_for_others(self) -> None:

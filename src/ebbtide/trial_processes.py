@@ -23,7 +23,7 @@ _PART = "process-"
 
 
 class Agreement(Protocol):
-    """How the processes of one training agree. Each calls the same methods in the same order."""
+    """Agreement between the processes of one training. Each calls the same methods in the same order."""
 
     def highest(self, wish: int) -> int:
         """Tell the others a number, and return the highest that any of them told at this call or at the last."""
@@ -40,10 +40,10 @@ class Agreement(Protocol):
 
 @runtime_checkable
 class Agrees(Protocol):
-    """What a keeper needs besides, for several processes to train as one; `TorchState` has it."""
+    """Further method of a keeper, for several processes to train as one; `TorchState` has it."""
 
     def agreement(self) -> Agreement | None:
-        """How the processes agree; None: this process trains alone."""
+        """Return the agreement between the processes; None: this process trains alone."""
         ...
 
 
@@ -69,12 +69,12 @@ class CalledAgreement:
 
 @dataclass(frozen=True)
 class Process:
-    """Which process of its training this one is.
+    """Place of this process among the processes of its training.
 
     Attributes:
         count: Number of processes that train as one, on all machines.
         local_count: Number of those on this machine.
-        local_rank: Which of those it is, from 0; the first one speaks for the others.
+        local_rank: Rank among those, from 0; the first one speaks for the others.
     """
 
     count: int = 1

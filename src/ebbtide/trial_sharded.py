@@ -132,7 +132,7 @@ class ShardedState(TorchState):
         return {name: part for name, part in self._parts.items() if name not in self._names()}
 
     def _sharded(self) -> dict[str, Any]:
-        """What this process holds of the model and the optimizers, by name."""
+        """State of the model and the optimizers that this process holds, by name."""
         found: dict[str, Any] = {"model": get_model_state_dict(self._model, options=_OPTIONS)}
         for name, optimizer in self._optimizers.items():
             found[name] = get_optimizer_state_dict(self._model, optimizer, options=_OPTIONS)

@@ -133,7 +133,7 @@ class TorchState:
     # As a keeper of epochs.
 
     def agreement(self) -> Agreement | None:
-        """How the processes of `torch.distributed` agree on the step to save at; None: there is one process."""
+        """Return the agreement between processes of `torch.distributed`; None: there is one process."""
         if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
             return None
         return TorchAgreement()
@@ -160,7 +160,7 @@ class TorchState:
         self._mark = self._everything()
 
     def is_unchanged(self) -> bool:
-        """Whether nothing has changed since the mark; a part whose state cannot be compared counts as changed."""
+        """Return whether nothing has changed since the mark; a part that cannot be compared counts as changed."""
         return self._mark is not None and self._mark == self._everything()
 
     def epoch_began(self, loader: object) -> None:
@@ -201,7 +201,7 @@ class TorchState:
     # What is known.
 
     def _is_simple(self) -> bool:
-        """Whether there is one optimizer with all parameters of the modules, and no other part."""
+        """Return whether there is one optimizer with all parameters of the modules, and no other part."""
         if len(self._optimizers) != 1 or len(self._modules) + 1 != len(self._parts):
             return False
         (optimizer,) = self._optimizers.values()
@@ -420,7 +420,7 @@ def _is_generator(part: object) -> bool:
 
 
 def _counts_epochs(loader: object) -> bool:
-    """Whether it is a loader of Accelerate's, whose order may follow from the epochs that it counts."""
+    """Return whether a loader is Accelerate's, whose order may follow from the epochs that it counts."""
     return hasattr(loader, "set_epoch") and isinstance(getattr(loader, "iteration", None), int)
 
 
@@ -431,7 +431,7 @@ def _generator_state(generator: Any) -> Any:
 
 
 def _same(mine: Any, its: Any) -> bool:
-    """Whether two values are equal, with arrays and tensors compared by content."""
+    """Return whether two values are equal, with arrays and tensors compared by content."""
     if isinstance(mine, torch.Tensor):
         return isinstance(its, torch.Tensor) and torch.equal(mine, its)
     if isinstance(mine, dict):
