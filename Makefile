@@ -65,7 +65,7 @@ serve: $(INSTALLED)
 # PROVIDER=ec2, gcp or skypilot: on machines of a stand-in for it.
 PROVIDER ?= local
 demo-live: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.live_demo --provider $(PROVIDER)
+	$(BIN)/python -m tests.harness.live_demo --provider $(PROVIDER)
 
 # How much `pip install ebbtide` downloads, without extras and with all; reports/install-size.json.
 install-size: $(INSTALLED)
@@ -79,29 +79,29 @@ stoppers: $(INSTALLED)
 
 # Machines that train as one, taken one, two and four at a time; reports/gang.json.
 gang: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.gang_study
+	$(BIN)/python -m tests.harness.gang_study
 
 # Programs of PyTorch Lightning, Hugging Face's Trainer and Accelerate, each taken from its machine five times;
 # reports/frameworks.json.
 frameworks: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.framework_study
+	$(BIN)/python -m tests.harness.framework_study
 
 # An MPI program whose machines are taken; reports/mpi.json.
 mpi: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ebbtide.testing.mpi_study
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.harness.mpi_study
 
 # A Spark application whose workers are taken; reports/spark.json.
 spark: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.spark_study
+	$(BIN)/python -m tests.harness.spark_study
 
 # Two thousand tasks through the loss of fifty machines; reports/array.json.
 array: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.array_study
+	$(BIN)/python -m tests.harness.array_study
 
 # A matrix program by a cookbook, whose machines are taken and whose controller is killed;
 # reports/cookbook-live.json.
 cookbook: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.cookbook_study
+	$(BIN)/python -m tests.harness.cookbook_study
 
 # Programs that know nothing of Ebbtide, saved as frameworks save, each taken from its machines five times, and
 # rehearsed; reports/cases.json.
@@ -112,26 +112,26 @@ cases: $(INSTALLED)
 SEED ?= 0
 SEEDS ?= 5
 chaos: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.chaos.chaos --seed $(SEED) --seeds $(SEEDS)
+	$(BIN)/python -m tests.harness.chaos.chaos --seed $(SEED) --seeds $(SEEDS)
 
 # Live runs on one thread and a virtual clock, each with some hundred faults; SEED the first; reports/simulation.json.
 RUNS ?= 10000
 simulate: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.deterministic.simulate reports/simulation.json --seed $(SEED) --runs $(RUNS)
+	$(BIN)/python -m tests.harness.deterministic.simulate reports/simulation.json --seed $(SEED) --runs $(RUNS)
 
 # Defects that the live path once had, put back one by one: does simulation find each? reports/mutants.json.
 simulate-mutants: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.deterministic.mutants reports/mutants.json
+	$(BIN)/python -m tests.harness.deterministic.mutants reports/mutants.json
 
 # Every registered policy on the same tapes, in replay and live on a virtual clock: the same decisions in the same
 # order, and the same ledger; reports/parity.json.
 parity: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.parity.parity reports/parity.json
+	$(BIN)/python -m tests.harness.parity.parity reports/parity.json
 
 # Every registered policy with every kind of job that it fits, in replay and live on a virtual clock;
 # reports/live-matrix.json.
 live-matrix: $(INSTALLED)
-	$(BIN)/python -m ebbtide.testing.live_matrix reports/live-matrix.json
+	$(BIN)/python -m tests.harness.live_matrix reports/live-matrix.json
 
 # Every policy on every price and capacity record of a folder; reports/benchmark.json.
 TRACES ?= ../shared/traces

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from sphinx.application import Sphinx
 
 import ebbtide as eb
-from ebbtide.analysis.policy_table import COLOURS
+from ebbtide.backtesting.policy_table import COLOURS
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
 from ebbtide.policies.baselines import CheapestSpot, OnDemand, Reactive
 

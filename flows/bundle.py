@@ -8,8 +8,7 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide._input_files import read_json
-from ebbtide.analysis.tracking import log_bundle
+from ebbtide.base.input_files import read_json
 from ebbtide.forecasts.bundle import (
     EARLYCURVE,
     PRICE_CHAINS,
@@ -21,6 +20,7 @@ from ebbtide.forecasts.bundle import (
     part_of,
     write_manifest,
 )
+from ebbtide.tracking.tracking import log_bundle
 
 # The report of each stage that trains a part: its training window and its scores.
 _REPORTS = {

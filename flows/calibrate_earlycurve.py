@@ -9,12 +9,12 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide._cores import usable_cores
-from ebbtide._files import write_text
-from ebbtide.analysis.tracking import log_calibration
+from ebbtide.base.cores import usable_cores
+from ebbtide.base.files import write_text
 from ebbtide.forecasts.learning_curves.calibration import Calibration, calibrate, write_calibration
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
 from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods
+from ebbtide.tracking.tracking import log_calibration
 
 
 @task(persist_result=False)

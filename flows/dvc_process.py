@@ -22,7 +22,7 @@ from dvc.exceptions import DvcException
 from dvc.rwlock import RWLOCK_FILE
 from dvc.utils.strictyaml import load
 
-from ebbtide._files import replacing, write_text
+from ebbtide.base.files import replacing, write_text
 from ebbtide.errors import InputError
 
 # Where a night keeps its state, below the project's folder.

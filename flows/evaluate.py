@@ -8,11 +8,11 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide._files import write_text
-from ebbtide._json import json_text
-from ebbtide.analysis.record import metrics_of, read_records
-from ebbtide.analysis.report import write_report
-from ebbtide.analysis.tracking import log_record
+from ebbtide.backtesting.record import metrics_of, read_records
+from ebbtide.backtesting.report import write_report
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
+from ebbtide.tracking.tracking import log_record
 from ebbtide_papers.readme_table import write_pages
 
 

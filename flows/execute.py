@@ -11,13 +11,13 @@ from typing import Any
 
 from prefect import flow, task, unmapped
 
-from ebbtide.analysis.executing import JobRun, executed, record_of, runs_of
-from ebbtide.analysis.record import write_records
-from ebbtide.analysis.result import BacktestResult
+from ebbtide.backtesting.record import write_records
+from ebbtide.backtesting.result import BacktestResult
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
+from ebbtide.tracking.execute_stage import JobRun, executed, record_of, runs_of
 from flows.task_runner import task_runner
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from prefect import flow, task, unmapped
 
-from ebbtide._files import write_text
-from ebbtide._utc import DAY_S
-from ebbtide.analysis.tracking import log_chain
+from ebbtide.base.files import write_text
+from ebbtide.base.utc import DAY_S
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
 from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.tracking.tracking import log_chain
 from flows.parameters import trained_on, training_prices
 from flows.task_runner import task_runner
 

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 from prefect import flow, task
 
-from ebbtide._files import write_text
-from ebbtide._utc import DAY_S, iso, to_epoch_s
-from ebbtide.forecasts.spells.models import SpellModels, default_spell_models, fit_market_spells
-from ebbtide.forecasts.spells.probes import before
-from ebbtide.forecasts.spells.scoring import spell_scores
+from ebbtide.base.files import write_text
+from ebbtide.base.utc import DAY_S, iso, to_epoch_s
+from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models, fit_market_spells
+from ebbtide.forecasts.capacity.probes import before
+from ebbtide.forecasts.capacity.scoring import spell_scores
 from ebbtide.market.sources.parquet import load_parquet
 from flows.parameters import training_prices
 

@@ -10,7 +10,7 @@ from prefect import flow, task
 from prefect.logging import get_run_logger
 
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.forecasts.spells.probes import generated_probes, read_probes, write_probes
+from ebbtide.forecasts.capacity.probes import generated_probes, read_probes, write_probes
 from ebbtide.market.generator import generate_prices
 from ebbtide.market.ingestion import ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory

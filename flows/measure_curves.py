@@ -37,7 +37,7 @@ def train(workload: str, parameters: Mapping[str, Any]) -> list[Curve]:
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
 def track(curves: list[Curve], parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> None:
     """Log every curve as a run."""
-    from ebbtide.analysis.tracking import log_curves
+    from ebbtide.tracking.tracking import log_curves
 
     log_curves(curves, uri=tracking["uri"], artifacts=tracking["artifacts"], seed=parameters["seed"])
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide._files import write_text
-from ebbtide.live.collected_speeds import Rates, speeds_of_runs
+from ebbtide.base.files import write_text
+from ebbtide.runs.collected_speeds import Rates, speeds_of_runs
 
 
 @task(persist_result=False)

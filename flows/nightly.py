@@ -21,18 +21,18 @@ from prefect import flow, task
 from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 from prefect.logging import get_run_logger
 
-from ebbtide._files import only_one, write_text
-from ebbtide.analysis.due_runs import DueResult, DueRun, due_runs, failed, unreadable
-from ebbtide.analysis.night_state import NightReport, NightState
-from ebbtide.analysis.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
-from ebbtide.analysis.tracking import PARENT, pipeline_run
+from ebbtide.base.files import only_one, write_text
+from ebbtide.clouds.settings import RUNS
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, SPEEDS, ModelBundle
-from ebbtide.jobs.due import DueJob
-from ebbtide.live.settings import RUNS
+from ebbtide.jobs.schedule import DueJob
 from ebbtide.market.ingestion import BatchRules, Verdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
+from ebbtide.tracking.due_runs import DueResult, DueRun, due_runs, failed, unreadable
+from ebbtide.tracking.night_state import NightReport, NightState
+from ebbtide.tracking.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
+from ebbtide.tracking.tracking import PARENT, pipeline_run
 from flows.dvc_process import STATE, DvcProcess
 from flows.parameters import parameters as section_of_params
 from flows.pipeline import server

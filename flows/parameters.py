@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ebbtide._utc import DAY_S, iso
+from ebbtide.base.utc import DAY_S, iso
 from ebbtide.errors import InputError
 from ebbtide.market.prices import PriceHistory
 

@@ -13,16 +13,16 @@ from prefect import flow, task
 from prefect.logging import get_run_logger
 
 import ebbtide
-from ebbtide._cores import usable_cores
-from ebbtide._files import write_text
-from ebbtide.analysis.judging import Judgement, Setting, judge
-from ebbtide.analysis.model_registry import Registry
+from ebbtide.base.cores import usable_cores
+from ebbtide.base.files import write_text
 from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle, Part, version_of
 from ebbtide.forecasts.champions import bundle_of_versions, champion_versions, registry_client
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
+from ebbtide.tracking.model_registry import Registry
+from ebbtide.tracking.model_trials import Judgement, Setting, judge
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

@@ -8,9 +8,9 @@ from typing import Any
 
 from prefect import flow, task
 
-from ebbtide.analysis.solved import SOLVERS, Known, Solved
-from ebbtide.analysis.tracking import log_solved
 from ebbtide.forecasts.bundle import ModelBundle, write_solved
+from ebbtide.tracking.solve_stage import SOLVERS, Known, Solved
+from ebbtide.tracking.tracking import log_solved
 from flows.parameters import training_prices
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from ebbtide._cores import end_with_parent, usable_cores
-from ebbtide._dask_security import NO_HTTP, new_security
+from ebbtide.base.cores import end_with_parent, usable_cores
+from ebbtide.base.dask_security import NO_HTTP, new_security
 from ebbtide.errors import InputError, unknown_name
 
 # Named by these; the second is an address of a cluster that runs: tcp://host:8786, ray://host:10001.

@@ -13,9 +13,11 @@ from prefect.artifacts import create_progress_artifact, create_table_artifact, u
 from prefect.logging import get_run_logger
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from ebbtide._files import only_one
-from ebbtide._utc import HOUR_S
-from ebbtide.analysis.due_runs import (
+from ebbtide.base.files import only_one
+from ebbtide.base.utc import HOUR_S
+from ebbtide.clouds.settings import RUNS
+from ebbtide.errors import TrainingError
+from ebbtide.tracking.due_runs import (
     DueResult,
     DueRun,
     bring_to_end,
@@ -26,8 +28,6 @@ from ebbtide.analysis.due_runs import (
     stop_runs,
     unreadable,
 )
-from ebbtide.errors import TrainingError
-from ebbtide.live.settings import RUNS
 from flows.parameters import parameters as section_of_params
 
 # Real seconds between updates of what Prefect shows.

@@ -9,7 +9,7 @@ from typing import Any
 
 from prefect import flow, task, unmapped
 
-from ebbtide._files import write_text
+from ebbtide.base.files import write_text
 from ebbtide.forecasts.revocation.evaluation import LatestFit, fit_latest
 from ebbtide.forecasts.revocation.storage import model_card, save_model
 from flows.parameters import trained_on, training_prices

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ebbtide._files import replacing
+from ebbtide.base.files import replacing
 from pipelines.stage import run_stage
 
 _LOCK = Path("dvc.lock")

@@ -8,7 +8,7 @@ from pipelines.stage import parameters, run_stage
 def main() -> None:
     from flows.train import rows_of, train
 
-    from ebbtide.analysis.due_runs import failed
+    from ebbtide.tracking.due_runs import failed
 
     jobs = parameters("nightly")["jobs"]
     results = [] if jobs is None else train(jobs)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import ebbtide as eb
-from ebbtide.live.journal_address import PostgresPlace
+from ebbtide.controller.journal.address import PostgresPlace
 from tests.postgres import Places, PostgresServer, postgres_server
 
 pytest_plugins = ["tests.process_starts"]

@@ -27,7 +27,7 @@ MAY_WAIT = {
     "cases/harness.py": "it ends runs that never would, and reports how long they took",
     "cases/programs": "programs that tests start take as long as they are told to",
     "first_steps.py": "it reports how long each block of the documentation takes",
-    "testing/deterministic/test_virtual_time.py": "its clock is virtual, and its sleeps take no time",
+    "harness": "it measures runs, and its virtual clock has sleeps that take no time",
 }
 # Programs that tests start take as long as they are told to.
 _STARTED = "_program.py"

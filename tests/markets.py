@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psycopg
 
-from ebbtide.live.journal_address import PostgresPlace
+from ebbtide.controller.journal.address import PostgresPlace
 from tests.waiting import LIMIT_S, eventually
 
 # Places of new journals by their names: in files, or in a database.

@@ -22,7 +22,7 @@ _FIXTURE = "processes"
 # A file that the plugin writes with the test files that have such tests, one a line; for `tests.run`.
 FILES_VARIABLE = "EBBTIDE_TEST_PROCESS_FILES"
 # Replays that take long are shared with processes that compute, at once on a slow machine.
-_COMPUTES = "ebbtide.analysis.replay_worker"
+_COMPUTES = "ebbtide.backtesting.replay_worker"
 _FORKS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 # What the test that runs now has started without the fixture; None: it may start processes.

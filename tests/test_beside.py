@@ -15,7 +15,7 @@ import yaml
 from docs import line_counts as beside
 
 import ebbtide as eb
-from ebbtide.testing.spiking_market import SpikingMarket
+from tests.harness.spiking_market import SpikingMarket
 
 FOLDER = beside.FOLDER
 

@@ -11,10 +11,10 @@ import numba
 import pytest
 
 import ebbtide
-from ebbtide import _compiling
-from ebbtide._compiling import _INNER_OPTIONS, _Compiled, compiled, inner
+from ebbtide.base import compiling
+from ebbtide.base.compiling import _INNER_OPTIONS, _Compiled, compiled, inner
 
-PACKAGE = Path(ebbtide.__file__).parent
+SOURCES = Path(ebbtide.__file__).parents[1]
 
 
 @inner
@@ -38,25 +38,29 @@ def test_what_only_compiled_code_may_call_says_so() -> None:
 def test_a_function_is_compiled_again_when_what_is_compiled_into_it_changes() -> None:
     """Numba looks at a function's own file alone."""
     found = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in _compiling._compiled_into(PACKAGE / "simulation" / "compiled" / "migration.py")
+        path.relative_to(SOURCES).as_posix()
+        for path in compiling._compiled_into(
+            SOURCES / "ebbtide_papers" / "deepspotcloud" / "compiled" / "migration.py"
+        )
     }
     assert found == {
-        "_compiled_records.py",
-        "_compiling.py",
-        "simulation/compiled/migration.py",
-        "simulation/compiled/choice.py",
-        "simulation/compiled/market.py",
-        "simulation/compiled/training.py",
+        "ebbtide/base/compiled_records.py",
+        "ebbtide/base/compiling.py",
+        "ebbtide_papers/deepspotcloud/compiled/migration.py",
+        "ebbtide_papers/deepspotcloud/compiled/choice.py",
+        "ebbtide_papers/deepspotcloud/compiled/market.py",
+        "ebbtide_papers/deepspotcloud/compiled/training.py",
     }
-    runs = _compiling._compiled_into(PACKAGE / "simulation" / "deadline_runs.py")
-    assert PACKAGE / "policies" / "deadline" / "solving.py" in runs
+    runs = compiling._compiled_into(SOURCES / "ebbtide_papers" / "deadlines" / "deadline_runs.py")
+    assert SOURCES / "ebbtide" / "policies" / "deadline" / "solving.py" in runs
 
 
 def test_all_inner_functions_of_the_package_refuse_python() -> None:
-    from ebbtide.policies.deadline import choosing, solving
-    from ebbtide.simulation import cluster_replays, cookbook_replays, deadline_hindsight, deadline_runs
-    from ebbtide.simulation.compiled import choice, market, migration, training
+    from ebbtide.policies.deadline import rules as choosing
+    from ebbtide.policies.deadline import solving
+    from ebbtide_papers.cumulon import cluster_replays, cookbook_replays
+    from ebbtide_papers.deadlines import deadline_hindsight, deadline_runs
+    from ebbtide_papers.deepspotcloud.compiled import choice, market, migration, training
 
     deadlines = (choosing, solving, deadline_hindsight, deadline_runs)
     for module in (choice, market, migration, training, cluster_replays, cookbook_replays, *deadlines):
@@ -89,5 +93,5 @@ def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) 
 
 def test_where_locks_cannot_be_written_it_is_compiled_all_the_same(tmp_path: Path) -> None:
     function = numba.njit(lambda value: value + 1.0)
-    _compiling._compile_once(function, tmp_path / "not" / "there.lock")
+    compiling._compile_once(function, tmp_path / "not" / "there.lock")
     assert function(1.0) == 2.0

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ebbtide._cores import in_processes, one_thread, usable_cores
+from ebbtide.base.cores import in_processes, one_thread, usable_cores
 from tests.waiting import LIMIT_S, eventually
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -79,7 +79,9 @@ def test_one_thread_is_for_the_block_alone() -> None:
 
 def test_a_script_without_a_guard_may_spread_work() -> None:
     """Notebooks and short scripts have no `if __name__ == "__main__"`."""
-    script = "from ebbtide._cores import in_processes\nprint(in_processes(lambda n: n + 1, range(3), workers=2))"
+    script = (
+        "from ebbtide.base.cores import in_processes\nprint(in_processes(lambda n: n + 1, range(3), workers=2))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -90,7 +92,7 @@ def test_a_script_without_a_guard_may_spread_work() -> None:
 def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) -> None:
     script = (
         "import os, time\n"
-        "from ebbtide._cores import in_processes\n"
+        "from ebbtide.base.cores import in_processes\n"
         "def wait(n):\n    os.write(1, f'{os.getpid()}\\n'.encode())\n    time.sleep(600)\n"
         "in_processes(wait, range(2), workers=2)\n"
     )

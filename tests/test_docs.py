@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from ebbtide.cli.main import app
-from ebbtide.live.phase import State
+from ebbtide.controller.run_state import State
 from ebbtide.market.leases import LeaseState
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +58,7 @@ def test_the_source_tree_is_true() -> None:
     (tree,) = re.findall(r"```text\n(src/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     named = [ROOT / name for name in re.findall(r"(?<![\w/])(?:\w+/)+", tree)]
     assert [str(folder) for folder in named if not folder.is_dir()] == []
-    assert len(tree.splitlines()) == 11
+    assert len(tree.splitlines()) == 14
     rooms = {path.parent for path in (ROOT / "src" / "ebbtide").glob("*/__init__.py")}
     assert rooms | {ROOT / "src" / "ebbtide_papers"} <= set(named)
 

@@ -7,7 +7,7 @@ import pytest
 
 from ebbtide import errors
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.live.storage import object_store
+from ebbtide.storage.objects import object_store
 
 
 def test_an_error_names_file_row_and_field_in_one_line() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide._files import replacing, write_text
+from ebbtide.base.files import replacing, write_text
 from ebbtide.errors import InputError
 
 

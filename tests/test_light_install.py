@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.cli.ending import _EXTRAS, extra_of
+from ebbtide.cli.exit_codes import _EXTRAS, extra_of
 
 pytestmark = pytest.mark.usefixtures("processes")
 

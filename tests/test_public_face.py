@@ -13,7 +13,7 @@ import pytest
 import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.policies.api.protocol import Policy
-from tests.live.commands import user
+from tests.runs.commands import user
 from tests.waiting import LIMIT_S
 
 FOR_POLICIES = (
@@ -93,7 +93,7 @@ HEAVY = {
         ("import ebbtide.cli.main", {*HEAVY, "numpy"}),
         ("from ebbtide.cli import runs, live_table, explaining", HEAVY),
         ("from ebbtide.cli import rehearsing, running", HEAVY),
-        ("import ebbtide.live.agent.agent", {*HEAVY, "numpy"}),
+        ("import ebbtide.agent.agent", {*HEAVY, "numpy"}),
     ],
 )
 def test_what_is_always_imported_brings_in_nothing_heavy(asks: str, heavy: set[str]) -> None:

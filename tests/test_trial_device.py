@@ -19,8 +19,8 @@ from tests.waiting import LIMIT_S
 
 torch = pytest.importorskip("torch")
 
-from ebbtide.live.checkpoints.store import CheckpointStore  # noqa: E402
-from ebbtide.live.storage import FolderStore  # noqa: E402
+from ebbtide.storage.checkpoints.store import CheckpointStore  # noqa: E402
+from ebbtide.storage.objects import FolderStore  # noqa: E402
 from ebbtide.trial_torch import TorchState  # noqa: E402
 
 DEVICES = [

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.live.agent.processes import TrainingProcess
+from ebbtide.agent.processes import TrainingProcess
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, TRIAL_ID
 from ebbtide.trial_processes import LEAVE, SAVE, CalledAgreement, Process, first_part
 from tests.waiting import LIMIT_S, work

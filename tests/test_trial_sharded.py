@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ebbtide.live.agent.processes import TrainingProcess
+from ebbtide.agent.processes import TrainingProcess
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, TRIAL_ID
 from ebbtide.trial_sharded import ShardedState
 from tests.test_trial_processes import heard

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ebbtide._utc import from_epoch_s, iso, to_epoch_s
+from ebbtide.base.utc import from_epoch_s, iso, to_epoch_s
 from ebbtide.errors import InputError
 
 

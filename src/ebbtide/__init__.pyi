@@ -1,8 +1,7 @@
-from .analysis.backtest import backtest as backtest
-from .analysis.comparison import Comparison as Comparison
-from .analysis.comparison import compare as compare
-from .analysis.planning import plan as plan
-from .analysis.result import BacktestResult as BacktestResult
+from .backtesting.backtest import backtest as backtest
+from .backtesting.comparison import Comparison as Comparison
+from .backtesting.comparison import compare as compare
+from .backtesting.result import BacktestResult as BacktestResult
 from .engine.explanation import Explanation as Explanation
 from .engine.explanation import explain as explain
 from .engine.outcome import Outcome as Outcome
@@ -19,15 +18,6 @@ from .forecasts.learning_curves.curves import CurvePrediction as CurvePrediction
 from .forecasts.learning_curves.methods import fit_curve as fit_curve
 from .jobs.job import Job as Job
 from .jobs.sweep import Sweep as Sweep
-from .live.functions import TrainingFunction as TrainingFunction
-from .live.functions import sweep as sweep
-from .live.functions import train as train
-from .live.handle import Run as Run
-from .live.handle import resume as resume
-from .live.handle import status as status
-from .live.handle import stop as stop
-from .live.run import RunOptions as RunOptions
-from .live.run import run as run
 from .market.availability import Availability as Availability
 from .market.billing import PRESETS as PRESETS
 from .market.billing import Billing as Billing
@@ -41,6 +31,7 @@ from .market.ingestion import ingest_files as ingest_files
 from .market.leases import LeaseState as LeaseState
 from .market.markets import Market as Market
 from .market.prices import PriceHistory as PriceHistory
+from .planning.planning import plan as plan
 from .policies.api.actions import Action as Action
 from .policies.api.actions import Assign as Assign
 from .policies.api.actions import GiveUp as GiveUp
@@ -71,5 +62,14 @@ from .policies.deepspotcloud.policy import DeepSpotCloud as DeepSpotCloud
 from .policies.dynamic_pricing.policy import DynamicPricing as DynamicPricing
 from .policies.registry import policy as policy
 from .policies.spottune.policy import SpotTune as SpotTune
+from .runs.functions import TrainingFunction as TrainingFunction
+from .runs.functions import sweep as sweep
+from .runs.functions import train as train
+from .runs.handle import Run as Run
+from .runs.handle import resume as resume
+from .runs.handle import status as status
+from .runs.handle import stop as stop
+from .runs.run import RunOptions as RunOptions
+from .runs.run import run as run
 
 __version__: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._files import write_text
+from ebbtide.base.files import write_text
 from ebbtide.cli.options import print_written, terminal
 from ebbtide_papers.reproduction import Reproduction, counted, require_any
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ebbtide._files import write_text
+from ebbtide.base.files import write_text
 from ebbtide.errors import InputError
 from ebbtide_papers.reproduction import counted, is_missing
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ebbtide._files import write_text
-from ebbtide._json import json_text
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
 from ebbtide.errors import InputError
 
 # Figures this close to a limit are on it.

@@ -16,9 +16,9 @@ import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from ebbtide.live.buckets import S3Store
-from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.storage import FolderStore
+from ebbtide.storage.buckets import S3Store
+from ebbtide.storage.checkpoints.store import CheckpointStore
+from ebbtide.storage.objects import FolderStore
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from tests.benchmarks.floors import tell
 
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide.base.utc import HOUR_S, to_epoch_s
 from ebbtide.forecasts.price_chain import PriceChain
 from ebbtide.jobs.job import Amdahl
 from ebbtide.jobs.workflow import Workflow, WorkflowJob
-from ebbtide.policies.cookbook.oracle import least_costs
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
-from ebbtide.simulation.cookbook_replays import play_strictly
+from ebbtide_papers.cumulon.cookbook_replays import play_strictly
+from ebbtide_papers.cumulon.oracle import least_costs
 
 MONDAY_S = to_epoch_s("2014-01-06T00:00:00Z")
 STEPS, PRICES, MOST, RUNS = 15, 100, 100, 100_000

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from tests.benchmarks.floors import tell
 
-from ebbtide._compiled_records import ZonesTape
-from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S
-from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.records import ZoneRecord
-from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem
+from ebbtide.base.compiled_records import ZonesTape
+from ebbtide.base.utc import HOUR_S
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S
+from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.forecasts.capacity.records import ZoneRecord
+from ebbtide.policies.deadline.costs import DeadlineProblem, ZonesProblem
 from ebbtide.policies.deadline.table import solve_zones
-from ebbtide.simulation.deadline_hindsight import in_one_zone, least_cost
+from ebbtide_papers.deadlines.deadline_hindsight import in_one_zone, least_cost
 from ebbtide_papers.deadlines.study import draw_ticks, study_zone
 
 GAP_S, TICKS = 195.0, 20_158

@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ebbtide.agent.config import AgentConfig
+from ebbtide.agent.heartbeats import every_s_of
+from ebbtide.base.runtime import RUNTIME
+from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.controller.controller import Controller, Outside, Programs
+from ebbtide.controller.journal.journal import Journal
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.live.agent.config import AgentConfig
-from ebbtide.live.agent.heartbeats import every_s_of
-from ebbtide.live.clouds.cloud import Instance, Wanted
-from ebbtide.live.controller import Controller, Outside, Programs
-from ebbtide.live.journal import Journal
-from ebbtide.live.runtime import RUNTIME
-from ebbtide.live.settings import LiveSettings, RunFolder
-from ebbtide.live.storage import FolderStore
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.registry import policy
+from ebbtide.storage.objects import FolderStore
 
 START_S = 1_700_000_000.0
 

@@ -14,10 +14,10 @@ from tests.benchmarks.floors import tell
 
 import ebbtide as eb
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
-from ebbtide.simulation.migration_replays import MigrationReplays
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import MeasuredStartDelay
-from ebbtide.simulation.starts import draw_starts
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import MeasuredStartDelay
+from ebbtide.replay.starts import draw_starts
+from ebbtide_papers.deepspotcloud.migration_replays import MigrationReplays
 from ebbtide_papers.deepspotcloud.study import (
     LENGTHS_H,
     gpu_markets,

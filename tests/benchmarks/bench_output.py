@@ -14,11 +14,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tests.live.sweeps import START_S, steady, sweep
+from tests.runs.sweeps import START_S, steady, sweep
 
-from ebbtide.live.local_run import LocalMarket, begin_local, end_local, run_local
-from ebbtide.live.settings import NewRun
+from ebbtide.clouds.settings import NewRun
 from ebbtide.policies.registry import policy
+from ebbtide.runs.start_local import LocalMarket, begin_local, end_local, run_local
 
 LINES_PER_S = 30_000
 SECONDS = float(os.environ.get("EBBTIDE_BENCH_S", "60"))
@@ -58,7 +58,7 @@ def agents_in(folder: Path) -> list[int]:
             words = (entry / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if entry.name.isdecimal() and "ebbtide.live.agent" in words and str(folder) in words:
+        if entry.name.isdecimal() and "ebbtide.agent" in words and str(folder) in words:
             found.append(int(entry.name))
     return found
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.ui.made_run import made_run
 from tests.ui.test_page import CHROMIUM, VIEWS, opened, playwright, served
 
-from ebbtide.live.changes import Changes
-from ebbtide.live.journal import Journal
+from ebbtide.controller.journal.changes import Changes
+from ebbtide.controller.journal.journal import Journal
 
 TRIALS, LOOKS = 200, 6
 

@@ -9,12 +9,12 @@ import pytest
 from tests.benchmarks.floors import tell
 
 import ebbtide as eb
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.engine.engine import run_policy
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.registry import policies
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.replay.replay import ReplayProvider
+from ebbtide.replay.replayed_market import ReplayedMarket
 
 BILLING = eb.billing_preset("ec2-hourly")
 

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 
 import ebbtide as eb
+from ebbtide.clouds.local.client import LocalCloud
+from ebbtide.clouds.settings import NewRun, RunFolder
+from ebbtide.controller.agent_provider import AgentProvider
+from ebbtide.controller.run_state import StopRequest, request_stop
 from ebbtide.engine.engine import Engine
 from ebbtide.errors import CloudError
-from ebbtide.jobs.single import SingleTraining
-from ebbtide.live.agent_provider import AgentProvider
-from ebbtide.live.clouds.local.client import LocalCloud
-from ebbtide.live.local_run import LocalMarket, begin_local, cloud_place, end_local, prices_of, run_local
-from ebbtide.live.phase import StopRequest, request_stop
-from ebbtide.live.settings import NewRun, RunFolder
+from ebbtide.jobs.one_training import SingleTraining
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.baselines import Reactive
+from ebbtide.runs.start_local import LocalMarket, begin_local, cloud_place, end_local, prices_of, run_local
 
 PROGRAMS = Path(__file__).parent / "programs"
 EBBTIDE = (sys.executable, "-c", "from ebbtide.cli.main import main; main()")

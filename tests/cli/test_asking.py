@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.cli.test_running import command
-from tests.live.sweeps import A, flapping, sweep
 from tests.markets import series
+from tests.runs.sweeps import A, flapping, sweep
 
 import ebbtide as eb
 from ebbtide.errors import InputError

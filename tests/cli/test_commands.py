@@ -13,7 +13,7 @@ import ebbtide
 from ebbtide.cli.commands import VERBS, Verb
 from ebbtide.cli.main import main
 
-SLOW = ("pandas", "numpy", "scipy", "torch", "mlflow", "ebbtide.market", "ebbtide.engine", "ebbtide.live")
+SLOW = ("pandas", "numpy", "scipy", "torch", "mlflow", "ebbtide.market", "ebbtide.engine", "ebbtide.runs")
 
 
 def ended(*words: str) -> int:

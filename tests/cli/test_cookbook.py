@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.cli.main import main
 
 WORKFLOW = Path(__file__).parents[2] / "examples" / "rsvd.yaml"

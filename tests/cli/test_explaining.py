@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.cli.test_running import command
-from tests.live.sweeps import flapping, sweep
+from tests.runs.sweeps import flapping, sweep
 
 import ebbtide as eb
 from ebbtide.cli.explaining import decisions_table, explained
 from ebbtide.cli.main import main
+from ebbtide.clouds.settings import RunFolder
+from ebbtide.controller.journal.journal import Journal
 from ebbtide.engine.decisions import REQUESTED, Decision
 from ebbtide.engine.explanation import Explanation
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS
-from ebbtide.live.journal import Journal
-from ebbtide.live.settings import RunFolder
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.reasons import Alternative
-from ebbtide.simulation.scenario import Scenario
+from ebbtide.replay.scenario import Scenario
 
 
 @pytest.fixture(scope="module")

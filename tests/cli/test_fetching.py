@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ebbtide.agent.results import TaskResult, TaskResults
 from ebbtide.cli.main import main
-from ebbtide.jobs.reading import read_runnable
-from ebbtide.live.agent.results import TaskResult, TaskResults
-from ebbtide.live.settings import LiveSettings, RunFolder
-from ebbtide.live.storage import FolderStore
+from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.jobs.job_files import read_runnable
+from ebbtide.storage.objects import FolderStore
 
 
 def test_an_array_with_a_damaged_result_does_not_keep_back_those_after_it(

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console, RenderableType
-from tests.live.sweeps import START_S, A
-from tests.live.test_standing import HOUR_S, job, stands, trial
+from tests.runs.sweeps import START_S, A
+from tests.runs.test_status import HOUR_S, job, stands, trial
 
 from ebbtide.cli.live_table import run_table, runs_table
-from ebbtide.live.run_results import results_html
-from ebbtide.live.standing import RunStanding
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.runs.results import results_html
+from ebbtide.runs.status import RunStanding
 from ebbtide.ui.prometheus import exposition
 
 

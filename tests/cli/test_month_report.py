@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.cli.test_running import command
-from tests.live.sweeps import A, flapping, sweep
+from tests.runs.sweeps import A, flapping, sweep
 from tests.ui.made_run import made_run
 
-from ebbtide.analysis.month_report import month_report
 from ebbtide.cli.main import main
-from ebbtide.live.account_book import Account, AccountBook, account_name
-from ebbtide.live.account_lines import AccountLine
-from ebbtide.live.storage import FolderStore
-from ebbtide.live.team import Accounting, Team, read_team
+from ebbtide.controller.team.account_book import Account, AccountBook, account_name
+from ebbtide.controller.team.account_lines import AccountLine
+from ebbtide.controller.team.team import Accounting, Team, read_team
+from ebbtide.storage.objects import FolderStore
+from ebbtide.tracking.month_report import month_report
 
 NOW = f"{datetime.now(UTC):%Y-%m}"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ebbtide as eb
-from ebbtide.analysis import replays
-from ebbtide.analysis.comparison import FLOOR
+from ebbtide.backtesting import replays
+from ebbtide.backtesting.comparison import FLOOR
 from ebbtide.cli.main import main
 from ebbtide.policies.registry import USUAL
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 from mlflow.tracking import MlflowClient
-from tests.live.sweeps import flapping, sweep
+from tests.runs.sweeps import flapping, sweep
 
-from ebbtide.analysis.tracking import tracking
 from ebbtide.cli.main import main
-from ebbtide.jobs.reading import read_sweep
-from ebbtide.live.phase import controlling
-from ebbtide.live.run import begin
+from ebbtide.controller.run_state import controlling
+from ebbtide.jobs.job_files import read_sweep
+from ebbtide.runs.run import begin
+from ebbtide.tracking.tracking import tracking
 
 
 def said(errors: str) -> list[str]:
@@ -237,7 +237,7 @@ def test_a_program_that_is_not_there_is_told_with_the_job_s_file(
 
 def test_tracking_leaves_our_warnings_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Alembic, which makes MLflow's database, turns loggers off."""
-    logger = logging.getLogger("ebbtide.live.agent_provider")
+    logger = logging.getLogger("ebbtide.controller.agent_provider")
     with tracking(f"sqlite:///{tmp_path}/new.db", "e", tmp_path), caplog.at_level(logging.WARNING):
         logger.warning("heard")
     assert "heard" in caplog.text

@@ -117,7 +117,7 @@ def test_the_best_place_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def eb_time(after_s: float) -> str:
-    from ebbtide._utc import iso
+    from ebbtide.base.utc import iso
 
     return iso(START_S + after_s)
 

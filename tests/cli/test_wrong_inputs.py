@@ -21,8 +21,8 @@ from tests.cli.wrong_inputs import WRONG_INPUTS, WrongInput, arguments_of, ended
 from tests.waiting import without_progress
 
 import ebbtide as eb
-from ebbtide._terminal import PlainConsole, visible
-from ebbtide.cli import ending
+from ebbtide.base.terminal import PlainConsole, visible
+from ebbtide.cli import exit_codes
 from ebbtide.cli import main as command
 from ebbtide.errors import CloudError, InputError, PolicyError
 
@@ -116,7 +116,7 @@ def test_the_table_has_a_row_for_each_and_counts_tracebacks(prices: Path) -> Non
     ids=lambda value: type(value).__name__,
 )
 def test_every_failure_has_an_exit_code_and_a_line(error: BaseException, code: int, line: str) -> None:
-    found, told = ending.ending_of(error)
+    found, told = exit_codes.ending_of(error)
     assert found == code
     assert line in told
     assert "\n" not in told
@@ -132,11 +132,11 @@ def test_the_traceback_is_shown_only_when_asked_for(
         raise raised
 
     monkeypatch.setattr(command, "app", fail)
-    monkeypatch.delenv(ending.DEBUG, raising=False)
+    monkeypatch.delenv(exit_codes.DEBUG, raising=False)
     with pytest.raises(SystemExit):
         command.main([])
     assert "Traceback" not in capsys.readouterr().err
-    monkeypatch.setenv(ending.DEBUG, "1")
+    monkeypatch.setenv(exit_codes.DEBUG, "1")
     with pytest.raises(SystemExit):
         command.main([])
     told = capsys.readouterr().err

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 import ebbtide as eb
-from ebbtide._files import write_text
+from ebbtide.base.files import write_text
 from ebbtide.cli.main import main
 
 Content = str | bytes | Callable[[Path], None]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history, job
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.accounts import Accounts
 from ebbtide.engine.decisions import (
     ALTERNATIVES_KEPT,

@@ -13,8 +13,8 @@ from ebbtide.market.billing import Ending
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.events import Event, Wake
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.replay.replay import ReplayProvider
+from ebbtide.replay.replayed_market import ReplayedMarket
 
 PER_SECOND = eb.billing_preset("ec2-second")
 

@@ -12,7 +12,7 @@ from tests.engine.tick_simulation import simulate
 from tests.market.test_billing import recount
 from tests.markets import C3, R3, START_S
 
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Checkpointing, Coupling, Job
 from ebbtide.market.billing import PRESETS, Ending

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 import ebbtide as eb
+from ebbtide.controller.work.measured_speed import MeasuredSpeeds
 from ebbtide.engine.engine import Engine
 from ebbtide.jobs.job import Checkpointing
-from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.spottune.policy import ObservedStepTimes
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.replay.replay import ReplayProvider
+from ebbtide.replay.replayed_market import ReplayedMarket
 
 PRICES = eb.generate_prices(days=2, seed=1)
 JOB = eb.Job(name="j", steps=1000, steps_per_hour={"c3.xlarge": 3600, "m3.medium": 1800})

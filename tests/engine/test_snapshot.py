@@ -14,8 +14,8 @@ from ebbtide.engine.snapshot import SNAPSHOT_VERSION, EngineSnapshot, migrated, 
 from ebbtide.errors import InputError, PolicyError
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.baselines import Reactive
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.replay.replay import ReplayProvider
+from ebbtide.replay.replayed_market import ReplayedMarket
 
 C3 = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
 R3 = eb.Market("aws", "us-east-1", "us-east-1b", "r3.large")

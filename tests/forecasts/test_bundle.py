@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle, Part, part_of, version_of, write_manifest
+from ebbtide.forecasts.capacity.models import default_spell_models
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
-from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.market.prices import PriceHistory
 
 

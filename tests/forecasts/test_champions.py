@@ -15,12 +15,12 @@ from tests.cut_answers import cut_answers
 from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
-from ebbtide.analysis.model_registry import Registry
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle, part_of, write_manifest
+from ebbtide.forecasts.capacity.models import default_spell_models
 from ebbtide.forecasts.champions import champions, default_models, read_models, tracking_uri
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
-from ebbtide.forecasts.spells.models import default_spell_models
+from ebbtide.tracking.model_registry import Registry
 
 
 @pytest.fixture

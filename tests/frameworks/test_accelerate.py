@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from ebbtide.testing.framework_study import EXAMPLES
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, Trial
 from ebbtide.trial_torch import TorchState
 from tests.frameworks.notices import NEEDS_GPU, digest, signals_as_before
+from tests.harness.framework_study import EXAMPLES
 
 accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed")
 

@@ -11,7 +11,7 @@ import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.jobs.array import TaskArray
 from ebbtide.jobs.job import Coupling
-from ebbtide.jobs.reading import read_sweep, read_work
+from ebbtide.jobs.job_files import read_sweep, read_work
 from ebbtide.market.catalogue import default_catalogue
 
 GIVEN = {"command": "python score.py --part {task} --out {result_dir}"}

@@ -11,7 +11,7 @@ import yaml
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
-from ebbtide.jobs.reading import read_sweep
+from ebbtide.jobs.job_files import read_sweep
 from ebbtide.jobs.sweep import Sweep
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS, Amdahl, Job, SpeedupTable
-from ebbtide.jobs.single import sweep_of
+from ebbtide.jobs.one_training import sweep_of
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market
 

@@ -10,8 +10,8 @@ import yaml
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
+from ebbtide.jobs.job_files import Kind, kind_of, read_runnable, read_sweep, read_work
 from ebbtide.jobs.job_list import JobList, runnable
-from ebbtide.jobs.reading import Kind, kind_of, read_runnable, read_sweep, read_work
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.generator import demo_markets, generate_prices
 

@@ -12,7 +12,7 @@ import yaml
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Phases
-from ebbtide.jobs.reading import Kind, kind_of, read_sweep
+from ebbtide.jobs.job_files import Kind, kind_of, read_sweep
 from ebbtide.jobs.tiled.gnmf import Gnmf
 from ebbtide.jobs.tiled.named import program_of
 from ebbtide.jobs.tiled.program import speedup_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.one_training import SingleTraining
 from ebbtide.jobs.progress_pattern import checked_pattern
-from ebbtide.jobs.single import SingleTraining
 
 
 @pytest.mark.parametrize(

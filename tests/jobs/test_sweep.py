@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.jobs.single import literal
+from ebbtide.jobs.one_training import literal
 from ebbtide.jobs.sweep import Direction, Sweep
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"

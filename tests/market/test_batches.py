@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.base.utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import BatchRules, judged
 from ebbtide.market.price_series import PriceSeries

@@ -9,7 +9,7 @@ import boto3
 import pandas as pd
 import pytest
 
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.jobs.resources import Resources
 from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue, read_instance_types

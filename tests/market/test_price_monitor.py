@@ -12,7 +12,7 @@ import pytest
 from tests.markets import START_S, history
 
 import ebbtide as eb
-from ebbtide._utc import from_epoch_s
+from ebbtide.base.utc import from_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.monitor import Monitor

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ebbtide as eb
-from ebbtide._utc import from_epoch_s
+from ebbtide.base.utc import from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.sources.stored import is_price_store

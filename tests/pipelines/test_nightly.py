@@ -17,20 +17,20 @@ from random import Random
 
 import pytest
 from mlflow.tracking import MlflowClient
-from tests.live.sweeps import PROGRAM, due_job, flapping, total
 from tests.pipelines.project import SMALL, STAGES, Project
+from tests.runs.sweeps import PROGRAM, due_job, flapping, total
 from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
-from ebbtide._files import only_one
-from ebbtide._utc import DAY_S
-from ebbtide.live.checkpoints.store import CheckpointStore
-from ebbtide.live.clouds.local.server import bills_of
-from ebbtide.live.local_run import end_local
-from ebbtide.live.settings import RunFolder, known_runs
-from ebbtide.live.standing import standing_of
-from ebbtide.live.storage import object_store
+from ebbtide.base.files import only_one
+from ebbtide.base.utc import DAY_S
+from ebbtide.clouds.local.server import bills_of
+from ebbtide.clouds.settings import RunFolder, known_runs
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.runs.start_local import end_local
+from ebbtide.runs.status import standing_of
+from ebbtide.storage.checkpoints.store import CheckpointStore
+from ebbtide.storage.objects import object_store
 
 pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 

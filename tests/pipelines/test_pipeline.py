@@ -9,13 +9,13 @@ import pytest
 from tests.pipelines.project import ROOT, SMALL, STAGES, Project
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S
-from ebbtide.analysis.executing import JobRun, executed, record_of
+from ebbtide.base.utc import DAY_S
 from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.forecasts.price_chain import load_chain
 from ebbtide.policies.cookbook.storage import load_cookbook
+from ebbtide.tracking.execute_stage import JobRun, executed, record_of
 
 # Runs of each job: its policies, those that ask a model also without.
 JOBS = {

@@ -15,11 +15,11 @@ from mlflow.tracking import MlflowClient
 from tests.pipelines.project import Project
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S
+from ebbtide.base.utc import DAY_S
 from ebbtide.forecasts.bundle import ModelBundle, part_of, write_manifest
+from ebbtide.forecasts.capacity.probes import generated_probes, write_probes
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
-from ebbtide.forecasts.spells.probes import generated_probes, write_probes
 from ebbtide.market.price_series import PriceSeries
 
 # `make long`: each stage is a process that starts Prefect and MLflow.

@@ -12,15 +12,15 @@ import pytest
 from flows.ingest import from_batches
 from flows.nightly import batches, sort_out
 from flows.train import absolute_uri, rows_of
-from tests.live.sweeps import PROGRAM, START_S, flapping
 from tests.markets import C3, history
+from tests.runs.sweeps import PROGRAM, START_S, flapping
 
 import ebbtide as eb
-from ebbtide._utc import iso
-from ebbtide.analysis.due_runs import DueResult
-from ebbtide.live.local_run import end_local
-from ebbtide.live.settings import RunFolder, known_runs
+from ebbtide.base.utc import iso
+from ebbtide.clouds.settings import RunFolder, known_runs
 from ebbtide.market.ingestion import Verdict
+from ebbtide.runs.start_local import end_local
+from ebbtide.tracking.due_runs import DueResult
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.policies import budget

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.backoff import BacksOff
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import POLICIES
 from ebbtide.testing.contracts.policies import PolicyContract
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.markets import history
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
-from ebbtide.policies.choice import policy_for
-from ebbtide.simulation.scenario import Scenario
+from ebbtide.policies.for_job import policy_for
+from ebbtide.replay.scenario import Scenario
 
 SLOW = Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
 FAST = Market("aws", "us-east-1", "us-east-1a", "g2.2xlarge")

@@ -6,20 +6,20 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.harness.parity.tape_cloud import run_live
+from tests.harness.parity.tapes import BILLINGS, scenario_of, small_bundle, tapes
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
-from ebbtide._compiled_records import GO_ON_DEMAND, SPOT, WAIT
-from ebbtide._utc import HOUR_S
+from ebbtide.base.compiled_records import GO_ON_DEMAND, SPOT, WAIT
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.decisions import HELD, NO_REASON, REQUESTED, Decision
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.policies.api.view import View
 from ebbtide.policies.deadline import policy as deadline
-from ebbtide.policies.deadline.choosing import by_table, cost_by_table, costs_by_table
 from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.deadline.rules import by_table, cost_by_table, costs_by_table
 from ebbtide.policies.registry import POLICIES
-from ebbtide.testing.parity.tape_cloud import run_live
-from ebbtide.testing.parity.tapes import BILLINGS, scenario_of, small_bundle, tapes
 from ebbtide.testing.scripted import replay
 
 _tapes = cache(tapes)

@@ -12,9 +12,9 @@ import pytest
 import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.capacity.models import default_spell_models
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.revocation.forecasts import Never, RecentFrequency
-from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.registry import ASK_MODELS, POLICIES, policies, policy
 from ebbtide.policies.spottune.offers import BestBid, StepCost

@@ -14,12 +14,12 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.generator import generate_prices
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.backoff import BacksOff
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.choice import policy_for
-from ebbtide.policies.refusals import BacksOff
+from ebbtide.policies.for_job import policy_for
 from ebbtide.policies.registry import POLICIES
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.stand_in_curves import stand_in_curves
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.stand_in_curves import stand_in_curves
 
 PRICES = generate_prices(days=14, seed=5)
 START_S = PRICES.start_s + 6 * 86_400.0

@@ -15,11 +15,11 @@ from ebbtide.errors import InputError
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
 
 from optuna.trial import TrialState  # noqa: E402
+from tests.harness.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 
-from ebbtide.live.handle import Run  # noqa: E402
-from ebbtide.live.phase import State  # noqa: E402
+from ebbtide.controller.run_state import State  # noqa: E402
+from ebbtide.runs.handle import Run  # noqa: E402
 from ebbtide.search.optuna import COST_USD, GAVE_UP, REVOCATIONS, RUN, SpotTrials, _Running  # noqa: E402
-from ebbtide.testing.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 
 PROGRAM = """
 import sys, time
@@ -119,7 +119,7 @@ def test_a_trial_that_is_left_is_gone_on_with(tmp_path: Path) -> None:
 
 
 def trained_run(folder: Path, left: Any) -> Any:
-    from ebbtide.live.settings import RunFolder
+    from ebbtide.clouds.settings import RunFolder
 
     return RunFolder(folder / "code" / "runs" / left.user_attrs[RUN])
 

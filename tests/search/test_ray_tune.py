@@ -15,13 +15,13 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from ray import tune  # noqa: E402
 from ray.tune.schedulers import ASHAScheduler  # noqa: E402
+from tests.harness.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 from tests.search.test_optuna import PROGRAM  # noqa: E402
 
-from ebbtide.live.handle import Run  # noqa: E402
-from ebbtide.live.phase import State  # noqa: E402
-from ebbtide.live.settings import RunFolder  # noqa: E402
+from ebbtide.clouds.settings import RunFolder  # noqa: E402
+from ebbtide.controller.run_state import State  # noqa: E402
+from ebbtide.runs.handle import Run  # noqa: E402
 from ebbtide.search.ray_tune import spot_trainable  # noqa: E402
-from ebbtide.testing.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 

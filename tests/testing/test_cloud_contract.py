@@ -15,8 +15,8 @@ import pytest
 from tests.waiting import LIMIT_S
 
 import ebbtide as eb
+from ebbtide.clouds.cloud import Cloud, Instance, Wanted
 from ebbtide.errors import CloudError
-from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.contracts.clouds import CloudContract

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import boto3
 import pytest
-from tests.live.sweeps import flapping
+from tests.runs.sweeps import flapping
 from tests.waiting import LIMIT_S
 
 from ebbtide.testing.ec2_stand_in.instances import MotoInstances

@@ -10,9 +10,9 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import GCSStore
-from tests.live.sweeps import steady
+from tests.runs.sweeps import steady
 
-from ebbtide.live.storage import ObjectStore, object_store
+from ebbtide.storage.objects import ObjectStore, object_store
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 
 BIG = 12 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import LIMIT_S
 
-from ebbtide.live.storage import FolderStore, ObjectStore
+from ebbtide.storage.objects import FolderStore, ObjectStore
 from ebbtide.testing.contracts.stores import _WRITERS, ObjectStoreContract
 
 

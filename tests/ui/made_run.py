@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.live.sweeps import BEGAN_S, START_S, A, B, sweep
+from tests.runs.sweeps import BEGAN_S, START_S, A, B, sweep
 
 import ebbtide as eb
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
+from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.controller.journal.changes import split
+from ebbtide.controller.journal.journal import Journal
+from ebbtide.controller.journal.price_log import PriceLog
+from ebbtide.controller.run_state import Phase
+from ebbtide.controller.snapshots import PROVIDER_VERSION
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.snapshot import snapshot
-from ebbtide.live.changes import split
-from ebbtide.live.journal import Journal
-from ebbtide.live.phase import Phase
-from ebbtide.live.price_log import PriceLog
-from ebbtide.live.settings import LiveSettings, RunFolder
-from ebbtide.live.snapshots import PROVIDER_VERSION
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.ebbtide.policy import Ebbtide
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
+from ebbtide.replay.replay import ReplayProvider
+from ebbtide.replay.replayed_market import ReplayedMarket
 
 STEPS = 3_000
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ui.made_run import STEPS, made_run
 
-from ebbtide.live.journal import Journal
-from ebbtide.live.phase import controlling
-from ebbtide.live.settings import RunFolder
-from ebbtide.live.standing import standing_of
+from ebbtide.clouds.settings import RunFolder
+from ebbtide.controller.journal.journal import Journal
+from ebbtide.controller.run_state import controlling
+from ebbtide.runs.status import standing_of
 from ebbtide.ui.figures import RunFigures, _spread, _thinned
 
 

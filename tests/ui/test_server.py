@@ -14,8 +14,8 @@ from tests.cli.test_running import command
 from tests.postgres import free_port
 from tests.ui.made_run import made_run
 
-from ebbtide.live.phase import controlling
-from ebbtide.live.settings import LiveSettings, RunFolder
+from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.controller.run_state import controlling
 from ebbtide.ui.server import app_for
 
 

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ebbtide.cli.options import table_console
+from ebbtide.clouds.providers import machines_of
+from ebbtide.clouds.settings import RENTED
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import Runnable
-from ebbtide.live.clouds.providers import machines_of
-from ebbtide.live.offers import MarketOffer, offers_of, prices_now
-from ebbtide.live.run import RunOptions, local_market
-from ebbtide.live.settings import RENTED
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.runs.offers import MarketOffer, offers_of, prices_now
+from ebbtide.runs.run import RunOptions, local_market
 
 # As one that was stopped by its user.
 _REFUSED = 130

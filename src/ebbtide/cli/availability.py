@@ -11,12 +11,12 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._utc import HOUR_S, iso
+from ebbtide.base.utc import HOUR_S, iso
 from ebbtide.cli.options import terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import DOWN, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.forecasts.capacity.fitting import DOWN, UP, SpellModel
+from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.market.markets import Market
 from ebbtide.market.price_store import PriceStore
 from ebbtide.market.prices import PriceHistory
@@ -43,7 +43,7 @@ def fit_command(
 
     ebbtide availability fit probes.parquet --out spells.json
     """
-    from ebbtide.forecasts.spells.models import fit_file
+    from ebbtide.forecasts.capacity.models import fit_file
 
     with progress(f"fitting {records.name}"):
         found = fit_file(records)
@@ -84,8 +84,8 @@ def adjust_command(
         ebbtide availability adjust prices.parquet --bands spot-advisor-data.json --out spells.json
         ebbtide availability adjust prices.db --from prices.db --out spells.json
     """
-    from ebbtide.forecasts.spells.models import default_spell_models
-    from ebbtide.forecasts.spells.public_signals import PublicSignals, read_interruption_bands
+    from ebbtide.forecasts.capacity.models import default_spell_models
+    from ebbtide.forecasts.capacity.public_signals import PublicSignals, read_interruption_bands
 
     if bands is None and kept is None and not scores:
         raise InputError("there is nothing to adjust to; give --from PRICES.db, --bands FILE or --scores")

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ebbtide._cores import usable_cores
-from ebbtide.analysis.backtest import backtest
-from ebbtide.analysis.result import BacktestResult
+from ebbtide.backtesting.backtest import backtest
+from ebbtide.backtesting.result import BacktestResult
+from ebbtide.base.cores import usable_cores
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
     InstanceTypesOption,
@@ -23,8 +23,8 @@ from ebbtide.cli.options import (
 )
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
-from ebbtide.jobs.reading import read_work
-from ebbtide.policies.choice import policies_for
+from ebbtide.jobs.job_files import read_work
+from ebbtide.policies.for_job import policies_for
 from ebbtide.policies.registry import USUAL, names_of
 
 
@@ -49,7 +49,7 @@ class Files:
             if self.record:
                 tables.write(self.record)
             if self.report:
-                from ebbtide.analysis.report import write_report
+                from ebbtide.backtesting.report import write_report
 
                 write_report(tables, self.report)
         if self.json_path:

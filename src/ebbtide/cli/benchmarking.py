@@ -10,8 +10,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._cores import usable_cores
-from ebbtide.analysis.benchmark import Benchmark, benchmark
+from ebbtide.backtesting.benchmark import Benchmark, benchmark
+from ebbtide.base.cores import usable_cores
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import print_written, table_console, to_be_written
 from ebbtide.cli.progress import progress

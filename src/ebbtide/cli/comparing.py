@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ebbtide._cores import usable_cores
-from ebbtide._utc import HOUR_S
-from ebbtide.analysis.comparison import Comparison, compare
+from ebbtide.backtesting.comparison import Comparison, compare
+from ebbtide.base.cores import usable_cores
+from ebbtide.base.utc import HOUR_S
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
     InstanceTypesOption,
@@ -25,12 +25,12 @@ from ebbtide.cli.options import (
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_files import read_work
 from ebbtide.jobs.job_list import JobList
-from ebbtide.jobs.reading import read_work
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.choice import policies_for
 from ebbtide.policies.cookbook.by_name import ByCookbook
 from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.for_job import policies_for
 from ebbtide.policies.registry import USUAL, names_of
 from ebbtide.policies.spottune.policy import SpotTune
 

@@ -9,8 +9,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._files import write_text
-from ebbtide._utc import HOUR_S, iso, to_epoch_s
+from ebbtide.base.files import write_text
+from ebbtide.base.utc import HOUR_S, iso, to_epoch_s
 from ebbtide.cli.cookbook_options import (
     Charging,
     PastMarket,
@@ -89,7 +89,7 @@ def show_command(
     ] = None,
 ) -> None:
     """Show a cookbook's action and expected cost at the start, by price."""
-    from ebbtide.analysis.figures import cookbook_figure
+    from ebbtide.backtesting.figures import cookbook_figure
     from ebbtide.policies.cookbook.storage import load_cookbook
 
     book = load_cookbook(path)
@@ -137,10 +137,10 @@ def apply_command(
 
     ebbtide cookbook apply cookbook.safetensors --prices prices.parquet --market 'us-east-1a c3.xlarge' --start ...
     """
-    from ebbtide.live.run import run
     from ebbtide.policies.cookbook.policy import elastic_job
     from ebbtide.policies.cookbook.storage import load_cookbook
-    from ebbtide.simulation.start_delay import StartDelay
+    from ebbtide.replay.start_delay import StartDelay
+    from ebbtide.runs.run import run
 
     book = load_cookbook(path)
     catalogue = catalogue_with(instance_types)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.billing import ON_DEMAND_HOURLY, Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue

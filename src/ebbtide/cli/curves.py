@@ -11,8 +11,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._files import write_text
-from ebbtide._json import json_text
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
 from ebbtide.cli.options import print_written, terminal, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from ebbtide._files import write_text
-from ebbtide.analysis.backtest import backtest
+from ebbtide.backtesting.backtest import backtest
+from ebbtide.base.files import write_text
 from ebbtide.cli.generating import capacity_path, refuse_other, write_generated
 from ebbtide.cli.options import table_console
 from ebbtide.cli.progress import progress
@@ -20,7 +20,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.generator_today import generate_today, today_markets
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
-from ebbtide.simulation.generated_markets import Kind, generated_capacity
+from ebbtide.replay.generated_markets import Kind, generated_capacity
 
 # The default policy, and the fastest of the others; `ebbtide compare` has more.
 _POLICIES = "ebbtide,on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
@@ -39,7 +39,7 @@ def demo_command(
 
         ebbtide demo
     """
-    from ebbtide.analysis.report import write_report
+    from ebbtide.backtesting.report import write_report
 
     prices_file, job_file, report_file = (into / name for name in ("prices.parquet", "job.yaml", "report.html"))
     capacity_file = capacity_path(prices_file)

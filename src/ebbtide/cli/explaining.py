@@ -12,17 +12,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ebbtide._json import finite
-from ebbtide._terminal import visible
-from ebbtide._utc import iso
+from ebbtide.base.json_values import finite
+from ebbtide.base.terminal import visible
+from ebbtide.base.utc import iso
 from ebbtide.cli.options import table_console
 from ebbtide.cli.runs import JsonOption, RunArgument, RunsOption
+from ebbtide.clouds.settings import RUNS, SIMULATED, find_run
 from ebbtide.engine.decisions import HELD, REQUESTED, Decision
 from ebbtide.engine.explanation import Explanation, LeaseResult
 from ebbtide.errors import InputError
-from ebbtide.live.explaining import lease_named, told_of
-from ebbtide.live.money import seconds
-from ebbtide.live.settings import RUNS, SIMULATED, find_run
+from ebbtide.runs.cost_summary import seconds
+from ebbtide.runs.why import lease_named, told_of
 
 # What cost more than so many times what was expected is said why.
 _FAR_MORE = 1.5

@@ -12,13 +12,13 @@ from rich.filesize import decimal
 from rich.progress import track
 
 from ebbtide.cli.runs import RunsOption
+from ebbtide.clouds.settings import RUNS, RunFolder, find_run
+from ebbtide.controller.work.state import trial_id_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, runnable
-from ebbtide.live.agent_state import trial_id_of
-from ebbtide.live.fetched_results import fetch_results
-from ebbtide.live.fetching import best_of, fetch_trial, ranks_of_trial
-from ebbtide.live.settings import RUNS, RunFolder, find_run
-from ebbtide.live.standing import RunStanding, standing_of
+from ebbtide.runs.fetched_results import fetch_results
+from ebbtide.runs.fetching import best_of, fetch_trial, ranks_of_trial
+from ebbtide.runs.status import RunStanding, standing_of
 
 _MOST_NAMED = 3
 

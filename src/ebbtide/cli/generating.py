@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.probes import probes_of_capacity, read_probes, write_probes
+from ebbtide.forecasts.capacity.probes import probes_of_capacity, read_probes, write_probes
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
-from ebbtide.simulation.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
+from ebbtide.replay.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -138,7 +138,7 @@ _MAKERS: dict[str, Callable[[LiveSources], LiveSource]] = {
 
 def google_headers() -> Callable[[], Mapping[str, str]]:
     """Gives headers with a token of Google's standard chain, which is kept until it ends."""
-    from ebbtide.live.google_tokens import GoogleTokens
+    from ebbtide.storage.google_tokens import GoogleTokens
 
     tokens = GoogleTokens()
     return lambda: {"Authorization": f"Bearer {tokens.token()}"}

@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ebbtide.live.money import seconds
-from ebbtide.live.phase import OVER, State
-from ebbtide.live.settings import UNREADABLE, UnreadableRun
-from ebbtide.live.standing import RunStanding, TrialStanding
+from ebbtide.clouds.settings import UNREADABLE, UnreadableRun
+from ebbtide.controller.run_state import OVER, State
 from ebbtide.policies.parameters import parameters_text
+from ebbtide.runs.cost_summary import seconds
+from ebbtide.runs.status import RunStanding, TrialStanding
 
 _TAIL_LINES = 6
 # A table of a run has so many rows, unless more are wanted.

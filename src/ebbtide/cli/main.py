@@ -11,7 +11,7 @@ import typer
 
 import ebbtide
 from ebbtide.cli.commands import VerbGroup
-from ebbtide.cli.ending import INTERRUPTED, end_with
+from ebbtide.cli.exit_codes import INTERRUPTED, end_with
 
 app = typer.Typer(
     name="ebbtide",
@@ -40,7 +40,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Errors end with one line on standard error (see `ebbtide.cli.ending`)."""
+    """Run the command. Errors end with one line on standard error (see `ebbtide.cli.exit_codes`)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # File names may contain bytes that are not valid in any encoding.

@@ -11,17 +11,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ebbtide._files import check_place
-from ebbtide._terminal import PlainConsole
+from ebbtide.base.files import check_place
+from ebbtide.base.terminal import PlainConsole
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.forecasts.champions import default_models, read_models
-from ebbtide.jobs.reading import Speeds
+from ebbtide.jobs.job_files import Speeds
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, with_own
 from ebbtide.market.prices import PriceHistory
-from ebbtide.simulation.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
+from ebbtide.replay.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
 
 TABLE_WIDTH = 120
 

@@ -11,13 +11,10 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._files import write_text
-from ebbtide._json import json_text
-from ebbtide._terminal import PlainConsole
-from ebbtide._utc import HOUR_S, iso
-from ebbtide.analysis.plan import KEPT_SHARE, Estimate, Plan
-from ebbtide.analysis.plan_picture import KINDS, check_drawable, check_picture, plan_picture, write_plan_picture
-from ebbtide.analysis.planning import plan
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
+from ebbtide.base.terminal import PlainConsole
+from ebbtide.base.utc import HOUR_S, iso
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
     InstanceTypesOption,
@@ -30,13 +27,16 @@ from ebbtide.cli.options import (
     to_be_written,
 )
 from ebbtide.cli.progress import progress
-from ebbtide.forecasts.spells.models import SpellModels
-from ebbtide.jobs.reading import read_sweep
+from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.jobs.job_files import read_sweep
 from ebbtide.jobs.sweep import Decides, Sweep
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
+from ebbtide.planning.plan import KEPT_SHARE, Estimate, Plan
+from ebbtide.planning.plan_picture import KINDS, check_drawable, check_picture, plan_picture, write_plan_picture
+from ebbtide.planning.planning import plan
 from ebbtide.policies.spottune.offers import BestBid
-from ebbtide.simulation.generated_markets import Kind
+from ebbtide.replay.generated_markets import Kind
 
 # Exit code: the budget or the deadline is not feasible.
 INFEASIBLE = 3

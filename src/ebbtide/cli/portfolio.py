@@ -11,9 +11,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._files import write_text
-from ebbtide._json import json_text
-from ebbtide._utc import HOUR_S
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
+from ebbtide.base.utc import HOUR_S
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal, to_be_written
 from ebbtide.cli.progress import progress

@@ -11,7 +11,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, terminal
 from ebbtide.cli.progress import progress

@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ebbtide._files import check_place, write_text
-from ebbtide._json import json_text
-from ebbtide._terminal import visible
-from ebbtide.cli.one_training import TrainingOptions, Wanted, wanted_from
+from ebbtide.base.files import check_place, write_text
+from ebbtide.base.json_values import json_text
+from ebbtide.base.terminal import visible
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import table_console
+from ebbtide.cli.run_arguments import TrainingOptions, Wanted, wanted_from
+from ebbtide.clouds.settings import RUNS
 from ebbtide.errors import InputError
-from ebbtide.live.rehearsal import RehearsalSettings, notice_of, rehearsable, rehearse
-from ebbtide.live.rehearsal_figures import Rehearsal
-from ebbtide.live.settings import RUNS
 from ebbtide.market.catalogue import default_catalogue
+from ebbtide.runs.rehearsal import RehearsalSettings, notice_of, rehearsable, rehearse
+from ebbtide.runs.rehearsal_figures import Rehearsal
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ def rehearse_command(
 
 
 def _on_ec2(wanted: Wanted, place: Place, timing: Timing, runs: Path) -> Rehearsal:
-    from ebbtide.live.clouds.ec2.interrupting import NOTICE_S, SpotInterruptions
-    from ebbtide.live.clouds.providers import machines_of
-    from ebbtide.live.rehearsal_on_ec2 import rehearsable_on_ec2, rehearse_on_ec2
+    from ebbtide.clouds.ec2.interrupting import NOTICE_S, SpotInterruptions
+    from ebbtide.clouds.providers import machines_of
+    from ebbtide.runs.rehearsal_on_ec2 import rehearsable_on_ec2, rehearse_on_ec2
 
     if timing.notice_s is not None:
         raise InputError(f"EC2's notice is of {NOTICE_S:g} s: leave out --notice-s")

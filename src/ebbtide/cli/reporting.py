@@ -12,16 +12,16 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ebbtide._files import check_place, write_text
-from ebbtide._json import finite
-from ebbtide._terminal import visible
+from ebbtide.base.files import check_place, write_text
+from ebbtide.base.json_values import finite
+from ebbtide.base.terminal import visible
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import table_console
 from ebbtide.cli.runs import JsonOption, RunsOption
+from ebbtide.clouds.settings import RUNS
+from ebbtide.controller.team.account_lines import checked_month
+from ebbtide.controller.team.team import named_team
 from ebbtide.errors import InputError
-from ebbtide.live.account_lines import checked_month
-from ebbtide.live.settings import RUNS
-from ebbtide.live.team import named_team
 
 _OUT = Path("reports/report.html")
 
@@ -69,9 +69,9 @@ def report_command(
         return
     if spent.audit is not None:
         raise InputError("an audit is of a month; name it with --month", field="--audit")
-    from ebbtide.analysis.record import read_records
-    from ebbtide.analysis.report import write_report
-    from ebbtide.analysis.summary import summary_table
+    from ebbtide.backtesting.record import read_records
+    from ebbtide.backtesting.report import write_report
+    from ebbtide.backtesting.summary import summary_table
 
     records = read_records(record)
     for name, tables in records.items():
@@ -81,7 +81,7 @@ def report_command(
 
 
 def _print_month(spent: Spent) -> None:
-    from ebbtide.analysis.month_report import month_report
+    from ebbtide.tracking.month_report import month_report
 
     if spent.audit is not None:
         check_place(spent.audit)

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.foreground import run_in_foreground
+from ebbtide.cli.live_console import run_in_foreground
 from ebbtide.cli.runs import RunArgument, RunsOption
+from ebbtide.clouds.settings import RUNS, RunFolder, find_run
+from ebbtide.controller.from_storage import FromStorage, go_on_from_storage
+from ebbtide.controller.run_state import controller_of, controller_words, controlling
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import runnable
-from ebbtide.live.from_storage import FromStorage, go_on_from_storage
-from ebbtide.live.handle import Run
-from ebbtide.live.phase import controller_of, controller_words, controlling
-from ebbtide.live.runs import end_machines
-from ebbtide.live.settings import RUNS, RunFolder, find_run
+from ebbtide.runs.by_provider import end_machines
+from ebbtide.runs.handle import Run
 
 
 def resume_command(

@@ -16,9 +16,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._files import write_text
-from ebbtide._json import json_text
-from ebbtide._utc import iso
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
+from ebbtide.base.utc import iso
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, print_written, terminal, to_be_written
 from ebbtide.cli.progress import progress
@@ -96,7 +96,7 @@ def evaluate_command(
 
         ebbtide revocation evaluate --prices prices.parquet --train-days 9 --test-days 3 --json out.json
     """
-    from ebbtide.analysis.figures import reliability_figure
+    from ebbtide.backtesting.figures import reliability_figure
     from ebbtide.forecasts.revocation.evaluation import DELTAS, evaluate
 
     history = window.of(PriceHistory.read(prices, catalogue_with(instance_types)))
@@ -170,7 +170,7 @@ def predict_command(
 
     ebbtide revocation predict --prices prices.parquet --delta 5
     """
-    from ebbtide._utc import to_epoch_s
+    from ebbtide.base.utc import to_epoch_s
     from ebbtide.forecasts.revocation.serving import PricesAt, Served
     from ebbtide.forecasts.revocation.storage import load_model
 

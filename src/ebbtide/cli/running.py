@@ -14,13 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ebbtide._cores import usable_cores
-from ebbtide._utc import HOUR_S, to_epoch_s
-from ebbtide.analysis.summary import models_note
+from ebbtide.backtesting.summary import models_note
+from ebbtide.base.cores import usable_cores
+from ebbtide.base.utc import HOUR_S, to_epoch_s
 from ebbtide.cli.asking import confirm
-from ebbtide.cli.foreground import run_in_foreground
+from ebbtide.cli.live_console import run_in_foreground
 from ebbtide.cli.live_table import policy_words
-from ebbtide.cli.one_training import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import (
     InstanceTypesOption,
@@ -31,24 +30,25 @@ from ebbtide.cli.options import (
     catalogue_with,
     terminal,
 )
+from ebbtide.cli.run_arguments import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
 from ebbtide.cli.runs import RunsOption
+from ebbtide.clouds.settings import RENTED, RUNS, RunFolder
+from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.progress_news import show
+from ebbtide.controller.work.measured_speed import speed_text
 from ebbtide.errors import InputError, JournalError, unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.live.collected_speeds import Rates, rates_of
-from ebbtide.live.journal import journal_of
-from ebbtide.live.local_run import GENERATED_DAYS, SPEED, LocalMarket, generated_market
-from ebbtide.live.measured_speed import speed_text
-from ebbtide.live.progress_news import show
-from ebbtide.live.run import PROVIDERS, RunOptions, begin
-from ebbtide.live.run import run as run_once
-from ebbtide.live.settings import RENTED, RUNS, RunFolder
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.policies.choice import asked_policy, policy_summary
+from ebbtide.policies.for_job import asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
 from ebbtide.policies.registry import ASK_MODELS, DEFAULT, POLICIES
-from ebbtide.simulation.generated_markets import Kind
+from ebbtide.replay.generated_markets import Kind
+from ebbtide.runs.collected_speeds import Rates, rates_of
+from ebbtide.runs.run import PROVIDERS, RunOptions, begin
+from ebbtide.runs.run import run as run_once
+from ebbtide.runs.start_local import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 
 # Fields of a job's file, or of a job in a list, that name a program.
 _PROGRAM = re.compile(r"(jobs\.\d+\.)?(command|spark|dask)")
@@ -223,7 +223,7 @@ def run_command(
         return
     if kept.track:
         # If MLflow is not installed, the command ends before a run is begun.
-        importlib.import_module("ebbtide.analysis.live_tracking")
+        importlib.import_module("ebbtide.tracking.live_tracking")
     show()
     try:
         started = begin(sweep, wanted.folder, chosen, provider, options)

@@ -12,15 +12,12 @@ from typing import Annotated
 
 import typer
 
-from ebbtide._terminal import visible
+from ebbtide.base.terminal import visible
 from ebbtide.cli.live_table import MOST_ROWS, answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
-from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import EbbtideError, InputError
-from ebbtide.jobs.job_list import runnable
-from ebbtide.live.journal import journal_of
-from ebbtide.live.money import seconds
-from ebbtide.live.phase import (
+from ebbtide.clouds.settings import LATEST, RUNS, UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
+from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.run_state import (
     OVER,
     State,
     StopRequest,
@@ -30,10 +27,13 @@ from ebbtide.live.phase import (
     request_stop,
     state_now,
 )
-from ebbtide.live.runs import end_machines
-from ebbtide.live.settings import LATEST, RUNS, UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
-from ebbtide.live.settling import settle
-from ebbtide.live.standing import RunStanding, standing_of
+from ebbtide.engine.snapshot import lease_of
+from ebbtide.errors import EbbtideError, InputError
+from ebbtide.jobs.job_list import runnable
+from ebbtide.runs.by_provider import end_machines
+from ebbtide.runs.cost_summary import seconds
+from ebbtide.runs.settling import settle
+from ebbtide.runs.status import RunStanding, standing_of
 
 # What reading a run raises if its files are damaged or not ours: besides our own errors those of decoding.
 _UNREADABLE = (EbbtideError, OSError, ValueError, TypeError, LookupError, AttributeError)

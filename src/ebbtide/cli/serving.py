@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.runs import RunsOption
+from ebbtide.clouds.settings import RUNS
 from ebbtide.errors import InputError
-from ebbtide.live.settings import RUNS
 
 _PORT = 8787
 

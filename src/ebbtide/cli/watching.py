@@ -12,15 +12,14 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ebbtide._utc import HOUR_S, iso, to_epoch_s
+from ebbtide.base.utc import HOUR_S, iso, to_epoch_s
 from ebbtide.cli.live_sources import LiveSources
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.reading import read_jobs, read_sweep
-from ebbtide.live.other_launchers import Choice, Launcher, launcher_file
+from ebbtide.jobs.job_files import read_jobs, read_sweep
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.monitor import Monitor
@@ -29,6 +28,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.stored import is_price_store
 from ebbtide.policies.api.quotes import KnownQuotes
 from ebbtide.policies.deepspotcloud.policy import ranked, usd_per_step
+from ebbtide.runs.other_launchers import Choice, Launcher, launcher_file
 
 
 @grouped

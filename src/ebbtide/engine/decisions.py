@@ -9,7 +9,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.market.markets import MARKET_FIELDS, Market

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ebbtide._utc import from_epoch_s
+from ebbtide.base.utc import from_epoch_s
 from ebbtide.jobs.transfers import Transfer
 from ebbtide.market.billing import Bill
 from ebbtide.market.leases import Lease

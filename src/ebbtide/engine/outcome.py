@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ebbtide import _html
-from ebbtide._utc import HOUR_S
+from ebbtide.base import html as html
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.decisions import Decision
 from ebbtide.engine.ledger import Ledger
 from ebbtide.engine.timeline import Timeline
@@ -91,7 +91,7 @@ class Outcome:
             f"{self.revocations} of them taken"
         ]
         title = f"{self.policy}: {self._end} after {self.makespan_s / HOUR_S:.1f} h"
-        return _html.table(title, headings, rows, notes)
+        return html.table(title, headings, rows, notes)
 
     def __str__(self) -> str:
         return (

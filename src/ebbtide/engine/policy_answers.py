@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.errors import CloudError, InputError, PolicyError
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ebbtide._utc import from_epoch_s
+from ebbtide.base.utc import from_epoch_s
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,14 +27,14 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from ebbtide._files import write_text
-from ebbtide._input_files import read_json
-from ebbtide._json import misfit
-from ebbtide._utc import Time, iso, to_epoch_s
+from ebbtide.base.files import write_text
+from ebbtide.base.input_files import read_json
+from ebbtide.base.json_values import misfit
+from ebbtide.base.utc import Time, iso, to_epoch_s
 from ebbtide.errors import InputError
+from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.price_chain import PriceChain, load_chain
-from ebbtide.forecasts.spells.models import SpellModels
 from ebbtide.market.markets import Market
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 import yaml
 
-from ebbtide._files import write_text
-from ebbtide._json import misfit
-from ebbtide._utc import iso
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import misfit
+from ebbtide.base.utc import iso
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, MODEL_PARTS, ModelBundle, Part, joined, version_of
 

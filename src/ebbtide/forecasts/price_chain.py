@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ebbtide._compiling import compiled
-from ebbtide._files import replacing
-from ebbtide._utc import DAY_S, HOUR_S, from_epoch_s
+from ebbtide.base.compiling import compiled
+from ebbtide.base.files import replacing
+from ebbtide.base.utc import DAY_S, HOUR_S, from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats, PriceSeries
 

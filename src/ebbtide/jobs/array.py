@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from ebbtide.jobs.common_fields import RunTerms
 from ebbtide.jobs.job import PositiveFloat, name_of, words_of
 from ebbtide.jobs.parsing import Frozen, validated
 from ebbtide.jobs.random_search import Value
-from ebbtide.jobs.run_terms import RunTerms
 from ebbtide.jobs.sweep import Sweep
 
 # More are refused: each is a result of its own in storage.

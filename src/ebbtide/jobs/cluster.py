@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from ebbtide.jobs.common_fields import RunTerms
 from ebbtide.jobs.job import Checkpointing, PositiveFloat, Speedup, name_of, words_of
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.run_terms import RunTerms
 from ebbtide.jobs.sweep import Direction, Sweep
 
 _Words = Annotated[list[str], Field(min_length=1)]

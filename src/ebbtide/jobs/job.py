@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.jobs.progress_pattern import checked_pattern

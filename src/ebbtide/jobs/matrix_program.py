@@ -9,17 +9,17 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.jobs.common_fields import RunTerms
 from ebbtide.jobs.job import Checkpointing, NonNegativeFloat, PositiveFloat
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.run_terms import RunTerms
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.tiled.named import program_of
 from ebbtide.jobs.tiled.program import TiledProgram, speedup_of
 
 # Runs the program on the head's machine.
-DRIVER = "ebbtide.live.tiled.driver"
+DRIVER = "ebbtide.agent.tiled.driver"
 
 # A task takes so many steps: those of a second each, while it is not known how long any takes.
 _STEPS_PER_S = 1000

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ebbtide._input_files import read_text
+from ebbtide.base.input_files import read_text
 from ebbtide.errors import InputError
 from ebbtide.jobs.field_problems import field_problems
 

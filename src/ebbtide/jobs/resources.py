@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.parsing import Frozen
 from ebbtide.jobs.throughput import ThroughputModel

@@ -392,7 +392,7 @@ class Sweep(Resources):
         if self.entry_point is None:
             return self.arguments(trial)
         called = self.entry_point, json.dumps(trial.values), *(() if self.metric is None else (self.metric,))
-        return "python", "-m", "ebbtide.live.agent.entry_point", *called
+        return "python", "-m", "ebbtide.agent.entry_point", *called
 
     @property
     def is_measured(self) -> bool:

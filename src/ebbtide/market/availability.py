@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market

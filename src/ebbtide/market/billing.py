@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ebbtide._utc import DAY_S, HOUR_S, iso
+from ebbtide.base.utc import DAY_S, HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.price_series import PriceSeries, round_start_s
 

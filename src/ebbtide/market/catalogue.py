@@ -24,7 +24,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from ebbtide._files import write_text
+from ebbtide.base.files import write_text
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.markets import Market, product_name
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, Time, to_epoch_s
+from ebbtide.base.utc import DAY_S, Time, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.generator import smooth_series

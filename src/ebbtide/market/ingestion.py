@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebbtide._input_files import existing_file
-from ebbtide._utc import HOUR_S, iso
+from ebbtide.base.input_files import existing_file
+from ebbtide.base.utc import HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.market.sources.parquet import load_parquet

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebbtide._files import replacing
+from ebbtide.base.files import replacing
 from ebbtide.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebbtide._files import replacing
-from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, from_epoch_s, iso, to_epoch_s
+from ebbtide.base.files import replacing
+from ebbtide.base.utc import DAY_S, HOUR_S, MINUTE_S, Time, from_epoch_s, iso, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import MARKET_FIELDS, Market

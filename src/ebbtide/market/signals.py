@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from ebbtide._utc import from_epoch_s
+from ebbtide.base.utc import from_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market
 

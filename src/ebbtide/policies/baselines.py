@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide._utc import MINUTE_S
+from ebbtide.base.utc import MINUTE_S
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Hold, Request, WakeAt

@@ -18,7 +18,7 @@ from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
-from ebbtide.policies.moving import is_better_revoked
+from ebbtide.policies.migration import is_better_revoked
 
 # A machine that cannot be paid for this long is not rented at all.
 _LEAST_USE_S = 10 * 60.0

@@ -6,7 +6,7 @@ import inspect
 from types import ModuleType
 from typing import Any
 
-from ebbtide._own_code import as_input_errors, find
+from ebbtide.base.own_code import as_input_errors, find
 from ebbtide.errors import InputError
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy

@@ -11,8 +11,8 @@ from typing import Any
 
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.capacity.models import default_spell_models
 from ebbtide.forecasts.champions import read_models
-from ebbtide.forecasts.spells.models import default_spell_models
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive

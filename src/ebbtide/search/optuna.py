@@ -29,15 +29,15 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from ebbtide.clouds.settings import RUNS, RunFolder, new_run_id
+from ebbtide.controller.controller import metrics_of
+from ebbtide.controller.run_state import OVER, State
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Direction, Sweep
-from ebbtide.live.controller import metrics_of
-from ebbtide.live.handle import Run, resume
-from ebbtide.live.phase import OVER, State
-from ebbtide.live.run import RunOptions, run
-from ebbtide.live.settings import RUNS, RunFolder, new_run_id
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.runs.handle import Run, resume
+from ebbtide.runs.run import RunOptions, run
 
 # What a trial of the study says of its run.
 RUN, RUNS_IN = "ebbtide_run", "ebbtide_runs"

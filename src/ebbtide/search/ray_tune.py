@@ -32,14 +32,14 @@ from typing import Any
 
 from ray import tune
 
+from ebbtide.clouds.settings import RUNS, RunFolder
+from ebbtide.controller.controller import metrics_of
+from ebbtide.controller.run_state import State
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Direction, Sweep
-from ebbtide.live.controller import metrics_of
-from ebbtide.live.handle import Run, resume
-from ebbtide.live.phase import State
-from ebbtide.live.run import RunOptions, run
-from ebbtide.live.settings import RUNS, RunFolder
+from ebbtide.runs.handle import Run, resume
+from ebbtide.runs.run import RunOptions, run
 
 # Real seconds between looks at a run.
 _LOOK_S = 0.3

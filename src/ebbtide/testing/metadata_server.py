@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ebbtide.live.clouds.metadata import MachineState, MetadataService
+from ebbtide.clouds.metadata import MachineState, MetadataService
 
 
 class MetadataServer:

@@ -15,9 +15,9 @@ from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.replay import ReplayProvider
+from ebbtide.replay.replayed_market import ReplayedMarket
+from ebbtide.replay.start_delay import StartDelay
 
 # In such a replay a machine is given 20 s after its request and has booted after 100 s more.
 DELAY = StartDelay(request_s=20.0, boot_s=100.0)

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._json import finite
-from ebbtide._utc import HOUR_S
+from ebbtide.base.json_values import finite
+from ebbtide.base.utc import HOUR_S
+from ebbtide.clouds.settings import RunFolder
+from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.snapshots import Figures, RunSnapshot
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import observed
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction
-from ebbtide.live.journal import journal_of
-from ebbtide.live.settings import RunFolder
-from ebbtide.live.snapshots import Figures, RunSnapshot
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ebbtide.live.phase import State
-from ebbtide.live.settings import UnreadableRun
-from ebbtide.live.standing import RunStanding
+from ebbtide.clouds.settings import UnreadableRun
+from ebbtide.controller.run_state import State
+from ebbtide.runs.status import RunStanding
 
 # Name, what it is, and its value; what is not known has none.
 _GAUGES: dict[str, tuple[str, Callable[[RunStanding], float | None]]] = {

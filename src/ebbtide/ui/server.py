@@ -19,13 +19,13 @@ from plotly.offline import get_plotlyjs
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from ebbtide._json import finite
+from ebbtide.base.json_values import finite
+from ebbtide.clouds.settings import UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
+from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.run_state import State
 from ebbtide.errors import EbbtideError, InputError, JournalAwayError
-from ebbtide.live.explaining import told_of
-from ebbtide.live.journal import journal_of
-from ebbtide.live.phase import State
-from ebbtide.live.settings import UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
-from ebbtide.live.standing import RunStanding, standing_of
+from ebbtide.runs.status import RunStanding, standing_of
+from ebbtide.runs.why import told_of
 from ebbtide.ui.figures import RunFigures
 from ebbtide.ui.prometheus import exposition
 

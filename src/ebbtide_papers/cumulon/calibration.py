@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize
 
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide.base.utc import HOUR_S, to_epoch_s
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.cookbook.oracle import least_costs
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
-from ebbtide.simulation.cookbook_replays import play_dynamically, play_strictly
+from ebbtide_papers.cumulon.cookbook_replays import play_dynamically, play_strictly
 from ebbtide_papers.cumulon.market import TICK_S, Rates, described_chain, rsvd_workflow
+from ebbtide_papers.cumulon.oracle import least_costs
 
 # 6.2 and Table 2: RSVD-1 in 15 hours; oracle, strict and dynamic from 0.20 USD, dynamic from 0.02.
 PAPER_USD = np.array([3.47, 7.28, 6.70, 1.30])

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S
-from ebbtide.analysis.backtest import backtest
+from ebbtide.backtesting.backtest import backtest
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Amdahl, Checkpointing, Coupling, Job
@@ -21,7 +21,7 @@ from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.start_delay import StartDelay
 
 # Machine-hours on the slowest type, machines at most, and the deadline.
 _WORK_H, _MACHINES, _DEADLINE_H = 48.0, 8, 12.0

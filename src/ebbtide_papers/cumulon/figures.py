@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ebbtide.analysis.policy_table import COLOURS
+from ebbtide.backtesting.policy_table import COLOURS
 from ebbtide_papers.cumulon.study import Counts, CumulonStudy, Table
 
 _TITLES = (

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.price_chain import PriceChain, nearest_level
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
-from ebbtide.policies.cookbook.oracle import cheapest_charge, least_costs
-from ebbtide.simulation.cluster_replays import Rules, play_cluster
+from ebbtide_papers.cumulon.cluster_replays import Rules, play_cluster
 from ebbtide_papers.cumulon.market import TICK_S, rsvd_workflow
+from ebbtide_papers.cumulon.oracle import cheapest_charge, least_costs
 from ebbtide_papers.cumulon.study import (
     DEADLINE_H,
     DELAY_TICKS,

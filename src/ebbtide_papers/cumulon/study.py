@@ -9,17 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide.base.utc import HOUR_S, to_epoch_s
 from ebbtide.forecasts.price_chain import PriceChain
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
-from ebbtide.policies.cookbook.oracle import least_costs
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
-from ebbtide.simulation.cluster_replays import Rules, play_cluster
-from ebbtide.simulation.cookbook_replays import Played, play_dynamically, play_strictly
+from ebbtide_papers.cumulon.cluster_replays import Rules, play_cluster
+from ebbtide_papers.cumulon.cookbook_replays import Played, play_dynamically, play_strictly
 from ebbtide_papers.cumulon.market import (
     ON_DEMAND_USD_PER_HOUR,
     TICK_S,
@@ -27,6 +26,7 @@ from ebbtide_papers.cumulon.market import (
     gnmf_workflow,
     rsvd_workflow,
 )
+from ebbtide_papers.cumulon.oracle import least_costs
 
 DEADLINE_H = 15
 MOST = 100

@@ -14,20 +14,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._compiled_records import FAILOVER, ZonesTape
-from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import SpellModel, fit_spells, spells_of
-from ebbtide.forecasts.spells.records import ZoneRecord
-from ebbtide.forecasts.spells.zone_types import ZoneTypes
+from ebbtide.base.compiled_records import FAILOVER, ZonesTape
+from ebbtide.base.utc import HOUR_S
+from ebbtide.forecasts.capacity.fitting import SpellModel, fit_spells, spells_of
+from ebbtide.forecasts.capacity.records import ZoneRecord
+from ebbtide.forecasts.capacity.zone_types import ZoneTypes
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline.problem import ZonesProblem
+from ebbtide.policies.deadline.costs import ZonesProblem
 from ebbtide.policies.deadline.zones_advisor import ZonesAdvisor
-from ebbtide.simulation.advised_runs import AdvisedRun, run_advised_zones
-from ebbtide.simulation.deadline_hindsight import least_cost
-from ebbtide.simulation.deadline_runs import run_zones
-from ebbtide.simulation.zones_bound import run_bound, solve_bound
+from ebbtide_papers.deadlines.advised_runs import AdvisedRun, run_advised_zones
 from ebbtide_papers.deadlines.advisor_study import types_from
+from ebbtide_papers.deadlines.deadline_hindsight import least_cost
+from ebbtide_papers.deadlines.deadline_runs import run_zones
 from ebbtide_papers.deadlines.study import ON_DEMAND_USD, SPOT_USD
+from ebbtide_papers.deadlines.zones_bound import run_bound, solve_bound
 
 WORK_H = 24.0
 DEADLINES_H = (36.0, 48.0)

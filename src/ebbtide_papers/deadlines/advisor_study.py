@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import SpellModel, Spells, fit_spells, spells_of
-from ebbtide.forecasts.spells.records import ZoneRecord
-from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
+from ebbtide.base.utc import HOUR_S
+from ebbtide.forecasts.capacity.fitting import SpellModel, Spells, fit_spells, spells_of
+from ebbtide.forecasts.capacity.records import ZoneRecord
+from ebbtide.forecasts.capacity.zone_types import ZoneTypes, zone_types
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.advisor import DeadlineAdvisor
-from ebbtide.policies.deadline.asking import ASKS_EVERY_S
-from ebbtide.simulation.advised_runs import run_advised
+from ebbtide.policies.deadline.advisor_inputs import ASKS_EVERY_S
+from ebbtide_papers.deadlines.advised_runs import run_advised
 from ebbtide_papers.deadlines.study import DEADLINES_H, ON_DEMAND_USD, SPOT_USD, WORK_H
 
 # Variants: types of zones told apart while a run watches; the same where it is not told that charges and questions

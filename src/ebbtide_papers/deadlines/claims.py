@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.records import LeftOut, ZoneRecord, ZoneRecords
+from ebbtide.forecasts.capacity.records import LeftOut, ZoneRecord, ZoneRecords
 from ebbtide_papers.deadlines.advised_zones_study import MOST_PAIRS, sets_together, study_advised_zones
 from ebbtide_papers.deadlines.advisor_rows import (
     advised_zones_claims,

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.records import ZoneRecords
-from ebbtide.forecasts.spells.regions import (
+from ebbtide.base.utc import HOUR_S
+from ebbtide.forecasts.capacity.records import ZoneRecords
+from ebbtide.market.price_series import Floats
+from ebbtide_papers.deadlines.regions import (
     fit_region_model,
     own_forecast,
     seen_of_neighbours,
     shared_ends,
 )
-from ebbtide.market.price_series import Floats
 from ebbtide_papers.deadlines.zones import past_models
 from ebbtide_papers.reproduction import Claim, Row, at_most, ratio
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.records import (
+from ebbtide.forecasts.capacity.records import (
     LeftOut,
     TooShort,
     ZoneRecord,
@@ -15,8 +15,8 @@ from ebbtide.forecasts.spells.records import (
     kind_of,
     read_records,
 )
-from ebbtide.forecasts.spells.zone_sets import read_capacity_rounds, read_probed_zones
 from ebbtide_papers.deadlines.study import DEADLINES_H
+from ebbtide_papers.deadlines.zone_sets import read_capacity_rounds, read_probed_zones
 
 
 @dataclass(frozen=True)

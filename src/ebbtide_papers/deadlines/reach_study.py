@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S
-from ebbtide.policies.deadline.problem import ZonesProblem
+from ebbtide.base.utc import HOUR_S
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S
+from ebbtide.policies.deadline.costs import ZonesProblem
 from ebbtide.policies.deadline.table import solve_zones
-from ebbtide.simulation.zones_bound import MOST_ZONES, solve_bound
 from ebbtide_papers.deadlines.zones import RESTART_H, ZonesStudy, by_failover, by_table, past_models
+from ebbtide_papers.deadlines.zones_bound import MOST_ZONES, solve_bound
 
 # Length of a tick of drawn capacity, and of the exact program: that of a start, since work and deadline are whole
 # numbers of those, so that no cost is interpolated.

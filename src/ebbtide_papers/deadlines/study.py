@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._compiled_records import ALWAYS_ON_DEMAND, GREEDY, TABLE, UNIFORM_PROGRESS, ZonesTape
-from ebbtide._utc import HOUR_S
+from ebbtide.base.compiled_records import ALWAYS_ON_DEMAND, GREEDY, TABLE, UNIFORM_PROGRESS, ZonesTape
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import SpellModel, Spells, fit_spells, spells_of
-from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.records import ZoneRecord
+from ebbtide.forecasts.capacity.fitting import SpellModel, Spells, fit_spells, spells_of
+from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.forecasts.capacity.records import ZoneRecord
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline.problem import DeadlineProblem
+from ebbtide.policies.deadline.costs import DeadlineProblem
 from ebbtide.policies.deadline.table import DeadlineTable, solve_deadline
-from ebbtide.simulation.deadline_hindsight import in_one_zone, least_cost
-from ebbtide.simulation.deadline_runs import run_zone
+from ebbtide_papers.deadlines.deadline_hindsight import in_one_zone, least_cost
+from ebbtide_papers.deadlines.deadline_runs import run_zone
 
 WORK_H = 48.0
 DEADLINES_H = (52.0, 70.0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.forecasts.spells.zone_sets import REAL_PRICES
 from ebbtide_papers.deadlines.reach_study import Reach, study_reach
+from ebbtide_papers.deadlines.zone_sets import REAL_PRICES
 from ebbtide_papers.deadlines.zones import DEADLINE_H, ELASTIC, FIRST_THIRD, RESTART_H, WORK_H, ZonesStudy
 from ebbtide_papers.reproduction import Claim, Row, at_most, half_the_effect, ratio
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ebbtide._compiled_records import FAILOVER, TABLE, ZonesTape
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.compiled_records import FAILOVER, TABLE, ZonesTape
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import (
+from ebbtide.forecasts.capacity.fitting import (
     PARTS_OF_DAY,
     SpellModel,
     fit_spells,
     part_of_day,
     spells_of_probes,
 )
-from ebbtide.forecasts.spells.records import ZoneRecords
+from ebbtide.forecasts.capacity.records import ZoneRecords
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline.problem import ZonesProblem, zones_problem
+from ebbtide.policies.deadline.costs import ZonesProblem, zones_problem
 from ebbtide.policies.deadline.table import ZoneTable, solve_zones
-from ebbtide.simulation.deadline_hindsight import least_cost
-from ebbtide.simulation.deadline_runs import run_zones
+from ebbtide_papers.deadlines.deadline_hindsight import least_cost
+from ebbtide_papers.deadlines.deadline_runs import run_zones
 
 # The policy of runs in which the job works on any number of its machines.
 ELASTIC = "deadline, any number of machines"

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ebbtide.analysis.policy_table import COLOURS
+from ebbtide.backtesting.policy_table import COLOURS
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide_papers.deepspotcloud.price_analysis import hourly_ratio

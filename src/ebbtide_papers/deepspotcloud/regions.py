@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue, InstanceType

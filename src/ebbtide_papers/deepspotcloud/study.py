@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.market.billing import billing_preset
@@ -17,10 +17,10 @@ from ebbtide.market.generator import MarketProfile, generate_prices, profile_of
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
-from ebbtide.simulation.migration_replays import MigrationReplays, Replays
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import MeasuredStartDelay
-from ebbtide.simulation.starts import draw_starts
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import MeasuredStartDelay
+from ebbtide.replay.starts import draw_starts
+from ebbtide_papers.deepspotcloud.migration_replays import MigrationReplays, Replays
 
 # Fig. 6: total running times, by their names in rows.
 LENGTHS_H = {"4h": 4.0, "1d": 24.0, "3d": 72.0, "1w": 168.0}

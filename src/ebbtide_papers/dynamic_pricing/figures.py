@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.market.lifetimes import Life
 from ebbtide_papers.dynamic_pricing.study import STRATEGIES, GpuMarkets
 

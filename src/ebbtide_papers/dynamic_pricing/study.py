@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide._input_files import read_json
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.input_files import read_json
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError, PolicyError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ebbtide._utc import DAY_S
+from ebbtide.base.utc import DAY_S
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, to_be_written
 from ebbtide.cli.progress import progress
 from ebbtide.market.prices import PriceHistory

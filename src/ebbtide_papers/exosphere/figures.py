@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ebbtide.analysis.policy_table import COLOURS
+from ebbtide.backtesting.policy_table import COLOURS
 
 _TITLES = (
     "Fig. 3: savings and risk of portfolios",

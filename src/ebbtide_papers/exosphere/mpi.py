@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Job
 from ebbtide.market.billing import billing_preset
@@ -18,8 +18,8 @@ from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import Mpi
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.portfolio import Selection
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
 
 LENGTH_H = 4.0
 VCPUS = 40

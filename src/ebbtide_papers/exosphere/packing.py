@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.policies.exosphere.allocation import Resources, Server, allocate

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.base.utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.jobs.job import Job
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
@@ -25,8 +25,8 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import Application, BagOfTasks, Spark
 from ebbtide.policies.exosphere.master import ExoSphere
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
 
 # 6.2: number of markets: one for low risk aversion, five for medium, ten to fifteen for high.
 DIVERSITY = {"low": 1, "medium": 5, "high": 15}

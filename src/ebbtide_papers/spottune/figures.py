@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ebbtide.analysis.policy_table import COLOURS
+from ebbtide.backtesting.policy_table import COLOURS
 from ebbtide_papers.reproduction import ratio
 
 _FOUR = ("cheapest-spot", "fastest-spot", "spottune-full", "spottune")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide._files import write_text
-from ebbtide._utc import DAY_S, HOUR_S
-from ebbtide.analysis.backtest import backtest
+from ebbtide.backtesting.backtest import backtest
+from ebbtide.base.files import write_text
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.forecasts.learning_curves.methods import table_two_curves

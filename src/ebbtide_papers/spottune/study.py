@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
-from ebbtide.analysis.backtest import backtest
+from ebbtide.backtesting.backtest import backtest
+from ebbtide.base.utc import DAY_S, HOUR_S, MINUTE_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import Curve
-from ebbtide.forecasts.revocation.combining import ChosenOffers, LowestOf, chosen_offers
 from ebbtide.forecasts.revocation.evaluation import DELTAS, Answers, Questions, asked_max_prices, scores_of
 from ebbtide.forecasts.revocation.forecasts import Forecast, Foresight, Learnt, PastFrequency
 from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
@@ -32,7 +31,8 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot
 from ebbtide.policies.spottune.offers import BestBid, Provisioner, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
-from ebbtide.simulation.starts import work_s
+from ebbtide.replay.starts import work_s
+from ebbtide_papers.spottune.combining import ChosenOffers, LowestOf, chosen_offers
 from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
 
 # Share of the history for training, and the most days.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.jobs.throughput import ThroughputModel

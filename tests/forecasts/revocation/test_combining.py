@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tests.markets import C3, R3, history
 
-from ebbtide._utc import HOUR_S, MINUTE_S
+from ebbtide.base.utc import HOUR_S, MINUTE_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.combining import LowestOf, chosen_offers
 from ebbtide.forecasts.revocation.forecasts import Foresight, Never, RecentFrequency
 from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
 from ebbtide.market.markets import Market
+from ebbtide_papers.spottune.combining import LowestOf, chosen_offers
 
 SECONDS = {"c3.xlarge": 1.0, "r3.large": 1.0}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.recorded import recording
 
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.cli.main import main
 from ebbtide.cli.options import catalogue_with
 from ebbtide.errors import CloudError, InputError

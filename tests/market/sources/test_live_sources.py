@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.recorded import recording
 
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market

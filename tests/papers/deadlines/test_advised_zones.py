@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebbtide.forecasts.spells.records import ZoneRecord
+from ebbtide.forecasts.capacity.records import ZoneRecord
 from ebbtide_papers.deadlines import advised_zones_study
 from ebbtide_papers.deadlines.advised_zones_study import (
     ADVISED,

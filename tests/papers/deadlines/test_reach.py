@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.records import ZoneRecords
+from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.forecasts.capacity.records import ZoneRecords
 from ebbtide.market.markets import Place
-from ebbtide.policies.deadline.problem import ZonesProblem
+from ebbtide.policies.deadline.costs import ZonesProblem
 from ebbtide_papers.deadlines import reach_study, zone_rows
 from ebbtide_papers.deadlines.reach_study import Reach, study_reach
 from ebbtide_papers.deadlines.zone_rows import multi_rows

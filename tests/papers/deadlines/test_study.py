@@ -12,7 +12,7 @@ from tests.conftest import TRACES
 
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.records import ZoneRecord, read_records
+from ebbtide.forecasts.capacity.records import ZoneRecord, read_records
 from ebbtide_papers.deadlines.study import draw_ticks, left_out_model, study_zone
 
 

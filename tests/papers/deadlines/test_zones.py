@@ -14,14 +14,14 @@ from tests.conftest import TRACES
 
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.models import default_spell_models
-from ebbtide.forecasts.spells.records import ZoneRecords, kind_of
-from ebbtide.forecasts.spells.zone_sets import read_capacity_rounds, read_probed_zones
+from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.forecasts.capacity.records import ZoneRecords, kind_of
 from ebbtide.market.markets import Place
 from ebbtide_papers.deadlines import zones
 from ebbtide_papers.deadlines.claims import reproduce_deadlines
 from ebbtide_papers.deadlines.inputs import read_inputs
 from ebbtide_papers.deadlines.zone_rows import multi_claims, multi_rows
+from ebbtide_papers.deadlines.zone_sets import read_capacity_rounds, read_probed_zones
 from ebbtide_papers.deadlines.zones import ZonesStudy, study_zones
 
 BEGINS = pd.Timestamp("2023-02-15 22:00", tz="UTC")

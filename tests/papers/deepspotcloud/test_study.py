@@ -13,7 +13,7 @@ import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
-from ebbtide.simulation.start_delay import MeasuredStartDelay
+from ebbtide.replay.start_delay import MeasuredStartDelay
 from ebbtide_papers.deepspotcloud import study
 from ebbtide_papers.deepspotcloud.claims import reproduce_deepspotcloud
 from ebbtide_papers.deepspotcloud.price_analysis import by_type, hourly_ratio, standings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S
+from ebbtide.base.utc import DAY_S
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.exosphere.candidates import assess
 from ebbtide_papers.exosphere.soft_signals import soft_signals

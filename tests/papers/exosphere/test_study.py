@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S
+from ebbtide.base.utc import DAY_S
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market

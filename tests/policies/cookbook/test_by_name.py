@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.base.utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
 from ebbtide.market.price_series import PriceSeries
+from ebbtide.policies.backoff import BacksOff
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule, workflow_of
 from ebbtide.policies.cookbook.cookbook import Cookbook
-from ebbtide.policies.refusals import BacksOff
 from ebbtide.policies.registry import policy
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
 
 BEGAN_S = to_epoch_s("2014-01-06T00:00:00Z")
 START_S = BEGAN_S + 12 * DAY_S

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide.base.utc import HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
 from ebbtide.market.price_series import PriceSeries
@@ -18,9 +18,9 @@ from ebbtide.policies.api.actions import WakeAt
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cluster import RunCluster
 from ebbtide.policies.cookbook.policy import elastic_job
-from ebbtide.simulation.cluster_replays import Rules, play_cluster
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
+from ebbtide_papers.cumulon.cluster_replays import Rules, play_cluster
 from ebbtide_papers.cumulon.market import TICK_S, described_chain, rsvd_workflow
 from ebbtide_papers.cumulon.study import by_the_hour
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Amdahl, SpeedupTable
 from ebbtide.jobs.workflow import Workflow, WorkflowJob
-from ebbtide.policies.cookbook.oracle import least_costs
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
+from ebbtide_papers.cumulon.oracle import least_costs
 
 PRICES = np.array([0.1, 0.4, 1.0])
 CONCAVE = SpeedupTable(table={1: 1.0, 2: 1.75, 3: 2.25})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import HOUR_S, to_epoch_s
+from ebbtide.base.utc import HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.forecasts.price_chain import PriceChain
 from ebbtide.jobs.job import Amdahl
@@ -16,9 +16,9 @@ from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
-from ebbtide.simulation.cookbook_replays import play_dynamically, play_strictly
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
+from ebbtide_papers.cumulon.cookbook_replays import play_dynamically, play_strictly
 
 MONDAY_S = to_epoch_s("2014-01-06T00:00:00Z")
 TICK_S, HOURS = 600.0, 8

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ebbtide as eb
-from ebbtide._compiled_records import UNIFORM_PROGRESS
+from ebbtide.base.compiled_records import UNIFORM_PROGRESS
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, fit_spells, spells_of
-from ebbtide.forecasts.spells.records import read_records
-from ebbtide.forecasts.spells.zone_types import ZoneTypes, zone_types
-from ebbtide.simulation.advised_runs import run_advised
-from ebbtide.simulation.deadline_runs import run_zone
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel, fit_spells, spells_of
+from ebbtide.forecasts.capacity.records import read_records
+from ebbtide.forecasts.capacity.zone_types import ZoneTypes, zone_types
+from ebbtide_papers.deadlines.advised_runs import run_advised
+from ebbtide_papers.deadlines.deadline_runs import run_zone
 
 SPOT_USD, ON_DEMAND_USD = 0.9731, 3.06
 BINS = len(AGE_BINS_S)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.markets import history
 
-from ebbtide._compiled_records import SPOT, TABLE, ZonesNow, ZonesTape
-from ebbtide._utc import HOUR_S
+from ebbtide.base.compiled_records import SPOT, TABLE, ZonesNow, ZonesTape
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel
+from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
@@ -22,13 +22,13 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
+from ebbtide.policies.deadline.costs import zones_problem
 from ebbtide.policies.deadline.gangs import Gang, largest_within, note_refusal, refused_s, sizes_of
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
-from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.table import solve_zones
-from ebbtide.simulation.deadline_runs import run_zones
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
+from ebbtide_papers.deadlines.deadline_runs import run_zones
 
 EAST = Market("aws", "us-east-1", "us-east-1a", "p3.2xlarge")
 WEST = Market("aws", "us-west-2", "us-west-2b", "p3.2xlarge")

@@ -14,31 +14,31 @@ from tests.conftest import TRACES
 from tests.markets import history
 
 import ebbtide as eb
-from ebbtide._compiled_records import FAILOVER, TABLE, ZonesTape
-from ebbtide._utc import HOUR_S
+from ebbtide.base.compiled_records import FAILOVER, TABLE, ZonesTape
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, UP, SpellModel
+from ebbtide.forecasts.capacity.models import SpellModels, fit_market_spells, probes_of
 from ebbtide.forecasts.learning_curves.curves import Curve
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels, fit_market_spells, probes_of
-from ebbtide.forecasts.spells.zone_sets import read_probed_zones
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.backoff import BacksOff, backing_off
+from ebbtide.policies.deadline.costs import zones_problem
 from ebbtide.policies.deadline.gangs import Gang
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
-from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.table import solve_zones
 from ebbtide.policies.ebbtide.policy import Ebbtide
-from ebbtide.policies.refusals import BacksOff, backing_off
 from ebbtide.policies.registry import policy
-from ebbtide.simulation.deadline_runs import run_zones
-from ebbtide.simulation.replayed_market import ReplayedMarket
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.replayed_market import ReplayedMarket
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
+from ebbtide_papers.deadlines.deadline_runs import run_zones
+from ebbtide_papers.deadlines.zone_sets import read_probed_zones
 
 EAST = Market("aws", "us-east-1", "us-east-1a", "p3.2xlarge")
 WEST = Market("aws", "us-west-2", "us-west-2b", "p3.2xlarge")
@@ -285,8 +285,8 @@ def test_where_on_demand_machines_are_refused_everywhere_all_are_asked_once_a_mi
 def test_what_it_remembers_is_plain() -> None:
     """A controller that is stopped goes on from JSON."""
     from ebbtide.engine.engine import Engine
-    from ebbtide.simulation.replay import ReplayProvider
-    from ebbtide.simulation.replayed_market import ReplayedMarket
+    from ebbtide.replay.replay import ReplayProvider
+    from ebbtide.replay.replayed_market import ReplayedMarket
 
     up = np.repeat(np.array([[1, 0, 1], [0, 1, 0]], dtype=bool), HOURS * 2, axis=1)
     billing = billing_preset("gcp-spot")

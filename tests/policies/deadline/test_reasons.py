@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from tests.markets import START_S
 
-from ebbtide._compiled_records import NOTHING, ON_DEMAND, SPOT, ZonesNow
-from ebbtide._utc import HOUR_S
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
+from ebbtide.base.compiled_records import NOTHING, ON_DEMAND, SPOT, ZonesNow
+from ebbtide.base.utc import HOUR_S
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel
 from ebbtide.market.markets import Market
-from ebbtide.policies.deadline.choosing import by_table
+from ebbtide.policies.deadline.costs import zones_problem
 from ebbtide.policies.deadline.gangs import Gang
-from ebbtide.policies.deadline.problem import zones_problem
 from ebbtide.policies.deadline.reasons import by_costs
+from ebbtide.policies.deadline.rules import by_table
 from ebbtide.policies.deadline.table import ZoneTable, solve_zones
 
 EAST = Market("aws", "us-east-1", "us-east-1a", "p3.2xlarge")

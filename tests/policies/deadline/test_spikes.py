@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.markets import START_S, history
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.decisions import REQUESTED
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Job
@@ -17,8 +17,8 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policy
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
 
 AWS = tuple(Market("aws", "us-east-1", f"us-east-1{letter}", "g4dn.xlarge") for letter in "ab")
 BILLINGS = ("by-cloud", "ec2-second", "gcp-spot", "ec2-hourly", "azure-spot", "per-second")

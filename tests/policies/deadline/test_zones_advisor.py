@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel
-from ebbtide.forecasts.spells.zone_types import ZoneTypes
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel
+from ebbtide.forecasts.capacity.zone_types import ZoneTypes
 
 SPOT_USD, ON_DEMAND_USD = 0.9731, 3.06
 ZONES = ("a", "b", "c")

@@ -11,21 +11,21 @@ import pytest
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
+from ebbtide.controller.work.measured_speed import MeasuredSpeeds
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, ListedJob
+from ebbtide.jobs.one_training import sweep_of
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.jobs.single import sweep_of
-from ebbtide.live.measured_speed import MeasuredSpeeds
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.price_series import PriceSeries
-from ebbtide.policies.choice import policy_for
+from ebbtide.policies.backoff import BacksOff
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
-from ebbtide.policies.refusals import BacksOff
-from ebbtide.simulation.replay import ReplayProvider
-from ebbtide.simulation.replayed_market import ReplayedMarket
-from ebbtide.simulation.scenario import Scenario
+from ebbtide.policies.for_job import policy_for
+from ebbtide.replay.replay import ReplayProvider
+from ebbtide.replay.replayed_market import ReplayedMarket
+from ebbtide.replay.scenario import Scenario
 from ebbtide.testing import replay
 
 DAY = 86_400.0

@@ -9,7 +9,7 @@ import pytest
 from tests.markets import START_S
 
 import ebbtide as eb
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
@@ -17,8 +17,8 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
 
 # With their list prices, above which none is rented.
 TYPES = {"m3.medium": 0.067, "r3.large": 0.175, "c3.xlarge": 0.21, "g2.2xlarge": 0.65}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve
@@ -24,10 +24,10 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.baselines import Reactive
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.ebbtide.options import Refunds
 from ebbtide.policies.ebbtide.policy import Ebbtide
-from ebbtide.policies.ebbtide.ways import Refunds
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
 from ebbtide.testing.scripted import replay
 
 # On demand c3.xlarge costs 0.21 and r3.large 0.175 USD an hour; the first does two steps where the other does one.

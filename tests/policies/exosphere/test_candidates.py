@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.base.utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.exosphere import solve_portfolio

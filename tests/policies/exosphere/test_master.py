@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import ebbtide as eb
-from ebbtide._utc import DAY_S, HOUR_S, to_epoch_s
+from ebbtide.base.utc import DAY_S, HOUR_S, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.view import View
+from ebbtide.policies.backoff import _Shown
 from ebbtide.policies.exosphere import master
 from ebbtide.policies.exosphere.allocation import Resources
 from ebbtide.policies.exosphere.applications import (
@@ -37,9 +38,8 @@ from ebbtide.policies.exosphere.applications import (
 )
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.portfolio import Selection, construct
-from ebbtide.policies.refusals import _Shown
-from ebbtide.simulation.scenario import Scenario
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.scenario import Scenario
+from ebbtide.replay.start_delay import StartDelay
 
 BEGAN_S = to_epoch_s("2015-05-22T00:00:00Z")
 START_S = to_epoch_s("2015-06-01T00:00:00Z")

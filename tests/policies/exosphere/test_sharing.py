@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.policies.exosphere.test_master import SPIKED, A, B, run, scenario, trials
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.exosphere.master import ExoSphere
-from ebbtide.simulation.start_delay import StartDelay
+from ebbtide.replay.start_delay import StartDelay
 
 
 @pytest.mark.parametrize(

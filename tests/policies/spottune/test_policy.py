@@ -19,7 +19,7 @@ from ebbtide.jobs.job import Job
 from ebbtide.jobs.throughput import ThroughputModel
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.refusals import BacksOff
+from ebbtide.policies.backoff import BacksOff
 from ebbtide.policies.registry import policies
 from ebbtide.policies.spottune.offers import StepCost
 from ebbtide.policies.spottune.policy import ObservedStepTimes, SpotTune

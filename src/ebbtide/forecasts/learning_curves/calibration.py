@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._cores import in_processes
-from ebbtide._files import write_text
-from ebbtide._input_files import read_json
+from ebbtide.base.cores import in_processes
+from ebbtide.base.files import write_text
+from ebbtide.base.input_files import read_json
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve, Floats
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve

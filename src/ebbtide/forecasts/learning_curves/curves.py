@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide._files import replacing
-from ebbtide._input_files import parsed_json
+from ebbtide.base.files import replacing
+from ebbtide.base.input_files import parsed_json
 from ebbtide.errors import InputError
 from ebbtide.market.sources.parquet import load_parquet
 

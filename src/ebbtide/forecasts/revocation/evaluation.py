@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.revocation.calibration import Correction
 from ebbtide.forecasts.revocation.inputs import above, prices_of, published

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
+from ebbtide.base.utc import DAY_S, HOUR_S, MINUTE_S
 from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Minutes
 from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, PricesSoFar, Recent, highest_rises
 from ebbtide.forecasts.revocation.splits import Samples

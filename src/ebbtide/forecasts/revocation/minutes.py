@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
+from ebbtide.base.utc import DAY_S, HOUR_S, MINUTE_S, Time, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ebbtide._compiling import compiled, inner
+from ebbtide.base.compiling import compiled, inner
 from ebbtide.forecasts.revocation.inputs import MAX_PRICE_INPUTS, PRESENT_INPUTS
 from ebbtide.forecasts.revocation.minutes import FEATURES, Floats32
 

@@ -13,8 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ebbtide._compiling import compiled, inner
-from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S
+from ebbtide.base.compiling import compiled, inner
+from ebbtide.base.utc import DAY_S, HOUR_S, MINUTE_S
 from ebbtide.forecasts.revocation.minutes import Floats
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebbtide._compiling import compiled
-from ebbtide._utc import HOUR_S, MINUTE_S
+from ebbtide.base.compiling import compiled
+from ebbtide.base.utc import HOUR_S, MINUTE_S
 from ebbtide.forecasts.revocation.minutes import (
     FEATURES,
     LONGEST_STAND_S,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S, MINUTE_S, iso
+from ebbtide.base.utc import DAY_S, HOUR_S, MINUTE_S, iso
 from ebbtide.errors import InputError
 from ebbtide.forecasts.revocation.minutes import WINDOW, Integers, Minutes
 

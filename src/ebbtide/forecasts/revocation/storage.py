@@ -16,8 +16,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ebbtide._files import replacing, write_text
-from ebbtide._input_files import read_json
+from ebbtide.base.files import replacing, write_text
+from ebbtide.base.input_files import read_json
 from ebbtide.errors import InputError
 from ebbtide.forecasts.revocation.calibration import Calibration, Correction
 from ebbtide.forecasts.revocation.inputs import MaxPrices, Scaling

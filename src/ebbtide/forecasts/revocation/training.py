@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ebbtide._cores import in_processes
+from ebbtide.base.cores import in_processes
 from ebbtide.forecasts.revocation.calibration import Calibration, Correction, fitted_to
 from ebbtide.forecasts.revocation.inputs import (
     MaxPrices,

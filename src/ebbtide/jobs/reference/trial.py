@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ebbtide._files import replacing
+from ebbtide.base.files import replacing
 from ebbtide.errors import InputError
 
 State = dict[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ebbtide._own_code import as_input_errors, find
+from ebbtide.base.own_code import as_input_errors, find
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.tiled.gnmf import Gnmf

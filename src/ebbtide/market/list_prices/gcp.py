@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide._json import misfit
+from ebbtide.base.json_values import misfit
 from ebbtide.errors import CloudError
 from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.list_prices.listed import Listed, PriceKey

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ebbtide._files import write_text
-from ebbtide._utc import DAY_S
+from ebbtide.base.files import write_text
+from ebbtide.base.utc import DAY_S
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.catalogue import (
     PRICE_FIELDS,

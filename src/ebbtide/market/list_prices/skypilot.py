@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, InstanceType
 from ebbtide.market.list_prices.listed import Listed, PriceKey

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ebbtide._json import misfit
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.json_values import misfit
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ebbtide._input_files import decoded_text, existing_file, reason_of
+from ebbtide.base.input_files import decoded_text, existing_file, reason_of
 from ebbtide.errors import InputError
 from ebbtide.market.sources.foreign import require_archive, require_prices
 

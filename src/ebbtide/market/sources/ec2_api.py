@@ -14,7 +14,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from ebbtide._utc import Time, from_epoch_s, to_epoch_s
+from ebbtide.base.utc import Time, from_epoch_s, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX
 from ebbtide.market.signals import Observation

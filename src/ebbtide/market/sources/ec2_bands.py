@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ebbtide._json import misfit
+from ebbtide.base.json_values import misfit
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind

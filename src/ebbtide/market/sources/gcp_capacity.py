@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide._json import misfit
-from ebbtide._utc import to_epoch_s
+from ebbtide.base.json_values import misfit
+from ebbtide.base.utc import to_epoch_s
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind, price_rows

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ebbtide._input_files import existing_file
+from ebbtide.base.input_files import existing_file
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import MARKET_FIELDS

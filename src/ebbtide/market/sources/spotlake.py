@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._json import misfit
+from ebbtide.base.json_values import misfit
 from ebbtide.errors import CloudError
 from ebbtide.market.markets import Market
 from ebbtide.market.signals import Observation, Signal, SignalKind, price_rows

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ebbtide._input_files import json_error
+from ebbtide.base.input_files import json_error
 from ebbtide.errors import InputError
 from ebbtide.market.sources.columns import (
     LOOKS,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.price_chain import PriceChain
 from ebbtide.jobs.job import Amdahl, Job, Phases

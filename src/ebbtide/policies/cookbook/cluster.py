@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ebbtide._compiled_records import FEASIBLE_USD, INFEASIBLE_USD, CostsToCome, Moves, StepSolution
-from ebbtide._compiling import compiled
+from ebbtide.base.compiled_records import FEASIBLE_USD, INFEASIBLE_USD, CostsToCome, Moves, StepSolution
+from ebbtide.base.compiling import compiled
 from ebbtide.errors import InputError
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ebbtide._files import replacing
+from ebbtide.base.files import replacing
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.workflow import Workflow

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._compiled_records import (
+from ebbtide.base.compiled_records import (
     MISSED_USD,
     NOTHING,
     ON_DEMAND,
@@ -23,7 +23,7 @@ from ebbtide._compiled_records import (
     SpellChances,
     ZoneTask,
 )
-from ebbtide._compiling import compiled, inner
+from ebbtide.base.compiling import compiled, inner
 
 # Times that differ by less are the same, seconds: hours as a scheduler counts them are not exact.
 _SAME_S = 1e-3

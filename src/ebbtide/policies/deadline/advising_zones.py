@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._compiled_records import NOTHING, ON_DEMAND, SPOT, ZonesCosts, ZonesMoment, ZonesTask
-from ebbtide._compiling import compiled, inner
+from ebbtide.base.compiled_records import NOTHING, ON_DEMAND, SPOT, ZonesCosts, ZonesMoment, ZonesTask
+from ebbtide.base.compiling import compiled, inner
 from ebbtide.policies.deadline.solving import between
 
 # Times that differ by less are the same, seconds: hours as a scheduler counts them are not exact.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ebbtide._compiled_records import (
+from ebbtide.base.compiled_records import (
     NOTHING,
     ON_DEMAND,
     SPOT,
@@ -22,15 +22,15 @@ from ebbtide._compiled_records import (
     AdvisorTables,
     SpellChances,
 )
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels
-from ebbtide.forecasts.spells.zone_types import ZoneTypes
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, DOWN, UP, SpellModel
+from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.forecasts.capacity.zone_types import ZoneTypes
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.advising import chosen, first_belief, next_belief, solved_costs
-from ebbtide.policies.deadline.asking import ASKS_EVERY_S, number, truth, types_of, usable_hours
-from ebbtide.policies.deadline.problem import DeadlineProblem
+from ebbtide.policies.deadline.advisor_inputs import ASKS_EVERY_S, number, truth, types_of, usable_hours
+from ebbtide.policies.deadline.costs import DeadlineProblem
 
 Advice = Literal["spot", "on-demand", "wait"]
 Kind = Literal["spot", "on-demand"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide._compiled_records import LONG_AGO_S
+from ebbtide.base.compiled_records import LONG_AGO_S
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market

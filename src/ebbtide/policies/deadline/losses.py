@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._compiled_records import ON_DEMAND, ZonesNow, ZonesTask
-from ebbtide._utc import HOUR_S
+from ebbtide.base.compiled_records import ON_DEMAND, ZonesNow, ZonesTask
+from ebbtide.base.utc import HOUR_S
 from ebbtide.market.billing import ON_DEMAND as ON_DEMAND_RULE
 from ebbtide.market.billing import Ending
 from ebbtide.market.leases import LeaseState

@@ -16,25 +16,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ebbtide._compiled_records import GO_ON_DEMAND, LONG_AGO_S, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
-from ebbtide._utc import DAY_S, HOUR_S
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, SpellModel, spells_of_probes, updated
-from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
+from ebbtide.base.compiled_records import GO_ON_DEMAND, LONG_AGO_S, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
+from ebbtide.base.utc import DAY_S, HOUR_S
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel, spells_of_probes, updated
+from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models
 from ebbtide.market.markets import Market, Place
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.reasons import Because, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
-from ebbtide.policies.deadline.beginning import begun
-from ebbtide.policies.deadline.choosing import (
-    by_table,
-    cost_by_table,
-    greedy,
-    is_only_watched,
-    likely_age_s,
-    next_cheapest,
-)
 from ebbtide.policies.deadline.gangs import (
     Gang,
     brought_together,
@@ -45,11 +36,20 @@ from ebbtide.policies.deadline.gangs import (
     steady_leases,
 )
 from ebbtide.policies.deadline.losses import allowance_usd, least_charged_s, lost_usd, note_rented, start_usd
-from ebbtide.policies.deadline.moment import JobMoments, most_usd_per_hour
+from ebbtide.policies.deadline.plan_of_job import begun
 from ebbtide.policies.deadline.reasons import by_costs, by_rule, without_saving
+from ebbtide.policies.deadline.rules import (
+    by_table,
+    cost_by_table,
+    greedy,
+    is_only_watched,
+    likely_age_s,
+    next_cheapest,
+)
+from ebbtide.policies.deadline.state import JobMoments, most_usd_per_hour
 from ebbtide.policies.deadline.table import Question, ZoneTable, problem_for, table_for
 from ebbtide.policies.field_checks import check_fields
-from ebbtide.policies.moving import take_over
+from ebbtide.policies.migration import take_over
 
 # Looks further apart than this multiple of `look_every_s` leave a gap in what is known of a spell.
 _LONGEST_LOOKS = 1.5

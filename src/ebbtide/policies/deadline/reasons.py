@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._compiled_records import GO_ON_DEMAND, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
-from ebbtide._utc import HOUR_S
+from ebbtide.base.compiled_records import GO_ON_DEMAND, NOTHING, ON_DEMAND, SPOT, WAIT, ZonesNow
+from ebbtide.base.utc import HOUR_S
 from ebbtide.policies.api.reasons import Alternative, Reason
-from ebbtide.policies.deadline.choosing import by_table, costs_by_table
 from ebbtide.policies.deadline.gangs import Gang
+from ebbtide.policies.deadline.rules import by_table, costs_by_table
 from ebbtide.policies.deadline.table import ZoneTable
 
 # A cost from here on is a missed deadline, USD: the table's way to say never.

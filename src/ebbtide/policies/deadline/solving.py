@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._compiled_records import (
+from ebbtide.base.compiled_records import (
     MISSED_USD,
     NOTHING,
     ON_DEMAND,
@@ -19,7 +19,7 @@ from ebbtide._compiled_records import (
     SpellChances,
     ZoneTask,
 )
-from ebbtide._compiling import compiled, inner
+from ebbtide.base.compiling import compiled, inner
 
 
 @inner

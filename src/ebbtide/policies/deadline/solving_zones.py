@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._compiled_records import (
+from ebbtide.base.compiled_records import (
     MISSED_USD,
     NOTHING,
     ON_DEMAND,
@@ -30,7 +30,7 @@ from ebbtide._compiled_records import (
     ZonesRoom,
     ZonesTask,
 )
-from ebbtide._compiling import compiled, inner
+from ebbtide.base.compiling import compiled, inner
 from ebbtide.policies.deadline.solving import between
 
 # Ages of an up spell that are less likely than this are left out of means.

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ebbtide._compiled_records import (
+from ebbtide.base.compiled_records import (
     NOTHING,
     SPOT,
     SlackGrid,
@@ -24,9 +24,9 @@ from ebbtide._compiled_records import (
     ZonesCosts,
     ZonesProgram,
 )
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.spells.fitting import (
+from ebbtide.forecasts.capacity.fitting import (
     AGE_BINS_S,
     DOWN,
     UP,
@@ -38,7 +38,7 @@ from ebbtide.forecasts.spells.fitting import (
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.markets import Place
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.deadline.problem import DeadlineProblem, ZonesProblem, zones_problem
+from ebbtide.policies.deadline.costs import DeadlineProblem, ZonesProblem, zones_problem
 from ebbtide.policies.deadline.solving import solved_zone
 from ebbtide.policies.deadline.solving_zones import solved_zones
 

@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ebbtide._compiled_records import NOTHING, ON_DEMAND, SPOT, ZonesMoment
-from ebbtide._utc import HOUR_S
+from ebbtide.base.compiled_records import NOTHING, ON_DEMAND, SPOT, ZonesMoment
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.forecasts.spells.fitting import AGE_BINS_S, DOWN, UP, SpellModel
-from ebbtide.forecasts.spells.models import SpellModels
-from ebbtide.forecasts.spells.zone_types import ZoneTypes
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, DOWN, UP, SpellModel
+from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.forecasts.capacity.zone_types import ZoneTypes
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.deadline.advising_zones import LOOK, chosen_zone, seen_zones
 from ebbtide.policies.deadline.advisor import Kind
-from ebbtide.policies.deadline.asking import ASKS_EVERY_S, number, truth, types_of, usable_hours
-from ebbtide.policies.deadline.problem import ZonesProblem, check_times
+from ebbtide.policies.deadline.advisor_inputs import ASKS_EVERY_S, number, truth, types_of, usable_hours
+from ebbtide.policies.deadline.costs import ZonesProblem, check_times
 from ebbtide.policies.deadline.table import ZoneTable, solve_zones, zones_tick_s
 
 ZoneAdvice = tuple[Literal["spot", "on-demand", "look"], str] | Literal["wait"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.jobs.job import UNKNOWN_STEPS, Job
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
@@ -26,7 +26,7 @@ from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
-from ebbtide.policies.moving import egress_usd, list_price, save_usd, take_over
+from ebbtide.policies.migration import egress_usd, list_price, save_usd, take_over
 
 
 def recommend(quotes: Quotes, job: Job) -> Market | None:

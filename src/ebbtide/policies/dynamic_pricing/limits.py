@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View

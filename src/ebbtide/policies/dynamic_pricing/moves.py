@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
-from ebbtide.policies.moving import egress_usd
+from ebbtide.policies.migration import egress_usd
 
 _HOUR_S = 3600.0
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
@@ -35,7 +35,7 @@ from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProbl
 from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, next_round, rented_by_others, steady
 from ebbtide.policies.dynamic_pricing.timing import timed_types, timing_ends_s
 from ebbtide.policies.field_checks import check_fields, is_number
-from ebbtide.policies.moving import list_price
+from ebbtide.policies.migration import list_price
 
 _LOGGER = logging.getLogger(__name__)
 

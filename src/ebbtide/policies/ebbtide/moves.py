@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.market.billing import Refund
 from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
-from ebbtide.policies.ebbtide.in_time import InTime
-from ebbtide.policies.ebbtide.ways import Refunds, Way, Ways
-from ebbtide.policies.moving import egress_usd
+from ebbtide.policies.ebbtide.options import Refunds, Way, Ways
+from ebbtide.policies.ebbtide.slack import InTime
+from ebbtide.policies.migration import egress_usd
 
 # A move has to save this share of what is left, as well as its cost.
 _MARGIN = 0.03

@@ -19,24 +19,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
+from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
-from ebbtide.forecasts.spells.models import SpellModels, default_spell_models
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
+from ebbtide.policies.backoff import Refusals
 from ebbtide.policies.deadline.gangs import sizes_of
 from ebbtide.policies.deadline.policy import Deadline
-from ebbtide.policies.ebbtide.in_time import InTime
 from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s, refunds_first_hour, staying_usd
+from ebbtide.policies.ebbtide.options import Refunds, Way, Ways
 from ebbtide.policies.ebbtide.reasons import reason
-from ebbtide.policies.ebbtide.ways import Refunds, Way, Ways
+from ebbtide.policies.ebbtide.slack import InTime
 from ebbtide.policies.field_checks import check_fields
-from ebbtide.policies.moving import take_over
-from ebbtide.policies.refusals import Refusals
+from ebbtide.policies.migration import take_over
 from ebbtide.policies.spottune.offers import BestBid, Offer
 from ebbtide.policies.spottune.policy import ObservedStepTimes
 from ebbtide.policies.spottune.selection import TrialSelection

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from heapq import nsmallest
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.jobs.job import UNKNOWN_STEPS
 from ebbtide.policies.api.reasons import Alternative, Reason
-from ebbtide.policies.ebbtide.in_time import InTime
-from ebbtide.policies.ebbtide.ways import Way, Ways
+from ebbtide.policies.ebbtide.options import Way, Ways
+from ebbtide.policies.ebbtide.slack import InTime
 
 # Ways that are told of, those of least expected cost.
 _TOLD = 12

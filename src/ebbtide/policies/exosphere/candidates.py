@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import scipy
 
-from ebbtide._utc import DAY_S, HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ebbtide._utc import DAY_S
+from ebbtide.base.utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.jobs.job import Coupling
 from ebbtide.market.leases import LeaseState
@@ -38,10 +38,10 @@ from ebbtide.policies.exosphere.applications import (
     VirtualCluster,
 )
 from ebbtide.policies.exosphere.candidates import COVARIANCES
+from ebbtide.policies.exosphere.http_callbacks import UpCalls, check_url
 from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, time_to_revocation
 from ebbtide.policies.exosphere.sharing import Sharing, has_others, shares
 from ebbtide.policies.exosphere.trials import TRIALS_ALPHA, Trials, is_alone
-from ebbtide.policies.exosphere.up_calls import UpCalls, check_url
 from ebbtide.policies.field_checks import check_fields
 
 # How often applications get the mean time to revocation (4), and how soon a failed request is retried.

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import InstanceType

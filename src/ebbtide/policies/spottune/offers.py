@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.forecasts.revocation.forecasts import Forecast, RecentFrequency
 from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, Passages, SimilarMoments
 from ebbtide.market.billing import Billing, Refund

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.forecasts.learning_curves.curves import Bools
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.jobs.job import UNKNOWN_STEPS

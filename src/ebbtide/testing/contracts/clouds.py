@@ -1,4 +1,4 @@
-"""Contract tests of clouds: the behaviour that `ebbtide.live.clouds.cloud.Cloud` promises."""
+"""Contract tests of clouds: the behaviour that `ebbtide.clouds.cloud.Cloud` promises."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import pytest
 
+from ebbtide.agent.metadata import Metadata, NoticeReader
+from ebbtide.clouds.cloud import Cloud, Instance, Wanted
 from ebbtide.errors import CloudError
-from ebbtide.live.agent.metadata import Metadata, NoticeReader
-from ebbtide.live.clouds.cloud import Cloud, Instance, Wanted
 from ebbtide.market.leases import LeaseState
 from ebbtide.testing.contracts._checking import refused
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide._utc import HOUR_S
+from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, PolicyError
 from ebbtide.jobs.job import Checkpointing, Job

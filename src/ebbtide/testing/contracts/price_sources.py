@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ebbtide._utc import HOUR_S, iso, to_epoch_s
+from ebbtide.base.utc import HOUR_S, iso, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.markets import MARKET_FIELDS, PRICE_COLUMNS, Market
 from ebbtide.market.prices import PriceHistory

@@ -1,4 +1,4 @@
-"""Contract tests of object stores: the behaviour that `ebbtide.live.storage.ObjectStore` promises."""
+"""Contract tests of object stores: the behaviour that `ebbtide.storage.objects.ObjectStore` promises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ebbtide.errors import InputError, MissingObjectError
-from ebbtide.live.storage import ObjectStore
+from ebbtide.storage.objects import ObjectStore
 from ebbtide.testing.contracts._checking import refused
 
 _WRITERS = 8

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from ebbtide._utc import iso
+from ebbtide.base.utc import iso
 from ebbtide.market.markets import LINUX, Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ebbtide.live.clouds.ec2.settings import Ec2Region, Ec2Settings
+from ebbtide.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.market.prices import PriceHistory
 from ebbtide.testing.ec2_stand_in.api import StandInApi
 from ebbtide.testing.ec2_stand_in.instances import MotoInstances

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebbtide.live.buckets import gcs_client
-from ebbtide.live.clouds.gcp.settings import GcpRegion, GcpSettings
-from ebbtide.live.google_tokens import GoogleTokens
+from ebbtide.clouds.gcp.settings import GcpRegion, GcpSettings
 from ebbtide.market.prices import PriceHistory
+from ebbtide.storage.buckets import gcs_client
+from ebbtide.storage.google_tokens import GoogleTokens
 from ebbtide.testing.gcp_stand_in.api import GcpApi
 from ebbtide.testing.stand_in.environment import environment_variables
 from ebbtide.testing.stand_in.machines import StandInMachines

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ebbtide.live.clouds.skypilot.settings import SkyPilotPlace, SkyPilotSettings
+from ebbtide.clouds.skypilot.settings import SkyPilotPlace, SkyPilotSettings
 from ebbtide.market.prices import PriceHistory
 from ebbtide.testing.ec2_stand_in.running import write_credentials
 from ebbtide.testing.skypilot_stand_in.api import SkyPilotApi

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ebbtide.live.clouds.metadata import MachineState, RoleCredentials
+from ebbtide.clouds.metadata import MachineState, RoleCredentials
 from ebbtide.market.markets import Market
 from ebbtide.testing.metadata_server import MetadataServer
 

@@ -1,0 +1,141 @@
+"""Stored results of the jobs that a job needs, fetched to the machine before its program begins.
+
+The folder of inputs has a folder for each needed job, by its name. That of a training has `checkpoint`, its
+newest, and `outputs`, the files that it left. That of a sweep has such a folder for each trial, by its number.
+That of an array has `results`, with a folder for each task that wrote files, by its number, and `results.jsonl`,
+with a line for every task.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebbtide.agent.folders import outputs_id
+from ebbtide.agent.result_archive import DamagedResultError
+from ebbtide.agent.results import TaskResults, plain_result
+from ebbtide.errors import CheckpointError, DamagedCheckpointError, MissingObjectError
+from ebbtide.storage.checkpoints.manifest import Manifest
+from ebbtide.storage.checkpoints.store import CheckpointStore
+from ebbtide.storage.checkpoints.whole import best_whole, newest_whole
+from ebbtide.storage.objects import ObjectStore
+
+
+class DamagedInputError(CheckpointError):
+    """Stored results of a needed job are damaged or missing."""
+
+
+# What is damaged is fetched so many times, since it does not heal, and a machine is paid meanwhile.
+MOST_DAMAGED = 3
+
+
+@dataclass(frozen=True)
+class Input:
+    """Stored results of one training or array that a job needs.
+
+    Attributes:
+        folder: Path below the folder of inputs, made of plain names.
+        trial_ids: Ids under which the machines of the training save, by rank.
+        is_array: Whether the needed job is an array, which has results.
+    """
+
+    folder: str
+    trial_ids: tuple[str, ...]
+    is_array: bool = False
+
+
+def inputs_beside(code: Path) -> Path:
+    """The folder of a machine's inputs, beside that of the user's code."""
+    return code.parent / "inputs"
+
+
+def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> None:
+    """Fetch what is not there yet, each whole or not at all.
+
+    Args:
+        objects: The storage of the run.
+        inputs: What is needed.
+        into: Folder of inputs, made if it is not there.
+
+    Raises:
+        OSError: Storage does not answer, or the folder cannot be written.
+        DamagedInputError: What one has stored is damaged.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    for each in inputs:
+        target = into / each.folder
+        if target.exists():
+            continue
+        with tempfile.TemporaryDirectory(dir=into, prefix=".", ignore_cleanup_errors=True) as place:
+            coming = Path(place) / "coming"
+            coming.mkdir()
+            try:
+                _fetch(objects, each, coming)
+            except (DamagedCheckpointError, DamagedResultError) as error:
+                raise DamagedInputError(f"what {each.folder} has stored cannot be had: {error}") from None
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                coming.rename(target)
+            except OSError:
+                # Another program of this machine needs the same.
+                if not target.exists():
+                    raise
+                shutil.rmtree(coming, ignore_errors=True)
+
+
+def _fetch(objects: ObjectStore, each: Input, into: Path) -> None:
+    if each.is_array:
+        _fetch_results(objects, each.trial_ids[0], into)
+        return
+    fetch_checkpoint(objects, each.trial_ids, into / "checkpoint")
+    CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(into / "outputs")
+
+
+def fetch_checkpoint(
+    objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, best: str = ""
+) -> Manifest | None:
+    """Put the newest or best checkpoint of a training into a folder, with the parts of all its machines.
+
+    Args:
+        objects: Storage that holds it.
+        trial_ids: Ids under which its machines save, by rank.
+        into: Folder whose content is replaced.
+        best: As for `CheckpointStore.restore`: the checkpoint of the best metric is taken, if there is one.
+
+    Returns:
+        The manifest of the first part; None: there is none.
+
+    Raises:
+        DamagedCheckpointError: A part is damaged.
+        OSError: Storage does not answer.
+    """
+    if len(trial_ids) == 1:
+        return CheckpointStore(objects, trial_ids[0]).restore(into, best=best)
+    whole, first = best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids), None
+    for place, (trial_id, number) in enumerate(() if whole is None else whole.parts_for(0)):
+        store = CheckpointStore(objects, trial_id)
+        manifest = store.manifest(number)
+        if place == 0:
+            first = manifest
+            store.fetch(manifest, into)
+        else:
+            store.add(manifest, into)
+    return first
+
+
+def _fetch_results(objects: ObjectStore, trial_id: str, into: Path) -> None:
+    results = TaskResults(objects, trial_id)
+    lines = []
+    for number in sorted(results.numbers()):
+        try:
+            result = results.result(number)
+        except MissingObjectError:
+            continue
+        if result.archive:
+            results.fetch(result, into / "results" / str(number))
+        lines.append(json.dumps(plain_result(result)))
+    (into / "results.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

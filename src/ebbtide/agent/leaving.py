@@ -1,0 +1,158 @@
+"""Asking a program to end, whatever it was started by: a shell with a pipe, `conda run`, a wrapper in Python.
+
+SIGTERM goes to the program's first process. Where that ends, or keeps the signal, and the processes that it
+started run on, these get it, each once. Processes that a program started for itself do not, such as data loaders:
+a process that ends by itself what it started is left to do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ebbtide.agent.process_tree import Process, ProcessTable, process_table, processes_of, signal_process
+from ebbtide.trial import CHECKPOINT_DIR
+
+_PROC = Path("/proc")
+# A shell waits for what it started before it handles a signal; others may pass it on, and have this time for that.
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"})
+_SHELL_S, _WRAPPER_S = 0.5, 5.0
+# Launchers that pass signals on to all that they started.
+_FORWARDERS = (
+    *("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun"),
+    *("docker", "podman", "nerdctl", "singularity", "apptainer", "tini", "dumb-init"),
+    *("uv run", "uvx", "pixi run", "hatch run", "honcho", "supervisord"),
+)
+# What a program starts for itself.
+_HELPERS = ("multiprocessing", "compile_worker", "wandb", "loky", "joblib", "resource_tracker")
+# A wrapper does nothing itself: its share of the time of a process that it started is at most this.
+_WRAPPER_SHARE = 0.2
+
+
+class Leaving:
+    """Asks the processes of one program to end.
+
+    Args:
+        pid: Id of its first process.
+        folder: The folder for its checkpoints, which all that it starts knows by its environment.
+        say: Called with a line for the program's log.
+
+    Attributes:
+        killed: Whether processes that did not end were killed.
+    """
+
+    def __init__(self, pid: int, folder: Path, say: Callable[[str], None]) -> None:
+        self._pid, self._folder, self._say = pid, folder, say
+        self._asked: dict[tuple[int, int], float] = {}
+        self._lock = threading.Lock()
+        self.killed = False
+
+    def begin(self) -> None:
+        """Ask its first process to end; later calls do nothing."""
+        with self._lock:
+            if self._asked:
+                return
+            first = process_table().get(self._pid)
+            if first is not None:
+                self._ask(first)
+
+    @property
+    def has_asked(self) -> bool:
+        """True once any process of the program has been asked to end."""
+        return bool(self._asked)
+
+    def is_running(self) -> bool:
+        """Return whether a process of the program, other than its first, still runs after a request to end."""
+        return bool(self._asked) and any(each.pid != self._pid for each in self._members(process_table()))
+
+    def go_on(self) -> bool:
+        """Ask those processes that nobody passed the signal on to.
+
+        Returns:
+            Whether any process of the program still runs.
+        """
+        now_s = time.monotonic()
+        table = process_table()
+        members = self._members(table)
+        alive = {each.pid for each in members}
+        with self._lock:
+            for each in members:
+                if each.key in self._asked or self._is_fed(each, members):
+                    continue
+                parent = table.get(each.parent)
+                if parent is None or parent.pid not in alive:
+                    self._pass_on(each, "what started it has ended")
+                elif parent.key in self._asked and self._keeps(parent, each, now_s - self._asked[parent.key]):
+                    self._pass_on(each, f"`{_command(parent.pid)}` did not pass it on")
+        return bool(members)
+
+    def _members(self, table: ProcessTable) -> list[Process]:
+        return [
+            each for each in processes_of(self._pid, CHECKPOINT_DIR, str(self._folder), table) if not each.is_dead
+        ]
+
+    def _pass_on(self, process: Process, why: str) -> None:
+        command = _command(process.pid)
+        if any(helper in command for helper in _HELPERS):
+            return
+        if self._ask(process):
+            self._say(f"ebbtide: SIGTERM was passed on to `{command}`, since {why}")
+
+    def _ask(self, process: Process) -> bool:
+        self._asked[process.key] = time.monotonic()
+        return signal_process(process, signal.SIGTERM)
+
+    def _keeps(self, parent: Process, child: Process, since_s: float) -> bool:
+        """Return whether a process asked to end only waits for its child, without passing the signal on."""
+        command = _command(parent.pid)
+        if any(name in command for name in _FORWARDERS) or _command(child.pid) == command:
+            return False
+        if parent.name in _SHELLS or _ignores(parent.pid):
+            return since_s >= _SHELL_S
+        return since_s >= _WRAPPER_S and _cpu_ticks(parent.pid) <= _WRAPPER_SHARE * _cpu_ticks(child.pid)
+
+    @staticmethod
+    def _is_fed(process: Process, members: list[Process]) -> bool:
+        """Return whether a process reads the output of another member, as `tee` does, and so ends after it."""
+        with contextlib.suppress(OSError):
+            pipe = os.readlink(_PROC / str(process.pid) / "fd/0")
+            if pipe.startswith("pipe:"):
+                return any(_prints_to(other.pid, pipe) for other in members if other.pid != process.pid)
+        return False
+
+
+def _prints_to(pid: int, pipe: str) -> bool:
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.readlink(_PROC / str(pid) / f"fd/{number}") == pipe:
+                return True
+    return False
+
+
+def _ignores(pid: int) -> bool:
+    """Return whether a process ignores SIGTERM."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (_PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith("SigIgn:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def _cpu_ticks(pid: int) -> int:
+    """Processor time of a process and of the children that it has waited for, in clock ticks."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        rest = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return sum(map(int, rest[11:15]))
+    return 0
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        words = (_PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        return b" ".join(words).decode(errors="replace")[:200]
+    return ""

@@ -1,0 +1,78 @@
+"""Numbers in the lines of JSON that a program prints: what can be believed of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ebbtide.agent.protocol import MOST_STEPS
+
+# Names of numbers in a program's lines that belong to Ebbtide's protocol and are no results.
+_OURS = frozenset({"step", "started", "saved", "finished", "left", "save_s", "step_s", "api", "epoch"})
+_MOST_FIELDS, _MOST_OF_NAME = 50, 80
+
+
+@dataclass
+class Heard:
+    """Names of the numbers that a program has reported.
+
+    Attributes:
+        names: Those that are no part of Ebbtide's protocol.
+    """
+
+    names: set[str] = field(default_factory=set)
+
+    def new_names(self, line: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names that were not reported before, with which a misspelt metric can be explained."""
+        # JSON knows no NaN, so Ebbtide's own lines name numbers that are none apart.
+        strange = line.get("not_finite")
+        reported = {
+            *(
+                name
+                for name, value in line.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            ),
+            *(name for name in (strange if isinstance(strange, list) else ()) if isinstance(name, str)),
+        }
+        new = {name[:_MOST_OF_NAME] for name in reported - _OURS} - self.names
+        if not new or len(self.names) >= _MOST_FIELDS:
+            return ()
+        self.names |= new
+        return tuple(sorted(new)[:_MOST_FIELDS])
+
+
+def step_of(value: object) -> int | None:
+    """A step as a program prints it; None: it is none that could be reported."""
+    return value if type(value) is int and 0 <= value <= MOST_STEPS else None
+
+
+def number_of(value: object) -> float:
+    """A number as a program prints it; NaN: it is none. What is too large for one is infinite."""
+    if not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def is_duration(seconds: float) -> bool:
+    """Return whether a number of seconds can be a duration: finite and not negative."""
+    return 0.0 <= seconds < math.inf
+
+
+def plain_value(value: object) -> Any:
+    """A number that a tool wrote as text."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a value is a number that something may have counted to."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

@@ -1,0 +1,163 @@
+"""Results of an array's tasks in storage: each is kept once, whichever machine is the first to store it.
+
+A result is a record, written by conditional write and last, and beside it an archive of the files that the task
+wrote. Of two machines that did the same task the one that comes second removes its archive again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ebbtide.agent.result_archive import DamagedResultError, pack, unpack
+from ebbtide.errors import MissingObjectError
+from ebbtide.storage.objects import ObjectStore, numbers_below
+
+_LOGGER = logging.getLogger(__name__)
+
+# Of what a task prints so much is kept, its end; files are for the rest.
+MOST_PRINTED = 64 << 10
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The result of one task.
+
+    Attributes:
+        number: Number of the task, from 0.
+        value: Its value, which stands for `{task}` in the command.
+        machine: Id of the machine that did it.
+        attempt: Number of that machine's assignment.
+        duration_s: Real seconds that it took.
+        printed: What it printed, the end of it.
+        archive: Key of the archive of its files; empty: it wrote none.
+        sha256: Of the archive, as hexadecimal digits.
+        size_bytes: Size of the archive.
+    """
+
+    number: int
+    value: str
+    machine: str
+    attempt: int
+    duration_s: float
+    printed: str
+    archive: str = ""
+    sha256: str = ""
+    size_bytes: int = 0
+
+
+class TaskResults:
+    """The results of one array.
+
+    Args:
+        objects: Storage that has them.
+        trial_id: Id of the array in the run.
+    """
+
+    def __init__(self, objects: ObjectStore, trial_id: str) -> None:
+        self._objects = objects
+        self._records = f"results/{trial_id}/done"
+        self._files = f"results/{trial_id}/files"
+
+    def keep(self, result: TaskResult, folder: Path) -> TaskResult | None:
+        """Store a result with the files of a folder; returns it with its archive, None: another is kept.
+
+        Args:
+            result: The result, without its archive.
+            folder: Folder with the files that the task wrote, below which nothing else is looked at.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        if self.has(result.number):
+            return None
+        values = asdict(result)
+        if folder.is_dir() and any(folder.iterdir()):
+            key = f"{self._files}/{result.number}/{result.machine}-{result.attempt}.tar.gz"
+            with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as place:
+                archive = Path(place) / "files.tar.gz"
+                count, left_out = pack(folder, archive)
+                for each in left_out:
+                    _LOGGER.warning("not kept of the results of task %d: %s", result.number, each)
+                if count:
+                    values |= {"archive": key, "sha256": _sha256(archive), "size_bytes": archive.stat().st_size}
+                    self._objects.put_file(key, archive)
+        record = json.dumps(values, sort_keys=True).encode()
+        if self._objects.put_once(f"{self._records}/{result.number}", record):
+            return TaskResult(**values)
+        # A write whose answer was lost finds its own record when it is repeated.
+        if self._objects.get(f"{self._records}/{result.number}") == record:
+            return TaskResult(**values)
+        if values["archive"]:
+            self._objects.delete(values["archive"])
+        return None
+
+    def has(self, number: int) -> bool:
+        """Return whether a task's result is stored."""
+        return self._objects.has(f"{self._records}/{number}")
+
+    def numbers(self) -> set[int]:
+        """Numbers of the tasks whose results are stored."""
+        return numbers_below(self._objects, self._records)
+
+    def result(self, number: int) -> TaskResult:
+        """The result of a task.
+
+        Raises:
+            MissingObjectError: There is none.
+            DamagedResultError: It cannot be read.
+        """
+        content = self._objects.get(f"{self._records}/{number}")
+        try:
+            values = json.loads(content)
+            known = {name: values[name] for name in TaskResult.__dataclass_fields__ if name in values}
+            return TaskResult(**known)
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedResultError(f"the result of task {number} cannot be read: {error}") from None
+
+    def fetch(self, result: TaskResult, into: Path) -> None:
+        """Put the files of a result into a new folder.
+
+        Raises:
+            DamagedResultError: The archive is damaged, or holds something else than files.
+            OSError: Storage does not answer.
+        """
+        into.mkdir(parents=True)
+        if not result.archive:
+            return
+        with tempfile.TemporaryDirectory(dir=into.parent, ignore_cleanup_errors=True) as place:
+            archive = Path(place) / "files.tar.gz"
+            try:
+                self._objects.get_file(result.archive, archive)
+            except MissingObjectError:
+                raise DamagedResultError(
+                    f"the files of task {result.number} are not in storage any more"
+                ) from None
+            if _sha256(archive) != result.sha256:
+                raise DamagedResultError(f"the files of task {result.number} are damaged: another SHA-256")
+            unpack(archive, into, result.number)
+
+
+def plain_result(result: TaskResult) -> Mapping[str, Any]:
+    """A result as plain values, for a line of JSON."""
+    return {
+        "task": result.number,
+        "value": result.value,
+        "machine": result.machine,
+        "duration_s": result.duration_s,
+        "printed": result.printed,
+    }
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()  # machines may have Python 3.10, which has no `file_digest`
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()

@@ -1,0 +1,366 @@
+"""Tasks of an array on one machine: run as they are handed out, some side by side, and each result stored."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import tarfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ebbtide.agent.config import Assignment
+from ebbtide.agent.folders import PrivateFolder, unpack
+from ebbtide.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.agent.machine import Machine, Program
+from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, LeftOut, Printed, ProgramOutput
+from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
+from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
+from ebbtide.storage.checkpoints.tree import remove_tree
+from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
+
+_LOGGER = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+_TAIL_LINES = 30
+# Of a notice so many times the time that storing a result has taken is left for it.
+_FACTOR = 1.5
+
+
+@dataclass(eq=False)
+class _Running:
+    """A task under way.
+
+    Attributes:
+        number: Its number.
+        value: Its value.
+        folder: The folder that has all of it.
+        began_s: When it was begun, in monotonic seconds, as all times here.
+        process: Its program.
+        output: What it prints, until it is read.
+        printed: What it printed, the end of it.
+        size: Characters of that.
+        output_read: Whether all that it printed was read.
+        ended_s: When its program was seen to have ended; None: it was not.
+        is_storing: Whether its result is being stored.
+        is_over: Whether nothing more is to be done about it.
+        is_killed: Whether it was killed, and is to be begun again elsewhere.
+    """
+
+    number: int
+    value: str
+    folder: Path
+    began_s: float
+    process: Program | None = None
+    output: ProgramOutput = field(default_factory=lambda: ProgramOutput(lambda: None))
+    printed: deque[str] = field(default_factory=deque)
+    size: int = 0
+    output_read: bool = False
+    ended_s: float | None = None
+    is_storing: bool = False
+    is_over: bool = False
+    is_killed: bool = False
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+
+class TaskRunner:
+    """An assignment to do tasks of an array.
+
+    A machine that is to be left gives each task that runs as long again as it has run: then what is lost is no
+    more than what was waited for. One that will be revoked gives them as long as there is.
+
+    Args:
+        assignment: The program that does a task, and how many are done side by side.
+        folder: Folder of the assignment on this machine, which is made.
+        code: Folder into which the user's code is unpacked.
+        name: Id of this machine.
+        margin_s: Seconds of a notice kept in reserve beside what storing a result needs.
+        machine: Starts programs, and has the storage.
+        put: Called, from other threads, with what is to be done in the agent's loop.
+        tell: Called with each report; the second argument is whether it is urgent.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        folder: Path,
+        code: Path,
+        name: str,
+        margin_s: float,
+        machine: Machine,
+        put: Callable[[Callable[[], None]], None],
+        tell: Callable[[Report, bool], None],
+    ) -> None:
+        self.assignment = assignment
+        self._folder, self._code, self._name, self._margin_s = folder, code, name, margin_s
+        self._machine, self._put, self._tell = machine, put, tell
+        self._results = TaskResults(machine.objects, assignment.trial_id)
+        self._waiting: deque[tuple[int, str]] = deque()
+        self._running: list[_Running] = []
+        # What was reported of each task, to be repeated on request.
+        self._told: dict[int, TaskDone | TaskFailed] = {}
+        self._known: set[int] = set()
+        self._is_ready = self._is_closed = False
+        self._leaves_s: float | None = None
+        self._storing_s = 0.0
+        self._task_s = math.nan
+        self._inputs = inputs_beside(code)
+        # Why no task can be done; empty: they can.
+        self._problem = ""
+        folder.mkdir(parents=True, exist_ok=True)
+        machine.runtime.begin(self._prepare)
+
+    @property
+    def done(self) -> int:
+        """Number of tasks whose results were found or stored."""
+        return sum(isinstance(told, TaskDone) for told in self._told.values())
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs that run, or ran a moment ago."""
+        return [each.process for each in self._running if each.process is not None]
+
+    @property
+    def has_left(self) -> bool:
+        """True if the runner was asked to leave and no task is under way any more."""
+        return self._leaves_s is not None and not self._running
+
+    def hand(self, order: Hand) -> None:
+        """Do these tasks as well; of those that are done it is told again."""
+        for number, value in zip(order.tasks, order.values, strict=False):
+            told = self._told.get(number)
+            if isinstance(told, TaskDone):
+                self._tell(told, True)
+            elif self._leaves_s is None and (told is not None or number not in self._known):
+                # One that failed is handed again to be tried again.
+                self._told.pop(number, None)
+                self._known.add(number)
+                self._waiting.append((number, value))
+
+    def repeat(self) -> None:
+        """Tell again how tasks ended."""
+        for told in self._told.values():
+            self._tell(told, True)
+
+    def leave(self, now_s: float) -> None:
+        """Begin no more tasks, and leave once those that run have ended."""
+        if self._leaves_s is None:
+            self._leaves_s = now_s
+            self._waiting.clear()
+
+    def kill(self) -> None:
+        """End all that runs, now."""
+        self._waiting.clear()
+        for each in self._running:
+            self._kill(each)
+
+    def close(self) -> None:
+        """Nothing is done any more; its folder goes."""
+        self._is_closed = True
+        self.kill()
+        self._machine.end_left()
+        remove_tree(self._folder)
+
+    def tick(self, now_s: float, taken_at_s: float) -> None:
+        """Begin tasks, and look at those that run.
+
+        Args:
+            now_s: The present time in monotonic seconds.
+            taken_at_s: When the machine is taken; infinite: nothing is known of that.
+        """
+        kill_at_s = taken_at_s - self._margin_s - _FACTOR * self._storing_s
+        for each in self._running:
+            waited_s = math.inf if self._leaves_s is None else self._leaves_s + (self._leaves_s - each.began_s)
+            if each.process is not None and not each.is_storing and now_s >= min(kill_at_s, waited_s):
+                self._kill(each)
+            self._take_output(each)
+            self._look(each, now_s)
+        self._running = [each for each in self._running if not each.is_over]
+        if not self._is_ready or self._leaves_s is not None:
+            return
+        # With a notice, only what is likely to end in time is begun.
+        fits = math.isinf(taken_at_s) or now_s + self._task_s < kill_at_s
+        while fits and self._waiting and len(self._running) < self.assignment.side_by_side:
+            self._begin(*self._waiting.popleft(), now_s)
+
+    def _prepare(self) -> None:
+        """In a thread of its own: fetch the code, and see which results there are."""
+        damaged = 0
+        while not self._is_closed:
+            try:
+                if self.assignment.code:
+                    unpack(self._machine.objects, self.assignment.code, self._code)
+                fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
+                done = self._results.numbers()
+            except DamagedInputError as error:
+                damaged += 1
+                if damaged >= MOST_DAMAGED:
+                    self._put(partial(self._failed_to_prepare, str(error)))
+                    return
+                self._machine.runtime.sleep(_RETRY_S)
+                continue
+            except (OSError, tarfile.TarError) as error:
+                _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
+                self._machine.runtime.sleep(_RETRY_S)
+                continue
+            self._put(partial(self._prepared, done))
+            return
+
+    def _failed_to_prepare(self, problem: str) -> None:
+        """No task can be done: each that it has, and is handed, fails with the same words."""
+        self._problem = problem
+        self._prepared(set())
+
+    def _prepared(self, done: set[int]) -> None:
+        self._is_ready = True
+        for number, _ in [each for each in self._waiting if each[0] in done]:
+            self._report(TaskDone(*self._about, number, self._machine.runtime.epoch_s()))
+        self._waiting = deque(each for each in self._waiting if each[0] not in done)
+
+    def _begin(self, number: int, value: str, now_s: float) -> None:
+        folder = self._folder / f"task-{number}"
+        remove_tree(folder)
+        running = _Running(number, value, folder, now_s)
+        running.output = ProgramOutput(lambda: self._put(partial(self._take_output, running)))
+        self._running.append(running)
+        assignment, places = self.assignment, {"{task}": value, "{result_dir}": str(running.results)}
+        environment = {
+            "PYTHONUNBUFFERED": "1",
+            **assignment.environment,
+            TASK: value,
+            TASK_NUMBER: str(number),
+            RESULT_DIR: str(running.results),
+        }
+        if assignment.inputs:
+            environment[INPUTS] = str(self._inputs)
+        try:
+            if self._problem:
+                raise ValueError(self._problem)
+            running.results.mkdir(parents=True)
+            place = folder / "code"
+            if assignment.code:
+                runs_in = PrivateFolder(place, code=self._code).path
+            elif assignment.cwd:
+                runs_in = PrivateFolder(place, linked=Path(assignment.cwd)).path
+            else:
+                runs_in = folder
+            running.process = self._machine.start(
+                [_filled(part, places) for part in assignment.arguments],
+                environment,
+                runs_in,
+                running.output.put,
+            )
+        except (OSError, ValueError) as error:
+            self._over(running, TaskFailed(*self._about, number, None, (str(error),), True))
+
+    def _take_output(self, running: _Running) -> None:
+        """Read some of what a task printed; the rest waits for the next look."""
+        runtime = self._machine.runtime
+        until_s = runtime.monotonic_s() + READING_S / max(len(self._running), 1)
+        for printed in running.output.take():
+            self._read(running, printed)
+            if runtime.monotonic_s() > until_s:
+                return
+
+    def _read(self, running: _Running, line: Printed) -> None:
+        if line is None:
+            running.output_read = True
+            return
+        if isinstance(line, LeftOut):
+            self._tell(Log(self.assignment.trial_id, "", line.lines), False)
+            text = f"... {line.lines:,} lines were left out"
+        else:
+            text = line if isinstance(line, str) else json.dumps(line)
+        running.printed.append(text)
+        running.size += len(text) + 1
+        while running.size > MOST_PRINTED and len(running.printed) > 1:
+            running.size -= len(running.printed.popleft()) + 1
+        if not isinstance(line, LeftOut):
+            self._tell(Log(self.assignment.trial_id, f"task {running.number}: {text[:MOST_OF_TEXT]}"), False)
+
+    def _look(self, running: _Running, now_s: float) -> None:
+        process = running.process
+        if process is None or running.is_over or running.is_storing or process.exit_code is None:
+            return
+        if running.ended_s is None:
+            running.ended_s = now_s
+            # What it left running would hold its output open, and work beside the next task.
+            process.kill()
+        if not running.output_read and now_s - running.ended_s < _RETRY_S:
+            return
+        if running.is_killed:
+            self._over(running, None)
+        elif process.exit_code == 0:
+            running.is_storing = True
+            self._machine.runtime.begin(partial(self._store, running))
+        else:
+            tail = tuple(line[:MOST_OF_TEXT] for line in tuple(running.printed)[-_TAIL_LINES:])
+            self._over(running, TaskFailed(*self._about, running.number, process.exit_code, tail))
+
+    def _store(self, running: _Running) -> None:
+        """In a thread of its own, tried again until storage answers."""
+        runtime = self._machine.runtime
+        began_s, duration_s = runtime.monotonic_s(), (running.ended_s or 0.0) - running.began_s
+        result = TaskResult(
+            running.number,
+            running.value,
+            self._name,
+            self.assignment.attempt,
+            duration_s,
+            "\n".join(running.printed),
+        )
+        while not self._is_closed:
+            try:
+                kept = self._results.keep(result, running.results)
+            except OSError as error:
+                _LOGGER.warning("the result of task %d is not stored yet: %s", running.number, error)
+                runtime.sleep(_RETRY_S)
+                continue
+            stored_s = runtime.monotonic_s() - began_s
+            size_bytes = 0 if kept is None else kept.size_bytes
+            self._put(partial(self._stored, running, duration_s, stored_s, size_bytes))
+            return
+
+    def _stored(self, running: _Running, duration_s: float, stored_s: float, size_bytes: int) -> None:
+        self._storing_s = max(stored_s, self._storing_s / 2)
+        self._task_s = duration_s if math.isnan(self._task_s) else (self._task_s + duration_s) / 2
+        told_s = self._machine.runtime.epoch_s()
+        self._over(running, TaskDone(*self._about, running.number, told_s, duration_s, size_bytes))
+
+    def _over(self, running: _Running, report: TaskDone | TaskFailed | None) -> None:
+        running.is_over = True
+        running.output.close()
+        remove_tree(running.folder)
+        if report is not None:
+            self._report(report)
+
+    def _report(self, report: TaskDone | TaskFailed) -> None:
+        self._told[report.task] = report
+        self._tell(report, True)
+
+    def _kill(self, running: _Running) -> None:
+        if running.process is not None and running.process.exit_code is None:
+            running.is_killed = True
+            running.process.kill()
+
+    @property
+    def _about(self) -> tuple[str, int]:
+        return self.assignment.trial_id, self.assignment.attempt
+
+
+def _filled(part: str, places: Mapping[str, str]) -> str:
+    """An argument with the values of its placeholders; a value is not searched for others."""
+    found, rest = "", part
+    while rest:
+        place = min((name for name in places if name in rest), key=rest.index, default=None)
+        if place is None:
+            return found + rest
+        before, _, rest = rest.partition(place)
+        found += before + places[place]
+    return found

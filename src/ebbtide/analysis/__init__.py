@@ -1,1 +1,0 @@
-"""Backtests, comparisons and plans, and the reports, figures and tracking of their results."""

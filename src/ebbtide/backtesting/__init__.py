@@ -1,0 +1,1 @@
+"""Backtests, comparisons and the benchmark of policies."""

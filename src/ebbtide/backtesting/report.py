@@ -1,0 +1,121 @@
+"""The HTML report of a record: one file that needs no network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+import ebbtide
+from ebbtide.backtesting.figures import record_figure
+from ebbtide.backtesting.policy_table import Spread, policy_marks
+from ebbtide.backtesting.record import Record
+from ebbtide.backtesting.summary import SPREAD_NOTE, by_cost, models_note, spread_of
+from ebbtide.base.files import write_text
+
+
+def write_report(
+    record: Record | Mapping[str, Record],
+    path: str | Path,
+    *,
+    comparison: Sequence[Mapping[str, str | Spread]] = (),
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write the report of a record or of several, atomically; returns its path.
+
+    Args:
+        record: Record of a backtest; or several by name, each a section of the page.
+        path: The file to write.
+        comparison: Rows of the first table, by heading.
+        notes: Lines of text below that table.
+    """
+    path = Path(path)
+    write_text(path, render(record, comparison=comparison, notes=notes))
+    return path
+
+
+def render(
+    record: Record | Mapping[str, Record],
+    *,
+    comparison: Sequence[Mapping[str, str | Spread]] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """The report as HTML; the arguments are those of `write_report`."""
+    environment = Environment(
+        loader=PackageLoader("ebbtide.backtesting", "."),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    records = {"": record} if isinstance(record, Record) else record
+    sections = [
+        _section(name, one, place, is_one_of_many=len(records) > 1)
+        for place, (name, one) in enumerate(records.items())
+    ]
+    return environment.get_template("report.html.jinja").render(
+        title=sections[0]["title"] if len(sections) == 1 else f"{len(sections)} jobs: {', '.join(records)}",
+        sections=sections,
+        comparison=comparison,
+        notes=notes,
+        spread_note=SPREAD_NOTE,
+        version=ebbtide.__version__,
+        inf=math.inf,
+    )
+
+
+def _section(name: str, record: Record, place: int, *, is_one_of_many: bool) -> dict[str, Any]:
+    """Page section of a record; the first, at place 0, brings the script that draws all figures."""
+    figure = record_figure(record).to_html(full_html=False, include_plotlyjs=place == 0, div_id=f"figure-{place}")
+    return {
+        "name": name,
+        "title": record.title_under(name) if is_one_of_many else record.title,
+        "about": record.about,
+        "rows": _rows(record),
+        "leases": _leases(record),
+        "models": models_note(record.about.get("models", {})),
+        "deadline_h": record.about.get("deadline_h"),
+        "figure": Markup(figure),
+    }
+
+
+def _leases(record: Record) -> list[dict[str, Any]]:
+    """A row for each lease: policies in the order of the table above, the leases of each in their order."""
+    place = {name: number for number, (name, _) in enumerate(by_cost(record.summary()))}
+    rows = [{str(key): value for key, value in row.items()} for row in record.leases.to_dict("records")]
+    return sorted(rows, key=lambda row: place[str(row["policy"])])
+
+
+def _rows(record: Record) -> list[dict[str, Any]]:
+    """A row for each policy, the cheapest first, with its cost relative to the highest mean, for the bar."""
+    summary = record.summary()
+    highest = max((row["cost_usd"]["mean"] or 0.0 for row in summary.values()), default=0.0) or 1.0
+    on_demand = summary.get("on-demand", {}).get("cost_usd", {}).get("mean")
+    marks = policy_marks(list(summary))
+    rows = []
+    for name, row in by_cost(summary):
+        mean = row["cost_usd"]["mean"]
+        rows.append(
+            {
+                "policy": name,
+                "mark": marks[name],
+                "share": 0.0 if mean is None else 100 * mean / highest,
+                "cells": [
+                    spread_of(row, "cost_usd", 3),
+                    "-" if row["cost_usd"]["p95"] is None else f"{row['cost_usd']['p95']:.3f}",
+                    "-" if mean is None or not on_demand else f"{1 - mean / on_demand:.0%}",
+                    spread_of(row, "makespan_h", 1),
+                    spread_of(row, "revocations", 2),
+                    spread_of(row, "refund_usd", 3),
+                    spread_of(row, "checkpoints", 1),
+                    spread_of(row, "steps_lost", 1),
+                    str(row["unfinished"]),
+                    *([str(row["missed"])] if "missed" in row else []),
+                ],
+            }
+        )
+    return rows

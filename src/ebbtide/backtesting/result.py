@@ -1,0 +1,177 @@
+"""The result of a backtest: outcomes by policy and start, their statistics, table, JSON and figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ebbtide.backtesting.policy_table import PolicyTable
+from ebbtide.backtesting.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
+from ebbtide.backtesting.summary import Summary, models_note, summarise, summary_table
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
+from ebbtide.base.utc import iso
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import unknown_name
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.replay.scenario import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True)
+class BacktestResult:
+    """The outcomes of a backtest.
+
+    Attributes:
+        policies: The policies that were compared.
+        scenario: The scenario they ran in.
+        starts_s: The start times, seconds since 1970.
+        outcomes: An outcome for each start, by policy name.
+        models: Versions of the learnt models that decided, by name; empty: none but those of the package.
+    """
+
+    policies: tuple[Policy, ...]
+    scenario: Scenario
+    starts_s: tuple[float, ...]
+    outcomes: Mapping[str, tuple[Outcome, ...]]
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, results: Sequence[BacktestResult]) -> BacktestResult:
+        """Results of several policies on one scenario and the same starts, joined into one."""
+        first = results[0]
+        if any(result.starts_s != first.starts_s for result in results):
+            raise ValueError("results of different starts cannot be compared")
+        return cls(
+            tuple(policy for result in results for policy in result.policies),
+            first.scenario,
+            first.starts_s,
+            {name: runs for result in results for name, runs in result.outcomes.items()},
+            first.models,
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each policy and start, with every metric."""
+        return outcomes_frame(self.outcomes)
+
+    def summary(self) -> Summary:
+        """Statistics by policy (see `ebbtide.backtesting.summary.summarise`)."""
+        return summarise(self.to_frame())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary, with the settings of the backtest, in plain values."""
+        return {"policies": self.summary()} | self._about()
+
+    def to_json(self) -> str:
+        """`to_dict` as text: the same bytes for the same inputs."""
+        return json_text(self.to_dict())
+
+    def write_json(self, path: str | Path) -> None:
+        """Write `to_json` to a file, atomically."""
+        write_text(path, self.to_json())
+
+    def table(self) -> PolicyTable:
+        """The summary as a table for the terminal, the cheapest policy first."""
+        jobs = ", ".join(job.name for job in self.scenario.jobs)
+        title = f"{jobs}: {len(self.starts_s)} starts, billing {self.scenario.billing.name}"
+        return summary_table(self.summary(), title, models_note(self.models))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __repr__(self) -> str:
+        return f"<BacktestResult of {', '.join(self.outcomes)}: {len(self.starts_s)} starts>"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def replay(self, policy: str, index: int | None = None) -> Outcome:
+        """Run one of the runs again, with its timeline recorded.
+
+        Args:
+            policy: Name of the policy.
+            index: Index of the start in `starts_s`; by default `typical`.
+
+        Raises:
+            InputError: No policy has this name.
+        """
+        chosen = next((each for each in self.policies if each.name == policy), None)
+        if chosen is None:
+            raise unknown_name("policy", policy, self.outcomes)
+        at = self.typical() if index is None else index
+        return self.scenario.run(chosen, self.starts_s[at], record=True)
+
+    def typical(self) -> int:
+        """Index of the start at which the policies together came nearest to their median costs."""
+        distance = np.zeros(len(self.starts_s))
+        for outcomes in self.outcomes.values():
+            cost = np.array([outcome.cost_usd for outcome in outcomes])
+            distance += np.abs(cost - np.median(cost)) / max(float(np.median(cost)), 1e-9)
+        return int(np.argmin(distance))
+
+    def record(self, index: int | None = None) -> Record:
+        """The backtest as tables: what every report is made of, in memory.
+
+        Outcomes of all starts, and of one start its leases, timeline, ledger and prices, as pandas frames.
+        `record().write(FOLDER)` keeps them, and `ebbtide report FOLDER` makes a page of them; `report` makes the
+        page at once.
+
+        Args:
+            index: Its place in `starts_s`; by default `typical`.
+        """
+        at = self.typical() if index is None else index
+        shown = {policy.name: self.replay(policy.name, at) for policy in self.policies}
+        return Record(
+            self._about() | {"start_shown": iso(self.starts_s[at])},
+            self.to_frame(),
+            leases_frame(shown),
+            by_policy({name: outcome.timeline.to_frame() for name, outcome in shown.items()}),
+            by_policy({name: outcome.ledger.to_frame() for name, outcome in shown.items()}),
+            rented_prices(shown, self.scenario.prices),
+        )
+
+    def report(self, path: str | Path, index: int | None = None) -> Path:
+        """Write the report: one HTML page with tables and plots that needs no network. Atomic.
+
+        Args:
+            path: The file to write; missing folders are created.
+            index: Index in `starts_s` of the start shown in detail; by default `typical`.
+
+        Returns:
+            The path of the file.
+        """
+        from ebbtide.backtesting.report import write_report
+
+        return write_report(self.record(index), path)
+
+    def plot(self, path: str | Path | None = None, index: int | None = None) -> go.Figure:
+        """Prices with leases drawn on them, cost by policy, and progress over time, of one start.
+
+        Args:
+            path: Also write the figure to this file, as an HTML page that needs no network.
+            index: Index of the start in `starts_s`; by default `typical`.
+
+        Returns:
+            The figure; notebooks display it, elsewhere call `.show()`.
+        """
+        from ebbtide.backtesting.figures import record_figure
+
+        figure = record_figure(self.record(index))
+        if path is not None:
+            write_text(path, figure.to_html(include_plotlyjs=True, div_id="ebbtide"))
+        return figure
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "starts": len(self.starts_s),
+            "seed": self.scenario.seed,
+            "billing": self.scenario.billing.name,
+            "jobs": [job.name for job in self.scenario.jobs],
+        } | ({"models": dict(self.models)} if self.models else {})

@@ -1,0 +1,1 @@
+"""Files, times, processes, JSON and compilation, on which everything else is built."""

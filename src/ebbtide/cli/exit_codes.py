@@ -1,0 +1,174 @@
+"""Handling of a command's errors: one line on standard error and an exit code, never a traceback.
+
+| code | meaning |
+|---|---|
+| 1 | the user's training failed, or machines could not be ended |
+| 2 | bad input: a wrong option, file, field or policy; a path that does not exist or is not allowed |
+| 3 | `plan`: the budget or the deadline cannot be kept |
+| 69 | a cloud or service does not answer, or refused; so a journal's server |
+| 70 | a bug in Ebbtide |
+| 71 | out of memory |
+| 74 | reading or writing failed: disk full, a journal that cannot be written |
+| 130 | interrupted |
+
+`EBBTIDE_DEBUG=1` shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from ebbtide.errors import (
+    CloudError,
+    InputError,
+    JournalAwayError,
+    JournalError,
+    PolicyError,
+    StorageError,
+    TrainingError,
+)
+
+FAILED = 1
+BAD_INPUT = 2
+UNAVAILABLE = 69
+DEFECT = 70
+OUT_OF_MEMORY = 71
+INPUT_OUTPUT = 74
+INTERRUPTED = 130
+
+DEBUG = "EBBTIDE_DEBUG"
+
+# Importing these error classes would make every command slow.
+_AWS, _AWS_ERRORS = "botocore.exceptions", ("BotoCoreError", "ClientError")
+
+# Typer contains a copy of click under a private name; this is its error for a wrong command line.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_ClickException: type[Exception] = _UsageError.__mro__[1]
+
+# Errors of paths that users named: naming another path helps.
+_WRONG_PATH = frozenset(
+    {
+        errno.ENOENT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.EROFS,
+        errno.ENOTEMPTY,
+        errno.EINVAL,
+        errno.ENODEV,
+        errno.ENXIO,
+    }
+)
+
+
+# The extras by the modules that they bring.
+_EXTRAS = {
+    "train": ("torch", "sklearn"),
+    "pipeline": ("prefect", "dvc", "mlflow", "sqlalchemy", "cronsim"),
+    "plots": ("plotly", "matplotlib", "jinja2"),
+    "portfolio": ("cvxopt",),
+    "postgres": ("psycopg",),
+    "ui": ("fastapi", "uvicorn", "prometheus_client", "starlette"),
+}
+
+
+def extra_of(module: str) -> str | None:
+    """The extra of the package that brings a module; None: it is of none."""
+    top = module.partition(".")[0]
+    return next((extra for extra, modules in _EXTRAS.items() if top in modules), None)
+
+
+def end_with(error: BaseException) -> NoReturn:
+    """End the process with the message and exit code of an exception."""
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output, such as `head`, has closed it.
+        sys.stderr.close()
+        sys.exit(0)
+    code, line = ending_of(error)
+    if os.environ.get(DEBUG):
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    if line:
+        sys.stderr.write(f"{line}\n")
+    _drop_output()
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Let no output wait that cannot be written: the interpreter would try again, and end with its own code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def ending_of(error: BaseException) -> tuple[int, str]:
+    """The exit code and the text for an exception: a line for each problem, and no text if help was printed."""
+    if isinstance(error, (typer.Abort, KeyboardInterrupt)):
+        return INTERRUPTED, "interrupted"
+    # Imported here: commands without errors do not need it.
+    from ebbtide.base.terminal import visible
+
+    code, problem = _code_and_problem(error)
+    # A line for each problem of an input; other errors are one line.
+    lines = problem.splitlines() if isinstance(error, InputError) else [problem]
+    first, *others = [visible(" ".join(line.split())) for line in lines] or [""]
+    return code, "\n".join([f"ebbtide: {first}" if first else "", *(f"  {line}" for line in others)])
+
+
+def _code_and_problem(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, (InputError, PolicyError)):
+        return BAD_INPUT, str(error)
+    if isinstance(error, TrainingError):
+        return FAILED, str(error)
+    if isinstance(error, _UsageError):
+        if not str(error):
+            # No command was given, and the help is printed.
+            return BAD_INPUT, ""
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "ebbtide"
+        # Of a value that is none of several words, typer's message has the kind of error, too.
+        told = error.format_message().replace("Value error, ", "")  # type: ignore[attr-defined]
+        return BAD_INPUT, f"{told} (see `{command} --help`)"
+    if isinstance(error, _ClickException):
+        return BAD_INPUT, error.format_message()  # type: ignore[attr-defined]
+    if isinstance(error, JournalError) and not isinstance(error, JournalAwayError):
+        return INPUT_OUTPUT, f"the run's journal cannot be used: {error}"
+    if isinstance(
+        error, (ConnectionError, TimeoutError, CloudError, StorageError, JournalAwayError, *_service_errors())
+    ):
+        return UNAVAILABLE, str(error) or type(error).__name__
+    if isinstance(error, sqlite3.Error):
+        return INPUT_OUTPUT, f"a database cannot be used: {error}"
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY, "out of memory; use fewer prices, policies or starts, or a larger machine"
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        code = BAD_INPUT if error.errno in _WRONG_PATH and where else INPUT_OUTPUT
+        return code, f"{where}{(error.strerror or type(error).__name__).lower()}"
+    if isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")) is not None:
+        return BAD_INPUT, f"this needs {error.name}, of an extra: pip install 'ebbtide[{extra}]'"
+    kind = type(error).__name__
+    return DEFECT, f"internal error: {kind}: {_short(str(error))}; {DEBUG}=1 shows where; please report it"
+
+
+def _service_errors() -> tuple[type[Exception], ...]:
+    """Error classes of AWS's client, if this process has imported them; else none can have been raised."""
+    module = sys.modules.get(_AWS)
+    return tuple(getattr(module, name) for name in _AWS_ERRORS) if module else ()
+
+
+def _short(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

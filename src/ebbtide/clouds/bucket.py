@@ -1,0 +1,123 @@
+"""The region of the bucket that keeps a run's checkpoints, by which their egress is charged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ebbtide.clouds.machines import MachineSettings
+from ebbtide.errors import CloudError, InputError
+from ebbtide.jobs.job_list import JobList, Runnable, in_list
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.transfers import Bucket
+from ebbtide.storage.buckets import gcs_client
+from ebbtide.storage.google_tokens import GoogleTokens
+
+_HEADER = "x-amz-bucket-region"
+
+
+def with_bucket(work: Runnable, settings: MachineSettings, client: Any = None) -> Runnable:
+    """Return a sweep, or a list of jobs, with the cloud and region of the store's bucket filled in.
+
+    Those in its file are used where they cannot be looked up: where the bucket's owner forbids it, and at another
+    address than AWS, where none are assumed if the file names none.
+
+    Args:
+        work: The sweep, or the list of jobs.
+        settings: Settings of machines, with the address of the store.
+        client: A boto3 client of the store's cloud; None: a new client.
+
+    Raises:
+        InputError: There is no such bucket, it is in another region than the file says, or no region is known.
+    """
+    stored = [part for part in work.parts if part.checkpoint is not None]
+    if not stored or settings.store_endpoint_url:
+        return work
+    region = bucket_region(settings.store, client, is_needed=any(part.bucket is None for part in stored))
+    if region is None:
+        return work
+    found = Bucket(cloud="gcp" if settings.store.startswith("gs://") else "aws", region=region)
+    if isinstance(work, Sweep):
+        return _placed(work, found, settings.store)
+    listed = []
+    for place, job in enumerate(work.listed):
+        try:
+            listed.append(job.model_copy(update={"work": _placed(job.work, found, settings.store)}))
+        except InputError as error:
+            raise in_list(error, place, None) from None
+    # A copy would keep what was worked out of the jobs before.
+    return JobList(**{name: getattr(work, name) for name in JobList.model_fields} | {"listed": tuple(listed)})
+
+
+def _placed(sweep: Sweep, found: Bucket, store: str) -> Sweep:
+    if sweep.checkpoint is None:
+        return sweep
+    if sweep.bucket not in (None, found):
+        said = sweep.bucket.place if sweep.bucket else None
+        raise InputError(
+            f"says {said}, and {store} is in {found.place}; leave it out, since it is looked up",
+            field="bucket",
+        )
+    return sweep.model_copy(update={"bucket": found})
+
+
+def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> str | None:
+    """The region of an `s3://bucket/prefix` or `gs://bucket/prefix`; None: its owner does not say, and it is not
+    needed.
+
+    Raises:
+        InputError: There is no such bucket, or its region is needed and not told.
+    """
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    scheme, _, place = store.partition("://")
+    name = place.partition("/")[0]
+    if scheme == "gs":
+        return _google_region(name, client or gcs_client(GoogleTokens()), is_needed)
+    try:
+        found = (client or boto3.Session().client("s3")).head_bucket(Bucket=name)
+    except ClientError as error:
+        answer = error.response.get("ResponseMetadata", {})
+        if answer.get("HTTPStatusCode") == 404:
+            problem = f"there is no bucket {name}; create it, or name another"
+            raise InputError(problem, field="store") from None
+        # S3 tells the region even to those who may not see the bucket.
+        region, why = answer.get("HTTPHeaders", {}).get(_HEADER), str(error)
+    except BotoCoreError as error:
+        region, why = None, str(error)
+    else:
+        answer = found.get("ResponseMetadata", {})
+        region, why = found.get("BucketRegion") or answer.get("HTTPHeaders", {}).get(_HEADER), "it is not said"
+    if region is None and is_needed:
+        raise InputError(
+            f"the region of bucket {name}, by which egress is charged, cannot be looked up: {why}; have "
+            "s3:ListBucket allowed, or write it into the job's file, `bucket: {cloud: aws, region: us-east-1}`",
+            field="store",
+        )
+    return None if region is None else str(region)
+
+
+def _google_region(name: str, client: Any, is_needed: bool) -> str | None:
+    """The region of a bucket of Google's; one that is in several has none, and is written into the file."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        place = str(client.get_bucket_location(Bucket=name)["LocationConstraint"] or "").lower()
+    except ClientError as error:
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+            raise InputError(f"there is no bucket {name}; create it, or name another", field="store") from None
+        place, why = "", str(error)
+    except (BotoCoreError, CloudError) as error:
+        place, why = "", str(error)
+    else:
+        why = f"it is in {place or 'no place'}, which is no single region"
+    # Of several regions: US, EU, ASIA, NAM4.
+    if "-" in place:
+        return place
+    if is_needed:
+        raise InputError(
+            f"the region of bucket {name}, by which egress is charged, cannot be looked up: {why}; have "
+            "storage.buckets.get allowed, or write into the job's file `bucket: {cloud: gcp, region: us-east1}`",
+            field="store",
+        )
+    return None

@@ -1,0 +1,65 @@
+"""A cloud of which a run sees its own machines alone, whatever name it has in common with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.provider import RentingCloud
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import PriceSeries
+
+
+class OwnMachines:
+    """Names a run's machines in the cloud by its unique name, and to the run by its id.
+
+    Args:
+        cloud: The cloud of the run of that unique name.
+        run: Id of the run, with which its own tokens begin.
+        name: Its unique name.
+    """
+
+    def __init__(self, cloud: RentingCloud, run: str, name: str) -> None:
+        self._cloud, self._own, self._unique = cloud, f"{run}-", f"{name}-"
+
+    @property
+    def now_s(self) -> float:
+        return self._cloud.now_s
+
+    @property
+    def is_over(self) -> bool:
+        return self._cloud.is_over
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return self._cloud.markets
+
+    def prices(self, market: Market) -> PriceSeries:
+        return self._cloud.prices(market)
+
+    def time_of(self, epoch_s: float) -> float:
+        return self._cloud.time_of(epoch_s)
+
+    def launch(self, wanted: Wanted) -> None:
+        """Request a machine."""
+        self._cloud.launch(replace(wanted, token=self._outside(wanted.token)))
+
+    def terminate(self, token: str) -> float | None:
+        return self._cloud.terminate(self._outside(token))
+
+    def instances(self) -> Sequence[Instance]:
+        """All machines of the run, ended ones included."""
+        return [replace(one, token=self._inside(one.token)) for one in self._cloud.instances()]
+
+    def end_all(self) -> dict[str, str]:
+        """Request the end of every machine of the run; as the cloud has it."""
+        left: Mapping[str, str] = self._cloud.end_all()
+        return {self._inside(token): why for token, why in left.items()}
+
+    def _outside(self, token: str) -> str:
+        # A machine whose tags were removed is known by its id in the cloud.
+        return f"{self._unique}{token.removeprefix(self._own)}" if token.startswith(self._own) else token
+
+    def _inside(self, token: str) -> str:
+        return f"{self._own}{token.removeprefix(self._unique)}" if token.startswith(self._unique) else token

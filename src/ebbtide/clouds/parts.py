@@ -1,0 +1,98 @@
+"""A cloud in parts, such as regions or several clouds, of which one that does not answer holds up no other."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ebbtide.clouds.cloud import Instance
+from ebbtide.clouds.log_once import RepeatedWarnings
+from ebbtide.errors import CloudError, InputError
+
+T = TypeVar("T")
+
+
+class ListedParts:
+    """The machines of each part, as they were last listed.
+
+    Args:
+        logger: Gets a warning of each part that does not answer.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._warnings = RepeatedWarnings(logger)
+        self._listed: dict[str, list[Instance]] = {}
+        self._part_of: dict[str, str] = {}
+
+    def part_of(self, token: str) -> str | None:
+        """The part in which a machine was listed; None: it was not."""
+        return self._part_of.get(token)
+
+    def listed(self, parts: Mapping[str, Callable[[], Sequence[Instance]]], now_s: float) -> list[Instance]:
+        """The machines of all parts; those of a part that does not answer are as they were when it last did.
+
+        Args:
+            parts: How the machines of each are listed, by its name.
+            now_s: The time, seconds since 1970.
+
+        Raises:
+            CloudError: No part answers, or one has never answered, which may have machines that nobody knows of.
+        """
+        silent: list[CloudError] = []
+        for name, look in parts.items():
+            try:
+                found = look()
+            except CloudError as error:
+                self._warnings.warn(name, f"{error}; its machines are taken to be as before")
+                silent.append(error)
+                continue
+            self._warnings.forget(name)
+            self._listed[name] = [
+                replace(one, listed_s=now_s) if math.isnan(one.listed_s) else one for one in found
+            ]
+            self._part_of |= {one.token: name for one in found}
+        if len(silent) == len(parts) or any(name not in self._listed for name in parts):
+            raise silent[0]
+        return [one for name in parts for one in self._listed[name]]
+
+
+def first_found(asks: Iterable[Callable[[], T | None]]) -> T | None:
+    """The first answer of parts that are asked in order; None: none has one.
+
+    Raises:
+        CloudError: None has one, and a part did not answer.
+    """
+    silent: CloudError | None = None
+    for ask in asks:
+        try:
+            found = ask()
+        except CloudError as error:
+            silent = error
+            continue
+        if found is not None:
+            return found
+    if silent is not None:
+        raise silent
+    return None
+
+
+def all_ended(ends: Iterable[Callable[[], Mapping[str, str]]]) -> dict[str, str]:
+    """Request the end of the machines of all parts; return by token why each cannot be ended (empty: requested).
+
+    Raises:
+        CloudError: A part does not answer; in the others the end was requested all the same.
+        InputError: A part cannot be asked, since its credentials are missing; in the others as above.
+    """
+    left: dict[str, str] = {}
+    silent: CloudError | InputError | None = None
+    for end in ends:
+        try:
+            left |= end()
+        except (CloudError, InputError) as error:
+            silent = error
+    if silent is not None:
+        raise silent
+    return left

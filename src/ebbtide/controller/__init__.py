@@ -1,0 +1,1 @@
+"""The controller of a live run: machines, work, journal and limits of money."""

@@ -1,0 +1,699 @@
+"""The provider of real machines: a cloud rents them out, their agents train on them.
+
+It compares the wanted state with the actual one, and gives orders until both are the same. Every request can be
+repeated without harm, so a controller may be killed at any instant and another may resume the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ebbtide.agent.config import AgentConfig, Assignment
+from ebbtide.agent.heartbeats import Heartbeats
+from ebbtide.agent.protocol import (
+    Down,
+    End,
+    Log,
+    Noticed,
+    Rebalance,
+    Report,
+    Stepped,
+    Stranded,
+    Up,
+    covered,
+    key_of,
+    secret_of,
+)
+from ebbtide.agent.results import TaskResults
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.controller.leadership import Claim
+from ebbtide.controller.machine_ends import MachineEnds
+from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
+from ebbtide.controller.machine_requests import MachineRequests
+from ebbtide.controller.mailboxes import Mailboxes
+from ebbtide.controller.snapshots import PROVIDER_VERSION, ProviderSnapshot
+from ebbtide.controller.work.array import AgentTasks, ArrayPlan
+from ebbtide.controller.work.cluster import AgentCluster, ClusterPlan
+from ebbtide.controller.work.dispatch import AgentJobs, JobKind
+from ebbtide.controller.work.measured_speed import MeasuredSpeeds
+from ebbtide.controller.work.state import Trial, trial_values
+from ebbtide.controller.work.training import AgentTraining
+from ebbtide.engine.snapshot import Items, event_of, event_values
+from ebbtide.errors import (
+    CloudError,
+    CloudGoneError,
+    DamagedCheckpointError,
+    InputError,
+    LostCheckpointError,
+)
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats, PriceSeries
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.storage.checkpoints.store import CheckpointStore
+from ebbtide.storage.checkpoints.whole import Whole, best_whole, newest_attempt, newest_whole
+from ebbtide.storage.objects import ObjectStore
+
+_LOGGER = logging.getLogger(__name__)
+
+# After so many machines in a row that ended before their agent reported, the set-up is at fault.
+_MOST_FAILED_BOOTS = 3
+# Between two looks an agent counts as silent for so long at most: what stopped the looks may have stopped it, too.
+_MOST_SILENT_S = 60.0
+_NEVER_HEARD = "its agent was never heard from"
+# Messages to and from machines that are over stay for so long, and of so many machines they are deleted at a look.
+_MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
+_DELETE_EVERY_S = 5.0
+_LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last seen"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Intervals between a run's looks at its cloud, and limits on how long it waits for a machine.
+
+    Attributes:
+        poll_s: Real seconds between looks at cloud and storage.
+        missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
+        kept_s: Real seconds between writes of the run's state while nothing happens.
+        many: Number of events of one look from which on they are delivered together, for a single decision.
+        silent_s: Real seconds after which a machine whose agent was never heard from is ended.
+    """
+
+    poll_s: float = 0.1
+    missing_s: float = 120.0
+    kept_s: float = 2.0
+    many: int = 16
+    silent_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions and values that a controller gives its provider.
+
+    Attributes:
+        assignment: Gives the assignment of a job's agent, all but its attempt.
+        log: Called with a trial's id and a line that its program printed.
+        polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
+        metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
+        kinds: The jobs that are no plain trainings.
+        programs: The number of each job's program, by job id; jobs that are not named share program 0.
+        secrets: Values of the secrets that assignments name, by name.
+        fingerprint: The run's fingerprint; empty: an older Ebbtide began it.
+    """
+
+    assignment: Callable[[JobProgress], Assignment]
+    log: Callable[[str, str], None] = lambda _trial, _line: None
+    polled: Callable[[], bool] = lambda: False
+    metric: Callable[[int], str | None] = lambda _job_id: None
+    kinds: Sequence[JobKind] = ()
+    programs: Mapping[int, int] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fingerprint: str = ""
+
+
+class AgentProvider:
+    """Runs jobs by agents, each job on one machine at a time, or on several that train as one.
+
+    Args:
+        cloud: The cloud that rents machines out.
+        objects: Storage for checkpoints, orders and reports.
+        agent: Configuration of all agents; the machine is filled in. Machines and trials are named by its run.
+        callbacks: What the controller gives and is told.
+        key: The run's key, from which those of its machines are made.
+        pace: How often cloud and storage are looked at.
+        runtime: Gives the time, and waits.
+    """
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        objects: ObjectStore,
+        agent: AgentConfig,
+        callbacks: Callbacks,
+        *,
+        key: bytes,
+        pace: Pace = Pace(),
+        runtime: Runtime = RUNTIME,
+    ) -> None:
+        self._runtime = runtime
+        self._cloud = cloud
+        self._polled, self._log = callbacks.polled, callbacks.log
+        self._pace = pace
+        self._machines = machines = MachineList(cloud, agent.run, runtime)
+        self._objects = objects
+        self._mailboxes = Mailboxes(objects, key, machines.token, runtime=runtime, values=callbacks.secrets)
+        self._requests = MachineRequests(cloud, machines, objects, agent, key, self.beat, runtime)
+        self._leases = self._requests.leases
+        self._ends = MachineEnds(cloud, machines, pace.poll_s, self._order_end, self.beat, runtime)
+        self._training = self._agent_jobs(agent, callbacks, key)
+        self._out: deque[Event] = deque()
+        self._kept: ProviderSnapshot | None = None
+        self._heartbeats = Heartbeats(objects, agent.run, key, agent.controller_limit_s)
+        self._longest_notice_s = agent.longest_notice_s
+        self._beat_s, self._beating = -math.inf, threading.Lock()
+        self._failed_boots, self._began_s = 0, -math.inf
+        self._missing_since_s: dict[int, float] = {}
+        # Real seconds for which agents of listed machines were not heard from, and until when that was counted.
+        self._silent_s: dict[int, tuple[float, float]] = {}
+        # When each machine was first seen to be over; infinite: its messages are deleted.
+        self._over_since_s: dict[int, float] = {}
+        self._delete_s = -math.inf
+        # The price of each market at the last look; None: prices are not watched, or not looked at yet.
+        self._watches_prices = False
+        self._price_seen: dict[Market, float] | None = None
+
+    def _agent_jobs(self, agent: AgentConfig, callbacks: Callbacks, key: bytes) -> AgentJobs:
+        """Create the keepers of the run's jobs: trainings, arrays and clusters."""
+        objects, address, secret = self._objects, self._machines.address, partial(self._secret, key)
+        given = (callbacks.assignment, self._mailboxes.order, self._notify, lambda: self.now_s)
+        speeds = MeasuredSpeeds(programs=callbacks.programs)
+
+        def trained(speeds: MeasuredSpeeds | None) -> AgentTraining:
+            return AgentTraining(
+                agent.run,
+                *given,
+                has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
+                stored_bytes=self._stored_bytes,
+                newest_whole=self._newest_whole,
+                best_whole=lambda trial, direction: best_whole(objects, _ids_of(trial), direction, self._runtime),
+                newest_attempt=lambda trial: newest_attempt(objects, _ids_of(trial), self._runtime),
+                address=address,
+                secret=secret,
+                fingerprint=callbacks.fingerprint,
+                log=callbacks.log,
+                metric=callbacks.metric,
+                speeds=speeds,
+                runtime=self._runtime,
+            )
+
+        def kept_by(kind: JobKind) -> AgentTasks | AgentCluster:
+            if kind.framework:
+                plan = ClusterPlan(kind.framework, address, secret, self._head_comes)
+                # Speeds of a head would be those of all machines together.
+                return AgentCluster(plan, trained(None), *given)
+            exchange_s = 2.0 * self._pace.poll_s + agent.poll_s + agent.report_s
+            return AgentTasks(
+                agent.run,
+                ArrayPlan(kind.values, lambda lease: kind.side_by_side(lease.market), exchange_s),
+                *given,
+                results=lambda trial_id: TaskResults(objects, trial_id),
+                time_of=self._cloud.time_of,
+                log=callbacks.log,
+                speeds=speeds,
+                runtime=self._runtime,
+            )
+
+        others = {kind.job_id: kept_by(kind) for kind in callbacks.kinds}
+        return AgentJobs(trained(speeds), others, speeds)
+
+    def check_is_newest(self) -> None:
+        """Refuse to act where others have rented since: see `MachineRequests.check_is_newest`."""
+        self._requests.check_is_newest()
+
+    def begin_at(self, number: int) -> None:
+        """Begin with this number of a machine: earlier ones are of a journal that is lost."""
+        self._requests.begin_at(number)
+
+    def claim_run(self, claim: Claim) -> None:
+        """Act only while this claim to the run is the newest. Without one nobody else can have it."""
+        self._mailboxes.epoch = self._heartbeats.epoch = claim.epoch
+        self._requests.claim(claim)
+
+    @property
+    def epoch(self) -> int:
+        """Number of this controller among those of the run, counted from 1."""
+        return self._mailboxes.epoch
+
+    # What the engine asks.
+
+    @property
+    def now_s(self) -> float:
+        return self._cloud.now_s
+
+    @property
+    def is_over(self) -> bool:
+        return self._cloud.is_over
+
+    @property
+    def markets(self) -> Sequence[Market]:
+        return self._cloud.markets
+
+    def prices(self, market: Market) -> PriceSeries:
+        return self._cloud.prices(market)
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """The trials, one for each job."""
+        return self._training.trials
+
+    def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
+        self._training.begin(jobs)
+        self._began_s = self.now_s
+        self._watches_prices = watch_prices
+        if self._kept is not None:
+            self._restore(self._kept)
+
+    def launch(self, lease: Lease) -> None:
+        self._requests.add(lease)
+
+    def terminate(self, lease: Lease) -> None:
+        """End the machine now, since its cost is known only then. A refused request is repeated at later looks.
+
+        A controller that another has taken over from ends nothing: its machines are the other's now.
+        """
+        if not self._requests.is_superseded:
+            self._ends.end(lease)
+            self._training.gone(lease)
+
+    def end_remaining(self, within_s: float, refused_within_s: float = math.inf) -> list[Lease]:
+        """After the run, request again the end of machines that the cloud refused to end, and see how all ended.
+
+        Args:
+            within_s: Real seconds after which this is given up.
+            refused_within_s: The same for as long as the cloud refuses, or does not answer.
+
+        Returns:
+            The leases whose machines ended in another way than they were charged for.
+        """
+        # Those that the engine was to be told of next.
+        told = [event.lease_id for event in self._out if event.wake is Wake.ENDED]
+        otherwise = {lease_id: self._leases[lease_id] for lease_id in told}
+        found = self._ends.end_remaining(self._leases, within_s, refused_within_s, self._write_last)
+        return list((otherwise | found).values())
+
+    def _write_last(self) -> None:
+        with suppress(OSError):
+            self._mailboxes.write(self._ends.unended)
+
+    def _order_end(self, lease_id: int) -> None:
+        """The agent may be able to end its machine where the controller may not."""
+        self._mailboxes.order(lease_id, End())
+
+    @property
+    def unended(self) -> dict[str, str]:
+        """Reasons why the cloud refused to end machines, by machine id."""
+        return {self._machines.token(lease_id): why for lease_id, why in self._ends.unended.items()}
+
+    @property
+    def trouble(self) -> str:
+        """Reason why the cloud or storage did not answer at the last look; empty: both answered."""
+        return self._machines.trouble
+
+    def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
+        self._training.assign(job_id, leases)
+
+    def in_use(self, lease: Lease) -> bool:
+        return self._training.in_use(lease)
+
+    def save(self, job_id: int) -> None:
+        self._training.save(job_id)
+
+    def stop(self, job_id: int) -> None:
+        self._training.stop(job_id)
+
+    def wake_at_step(self, job_id: int, step: int) -> None:
+        self._training.wake_at_step(job_id, step)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        return self._training.measured(job_id)
+
+    def measured_steps_per_s(self, job_id: int, market: Market) -> float | None:
+        return self._training.speeds.measured(job_id, market.instance_type)
+
+    def steps_per_s(self, job_id: int, market: Market, declared: float) -> float:
+        return self._training.speeds.steps_per_s(job_id, market.instance_type, declared)
+
+    def refresh(self) -> None:
+        """Progress is up to date as of the last reports."""
+
+    def next_event(self, until_s: float) -> Event | None:
+        while True:
+            self.beat()
+            if self._polled():
+                return Event(Wake.STOP_REQUESTED, self.now_s)
+            try:
+                self._look()
+                self._machines.trouble = ""
+            except CloudGoneError:
+                raise
+            except (CloudError, OSError) as error:
+                self._machines.troubled(error)
+            if self._out:
+                return self._out.popleft()
+            if self.is_over or self.now_s >= until_s:
+                return None
+            self._runtime.sleep(self._pace.poll_s)
+
+    def burst(self) -> Sequence[Event]:
+        if len(self._out) + 1 < self._pace.many:
+            return ()
+        events = tuple(self._out)
+        self._out.clear()
+        return events
+
+    def close(self) -> None:
+        """Nothing to do: programs end with their machines."""
+
+    # Snapshots.
+
+    def snapshot(self) -> ProviderSnapshot:
+        """The provider's state as plain values; the engine's snapshot has leases and jobs."""
+        return {
+            **self.rest(),  # type: ignore[typeddict-item]
+            "trials": [trial_values(trial) for trial in self.trials],
+            "mailboxes": self._mailboxes.items.values(),
+            "speeds": self._training.speeds.snapshot(),
+        }
+
+    @property
+    def items(self) -> tuple[Items, ...]:
+        """The parts of the state that grow with the run; metrics, which are only added, are with the trials."""
+        return self._training.items, self._mailboxes.items, self._training.speeds.items
+
+    def rest(self) -> dict[str, Any]:
+        """The state without what `items` gives, and without metrics."""
+        unended = self._ends.unended
+        seen_of = (number for number, lease in self._leases.items() if lease.is_open or number in unended)
+        return {
+            "version": PROVIDER_VERSION,
+            "leases": sorted(self._leases),
+            "launching": list(self._requests.waiting),
+            "out": [event_values(event) for event in self._out],
+            "unended": list(unended.items()),
+            "seen": self._machines.seen_of(seen_of),
+            "numbers": self._requests.numbers.record(),
+            "first_machine": self._machines.first,
+            "quarantined": self._mailboxes.quarantined,
+            "quarantine": list(self._mailboxes.quarantine),
+        }
+
+    def resume_from(self, kept: ProviderSnapshot, leases: Sequence[Lease]) -> None:
+        """Continue from a snapshot when the run starts.
+
+        Args:
+            kept: Plain values that `snapshot` gave.
+            leases: All leases of the restored engine, by lease id.
+        """
+        self._kept = kept
+        self._machines.first = kept["first_machine"]
+        self._requests.restore({lease_id: leases[lease_id] for lease_id in kept["leases"]}, kept["numbers"])
+
+    def _restore(self, kept: ProviderSnapshot) -> None:
+        self._training.restore(kept["trials"], self._leases)
+        self._training.speeds.restore(kept["speeds"])
+        self._mailboxes.restore(kept["mailboxes"])
+        self._mailboxes.quarantined, self._mailboxes.quarantine = kept["quarantined"], list(kept["quarantine"])
+        self._requests.repeat(kept["launching"])
+        self._out.extend(event_of(values) for values in kept["out"])
+        self._ends.unended = {int(lease_id): why for lease_id, why in kept["unended"]}
+        self._machines.seen_s = {
+            int(lease_id): seen_s for seen_s, lease_ids in kept["seen"] for lease_id in lease_ids
+        }
+
+    # Machines.
+
+    def _look(self) -> None:
+        self._requests.check_claim()
+        self._requests.request_all()
+        instances, silent = self._listed()
+        self._requests.check_listed(instances)
+        self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
+        for lease_id, lease in list(self._leases.items()):
+            self.beat()
+            instance = instances.get(self._machines.token(lease_id))
+            if lease.is_open:
+                self._receive(lease)
+            if silent is not None:
+                continue
+            if instance is not None:
+                self._machines.see(lease_id, instance)
+                self._missing_since_s.pop(lease_id, None)
+                self._compare(lease, instance)
+                self._check_heard(lease)
+            else:
+                self._missing(lease)
+        if self._watches_prices and silent is None:
+            self._compare_prices()
+        lost: LostCheckpointError | None = None
+        try:
+            self._training.converge()
+        except LostCheckpointError as error:
+            # It is one trial's: the orders of all others are sent.
+            lost = error
+        self._mailboxes.write(
+            lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._ends.unended
+        )
+        with suppress(OSError):
+            # It is tried again, and nothing waits for it.
+            self._delete_old()
+        if silent is not None or lost is not None:
+            raise silent or lost  # type: ignore[misc]
+
+    def written(self) -> None:
+        """The state of the run is in its journal: what it was made from is not needed any more."""
+        self._mailboxes.written()
+
+    def _delete_old(self) -> None:
+        """Delete messages that nobody reads any more, some at a look."""
+        now_s = self._runtime.monotonic_s()
+        if now_s < self._delete_s:
+            return
+        self._delete_s = now_s + max(_DELETE_EVERY_S, self._pace.poll_s)
+        self._mailboxes.delete_old()
+        for lease_id, lease in self._leases.items():
+            if not lease.is_open and lease_id not in self._ends.unended:
+                self._over_since_s.setdefault(lease_id, now_s)
+        over = [each for each, since_s in self._over_since_s.items() if since_s <= now_s - _MESSAGES_KEPT_S]
+        self._mailboxes.delete_all(over[:_DELETED_AT_ONCE])
+        for lease_id in over[:_DELETED_AT_ONCE]:
+            self._over_since_s[lease_id] = math.inf
+
+    def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
+        """The machines that the cloud lists, or why it does not answer: machines are reached without it."""
+        try:
+            return self._machines.listed(), None
+        except CloudGoneError:
+            raise
+        except CloudError as error:
+            return {}, error
+
+    def _compare_prices(self) -> None:
+        """Tell of every market whose price has changed since the last look."""
+        seen = self._price_seen
+        now = {market: self._cloud.prices(market).at(self.now_s) for market in self._cloud.markets}
+        self._price_seen = now
+        if seen is not None:
+            for market, price in now.items():
+                if price != seen.get(market):
+                    self._notify(Event(Wake.PRICE, self.now_s, market=market))
+
+    def _compare(self, lease: Lease, instance: Instance) -> None:
+        """Bring a lease up to date with the cloud's state of its machine."""
+        if not lease.is_open:
+            if self._ends.differs(lease, instance):
+                self._notify_of(Wake.ENDED, lease, "it ended in another way than it seemed")
+            return
+        note_times(lease, instance)
+        if instance.state is LeaseState.FAILED:
+            lease.state, lease.ended_s = LeaseState.FAILED, instance.ended_s
+            self._notify_of(Wake.LAUNCH_FAILED, lease, instance.why)
+            self._training.gone(lease)
+        elif instance.state in OVER:
+            # The last reports of its agent still count, also of one that booted unseen.
+            if not math.isnan(lease.running_s):
+                self._mailboxes.open(lease.lease_id)
+            self._receive(lease)
+            lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
+            self._check_begins(lease)
+            self._notify_of(Wake.ENDED, lease, instance.why or str(instance.state))
+            self._training.gone(lease)
+        elif instance.state is LeaseState.STARTING and lease.state is LeaseState.REQUESTED:
+            lease.state = LeaseState.STARTING
+        elif instance.state is LeaseState.RUNNING and lease.state in (LeaseState.REQUESTED, LeaseState.STARTING):
+            lease.state = LeaseState.RUNNING
+            self._mailboxes.open(lease.lease_id)
+            self._notify_of(Wake.RUNNING, lease)
+
+    def _missing(self, lease: Lease) -> None:
+        """A machine that ran and that the cloud no longer lists counts as ended after a while."""
+        lease_id = lease.lease_id
+        if not lease.is_open:
+            if self._ends.differs(lease, None):
+                self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
+            return
+        if lease_id in self._requests.waiting:
+            return  # it is still to be requested
+        now_s = self._runtime.monotonic_s()
+        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
+            return
+        if lease.state is LeaseState.REQUESTED:
+            lease.state, lease.ended_s = LeaseState.FAILED, self.now_s
+            self._notify_of(Wake.LAUNCH_FAILED, lease, "the cloud does not list it")
+            return
+        self._receive(lease)
+        lease.state = LeaseState.RELEASED
+        lease.ended_s = end_of(lease, self._machines.last_seen_s(lease))
+        self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
+        self._training.gone(lease)
+
+    def _check_heard(self, lease: Lease) -> None:
+        """End a machine that is paid for and whose agent is not heard from for long: its set-up hangs, or it does.
+
+        Raises:
+            InputError: Too many machines in a row have ended so.
+        """
+        lease_id, now_s = lease.lease_id, self._runtime.monotonic_s()
+        if not (lease.is_open and lease.is_charged) or self._mailboxes.has_reported(lease_id):
+            self._silent_s.pop(lease_id, None)
+            return
+        before_s, until_s = self._silent_s.get(lease_id, (0.0, now_s))
+        silent_s = before_s + min(now_s - until_s, _MOST_SILENT_S)
+        self._silent_s[lease_id] = (silent_s, now_s)
+        if silent_s < self._pace.silent_s:
+            return
+        # It may run, whatever its cloud says of it.
+        self._mailboxes.open(lease_id)
+        self._receive(lease)
+        if self._mailboxes.has_reported(lease_id):
+            return
+        _LOGGER.warning(
+            "machine %s has run for %.0f s, and %s: its set-up hangs, or it cannot reach the store; it is ended, "
+            "and counts as a failed boot",
+            self._machines.token(lease_id),
+            silent_s,
+            _NEVER_HEARD,
+        )
+        del self._silent_s[lease_id]
+        self._ends.end(lease)
+        self._notify_of(Wake.ENDED, lease, _NEVER_HEARD)
+        self._training.gone(lease)
+        self._check_begins(lease)
+
+    def _check_begins(self, lease: Lease) -> None:
+        """Stop the run after several failed boots, or machines would be rented for ever and end unused.
+
+        Raises:
+            InputError: Too many machines in a row have ended so.
+        """
+        if self._mailboxes.has_reported(lease.lease_id):
+            self._failed_boots = 0
+        if lease.state is not LeaseState.RELEASED or self._mailboxes.has_reported(lease.lease_id):
+            return
+        if lease.ended_s < math.floor(self._began_s):  # clouds tell whole seconds
+            return  # before its user, who was told of it, resumed the run
+        self._failed_boots += 1
+        if self._failed_boots >= _MOST_FAILED_BOOTS:
+            raise InputError(
+                f"{self._failed_boots} machines ended before their agent began, last "
+                f"{self._machines.token(lease.lease_id)}; see what their set-up said "
+                "(on EC2 `aws ec2 get-console-output`)"
+            )
+
+    # Messages.
+
+    def _receive(self, lease: Lease) -> None:
+        for report in self._mailboxes.new(lease.lease_id):
+            self._handle(lease, report)
+
+    def _handle(self, lease: Lease, report: Report) -> None:
+        match report:
+            case Noticed(taken_at_s):
+                self._noticed(lease, taken_at_s)
+            case Rebalance():
+                self._notify_of(Wake.REBALANCE, lease)
+            case Stranded():
+                _LOGGER.warning("machine %s had lost sight of us and ends", self._machines.token(lease.lease_id))
+            case Log(trial_id, line, left_out):
+                # A name from outside becomes part of a path only if it is a trial's.
+                if self._training.is_trial(trial_id):
+                    self._log(trial_id, line if not left_out else f"ebbtide: {left_out:,} lines were left out")
+            case Up() | Down():
+                pass
+            case _:
+                if isinstance(report, Stepped):
+                    self._measure(lease, report)
+                self._training.receive(lease, report)
+
+    def _measure(self, lease: Lease, stepped: Stepped) -> None:
+        """Measure the speed by the times at which programs reported, since messages may arrive much later."""
+        trial, member = self._training.member_of(lease, stepped) or (None, None)
+        if trial is None or member is None or member.rank > 0:
+            return
+        time_s = self._cloud.time_of(stepped.told_s)
+        news = self._training.speeds.reported(trial.progress.job_id, trial.attempt, stepped.step, time_s)
+        if news:
+            _LOGGER.info("trial %s: %s", trial.trial_id, news)
+            self._log(trial.trial_id, f"ebbtide: {news}")
+
+    def _secret(self, key: bytes, lease_id: int, trial: str, attempt: int, of_machine: str, own: int) -> str:
+        machine_key = key_of(key, self._machines.token(lease_id))
+        return covered(secret_of(key, trial, attempt), machine_key, of_machine, own).hex()
+
+    def _head_comes(self) -> bool:
+        return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
+
+    def _newest_whole(self, trial: Trial) -> Whole | None:
+        expected, aside = trial.stored_number, trial.aside
+        return newest_whole(self._objects, _ids_of(trial), expected=expected, aside=aside, runtime=self._runtime)
+
+    def _stored_bytes(self, trial_id: str, number: int) -> tuple[int, int]:
+        with suppress(DamagedCheckpointError, OSError):
+            found = CheckpointStore(self._objects, trial_id, self._runtime).manifest(number)
+            return found.size_bytes, found.size_bytes if found.uploaded_bytes is None else found.uploaded_bytes
+        return 0, 0
+
+    def _noticed(self, lease: Lease, taken_at_s: float) -> None:
+        if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
+            lease.state = LeaseState.NOTICED
+            lease.revoke_at_s = self._plausible(taken_at_s)
+            self._notify_of(Wake.NOTICE, lease)
+
+    def _plausible(self, taken_at_s: float) -> float:
+        """Time of a revocation by the cloud's clock, bounded to between now and the end of the longest notice."""
+        epoch_s, now_s = self._runtime.epoch_s(), self.now_s
+        longest_s = self._cloud.time_of(epoch_s + self._longest_notice_s) - self._cloud.time_of(epoch_s)
+        told_s = self._cloud.time_of(taken_at_s)
+        # Rounding moves nothing.
+        return (
+            told_s
+            if now_s - 1.0 <= told_s <= now_s + longest_s + 1.0
+            else min(max(told_s, now_s), now_s + longest_s)
+        )
+
+    def _notify(self, event: Event) -> None:
+        self._out.append(event)
+
+    def _notify_of(self, wake: Wake, lease: Lease, detail: str = "") -> None:
+        self._notify(Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail))
+
+    def beat(self) -> None:
+        """Write the heartbeat: agents that see none for long end their machines, as those do that are to end."""
+        # One thread at a time; the other need not wait for it.
+        if not self._beating.acquire(blocking=False):
+            return
+        try:
+            now_s = self._runtime.monotonic_s()
+            if now_s - self._beat_s >= self._heartbeats.every_s:
+                self._beat_s = now_s
+                # Those that are to end have none; another thread may add some meanwhile.
+                leases = [each for each in list(self._leases.items()) if each[1].is_open]
+                self._heartbeats.beat([self._machines.token(lease_id) for lease_id, _ in leases])
+        except OSError as error:
+            _LOGGER.warning("the heartbeat could not be written: %s", error)
+        finally:
+            self._beating.release()
+
+
+def _ids_of(trial: Trial) -> list[str]:
+    """Ids under which the machines of a trial save, by rank."""
+    return [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]

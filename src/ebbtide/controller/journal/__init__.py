@@ -1,0 +1,1 @@
+"""The journal of a live run, in SQLite or Postgres."""

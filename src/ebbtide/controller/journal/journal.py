@@ -1,0 +1,317 @@
+"""Journal of a run: the state that its controller keeps between two starts, written whole or not at all.
+
+The journal is a file in the run's folder, or in a Postgres database that many runs share; `journal_of` finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ebbtide.base.json_values import misfit
+from ebbtide.clouds.settings import RunFolder, check_schema_version
+from ebbtide.controller.journal.address import PostgresPlace
+from ebbtide.controller.journal.changes import DECISIONS, MAILBOXES, NOTHING, Changes, Record, joined, split
+from ebbtide.controller.journal.compaction import EVERY_ROWS, compact
+from ebbtide.controller.journal.database import METRICS, MOMENTS, PRICES, RECORDS, STATE, JournalDatabase, Session
+from ebbtide.controller.journal.price_log import PricePoint
+from ebbtide.controller.journal.sqlite import SqliteDatabase
+from ebbtide.controller.snapshots import Figures, RunSnapshot, migrated_run
+from ebbtide.errors import InputError, JournalAwayError, JournalError
+
+# Market time in seconds, kind of event, lease id, job id, detail in words.
+Moment = tuple[float, str, int, int, str]
+
+# Counted up whenever what is kept changes in a way that an older Ebbtide would misread.
+SCHEMA_VERSION = 2
+
+_FROM_STORAGE = "`ebbtide resume RUN --from-storage` goes on with a new journal"
+
+
+class Journal:
+    """The journal of one run.
+
+    An older schema version is migrated: where it is kept when it is opened for writing, else as it is read.
+
+    Args:
+        place: A file of SQLite, which is made if it does not exist and `read_only` is false; or one in Postgres.
+        read_only: Nothing is made or changed, so a reader never waits for the controller's writes.
+
+    Raises:
+        InputError: It was written by a newer Ebbtide, or is no journal.
+        JournalError: It cannot be made; `JournalAwayError` where its server does not answer.
+    """
+
+    def __init__(self, place: Path | PostgresPlace, *, read_only: bool = False) -> None:
+        self._database = _database_of(place, read_only=read_only)
+        # Of events and prices, written since it was last looked whether they are too many.
+        self._rows = 0
+        if not read_only:
+            with self._read() as session:
+                version = 0 if session is None else self._version(session)
+            self._database.make()
+            if version < SCHEMA_VERSION:
+                self._migrate()
+
+    def keep(
+        self,
+        states: Mapping[str, Any],
+        moments: Sequence[Moment] = (),
+        changes: Changes = NOTHING,
+        prices: Sequence[PricePoint] = (),
+    ) -> None:
+        """Write states, the events and prices since the last call and what has changed of the run, all or nothing.
+
+        Raises:
+            JournalError: Another process has locked it for long, the disk is full, or its server does not answer.
+            SupersededError: It is controlled, and another controller has taken the run over.
+        """
+        with self._database.writing() as session:
+            session.put(STATE, [(name, json.dumps(content)) for name, content in states.items()])
+            session.put(MOMENTS, moments)
+            session.put(PRICES, prices)
+            _write(session, changes)
+            rows = self._rows + len(moments) + len(prices)
+            if rows >= EVERY_ROWS:
+                compact(session)
+        self._rows = rows % EVERY_ROWS
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Use one connection for all that is read inside the `with` block."""
+        return self._database.connected()
+
+    def controlled(self) -> AbstractContextManager[None]:
+        """Be the only controller that writes to it inside the `with` block, as far as its database can tell.
+
+        Raises:
+            InputError: Another controller has the run.
+            JournalError: That cannot be known at present.
+        """
+        return self._database.controlled()
+
+    def is_controlled(self) -> bool:
+        """Return whether the database knows of a controller that has the run now, on any host.
+
+        For a file this is always false: only the lock in the run's folder tells, see `phase.controller_pid`.
+
+        Raises:
+            JournalError: That cannot be known at present.
+        """
+        return self._database.is_controlled()
+
+    def stamp(self) -> tuple[int, ...]:
+        """Differs whenever the journal was written; empty: it is not there.
+
+        Raises:
+            JournalError: That cannot be known at present.
+        """
+        return self._database.stamp()
+
+    def state(self, name: str) -> Any:
+        """A state as it was last kept; None: it was never kept.
+
+        Raises:
+            InputError: It is no journal, was written by a newer Ebbtide, or is locked for long.
+            JournalAwayError: Its server does not answer.
+        """
+        with self._read() as session:
+            if session is None:
+                return None
+            self._version(session)
+            rows = session.rows(STATE, "name = ?", (name,))
+        return json.loads(rows[0][1]) if rows else None
+
+    def run(self, *, decisions: bool = True, metrics: bool = True) -> RunSnapshot | None:
+        """The run as it was last kept, in the present versions of its parts; None: it was never kept.
+
+        Args:
+            decisions: Whether its decisions are read as well, which of a long run are most of it, and the state of
+                its messages; both are empty else.
+            metrics: Whether all metrics are read, or of each trial only the last, the lowest and the highest.
+
+        Raises:
+            InputError: It is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
+            JournalAwayError: Its server does not answer.
+        """
+        try:
+            with self._read() as session:
+                if session is None:
+                    return None
+                self._version(session)
+                condition = ("", ()) if decisions else ("kind not in (?, ?)", (DECISIONS, MAILBOXES))
+                rows = session.rows(RECORDS, *condition)
+                # All at once, which for thousands takes half as long.
+                contents = json.loads(f"[{','.join([row[2] for row in rows])}]")
+                found = [Record(row[0], row[1], each) for row, each in zip(rows, contents, strict=True)]
+                values: Any = session.rows(METRICS) if metrics else session.metric_ends()
+        except InputError:
+            raise
+        except ValueError as error:
+            raise self._damaged(error) from None
+        try:
+            kept: Any = joined(found, values)
+            if kept is None:
+                kept = self.state("run")  # as older versions wrote it
+            return None if kept is None else self._migrated_run(kept)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise self._damaged(error) from None
+
+    def figures(self) -> Figures | None:
+        """Figures of the run's spending as they were last kept; None: they were never kept.
+
+        Raises:
+            InputError: It is no journal, was written by a newer Ebbtide, or is locked for long.
+            JournalAwayError: Its server does not answer.
+        """
+        found: Figures | None = self.state("figures")
+        return found
+
+    def moments(self) -> list[Moment]:
+        """All events of the run, in order."""
+        with self._read() as session:
+            return [] if session is None else [(r[0], r[1], r[2], r[3], r[4]) for r in session.rows(MOMENTS)]
+
+    def prices(self) -> dict[str, list[tuple[float, float]]]:
+        """Price changes of the markets that the run has to do with: pairs of time and USD per hour, by market.
+
+        Raises:
+            JournalAwayError: Its server does not answer.
+        """
+        found: dict[str, list[tuple[float, float]]] = {}
+        try:
+            with self._database.reading() as session:
+                rows = [] if session is None else session.rows(PRICES)
+        except JournalAwayError:
+            raise
+        except JournalError:
+            return {}  # it is being made
+        for market, time_s, usd in sorted(rows):
+            found.setdefault(market, []).append((time_s, usd))
+        return found
+
+    @contextmanager
+    def _read(self) -> Iterator[Session | None]:
+        """A transaction of reading; None: there is no journal yet."""
+        try:
+            with self._database.reading() as session:
+                yield session
+        except JournalAwayError:
+            raise
+        except JournalError as error:
+            way = "" if error.is_passing or _FROM_STORAGE in str(error) else f"; {_FROM_STORAGE}"
+            raise InputError(
+                f"the run's journal cannot be read: {error}{way}", file=self._database.place
+            ) from None
+
+    def _damaged(self, error: Exception) -> InputError:
+        problem = f"the run's journal is damaged: {misfit(error)}; {_FROM_STORAGE}"
+        return InputError(problem, file=self._database.place)
+
+    def _migrated_run(self, kept: dict[str, Any]) -> RunSnapshot:
+        try:
+            return migrated_run(kept)
+        except InputError as error:
+            raise InputError(error.problem, file=self._database.place) from None
+
+    def _version(self, session: Session) -> int:
+        version = session.version()
+        check_schema_version(version, SCHEMA_VERSION, self._database.place)
+        return version
+
+    def _migrate(self) -> None:
+        """Write every state of an older version as this one has it, all or nothing."""
+        with self._database.writing(patient=True) as session:
+            self._version(session)
+            rows = session.rows(STATE, "name = ?", ("run",))
+            if rows:
+                _write(session, split(self._migrated_run(json.loads(rows[0][1]))))
+                session.remove(STATE, "name = ?", ("run",))
+            session.set_version(SCHEMA_VERSION)
+
+
+def journal_of(folder: RunFolder, *, read_only: bool = False) -> Journal:
+    """The journal of a run, wherever its settings say that it is.
+
+    Args:
+        folder: Folder of the run; one that is not begun has its journal there.
+        read_only: Nothing is made or changed.
+
+    Raises:
+        InputError: The run or its journal cannot be read, or the extra `postgres` is missing.
+        JournalError: It cannot be made; `JournalAwayError` where its server does not answer.
+    """
+    settings = folder.settings if folder.is_begun else None
+    if settings is None or not settings.journal:
+        return Journal(folder.journal, read_only=read_only)
+    return Journal(PostgresPlace.of(settings.journal, settings.run), read_only=read_only)
+
+
+def set_aside(folder: RunFolder) -> str:
+    """Keep the journal of a run, whatever there is of it, elsewhere, so that the run can have a new one.
+
+    Args:
+        folder: Folder of the run.
+
+    Returns:
+        Its name there; empty: there was none.
+
+    Raises:
+        JournalError: That cannot be done at present.
+    """
+    settings = folder.settings
+    place = PostgresPlace.of(settings.journal, settings.run) if settings.journal else folder.journal
+    return _database_of(place, read_only=False).set_aside()
+
+
+def check_database(address: str) -> None:
+    """Make sure that a database of journals can be used, before anything of a new run is written down.
+
+    Args:
+        address: The address of the database; empty: the journal will be a file.
+
+    Raises:
+        InputError: A newer Ebbtide made its tables, or the extra `postgres` is missing.
+        JournalError: It cannot be used; `JournalAwayError` where its server does not answer.
+    """
+    if address:
+        from ebbtide.controller.journal.postgres import PostgresDatabase
+
+        PostgresDatabase(PostgresPlace.of(address)).make()
+
+
+def reserve(folder: RunFolder, address: str) -> None:
+    """Take the id of a new run in the database of journals, for this folder and its copies.
+
+    Args:
+        folder: Folder of the run, not begun yet.
+        address: The address of the database; empty: the journal will be a file.
+
+    Raises:
+        InputError: The database has another run with that id.
+        JournalError: It cannot be used; `JournalAwayError` where its server does not answer.
+    """
+    if address:
+        from ebbtide.controller.journal.postgres import PostgresDatabase
+
+        # Two folders never have the same key, and a copy of one has.
+        owner = hashlib.sha256(b"journal of " + folder.key).hexdigest()
+        PostgresDatabase(PostgresPlace.of(address, folder.path.name)).reserve(owner)
+
+
+def _database_of(place: Path | PostgresPlace, *, read_only: bool) -> JournalDatabase:
+    if not isinstance(place, PostgresPlace):
+        return SqliteDatabase(place, read_only=read_only)
+    # Imported here: it needs an extra, and takes a while.
+    from ebbtide.controller.journal.postgres import PostgresDatabase
+
+    return PostgresDatabase(place)
+
+
+def _write(session: Session, changes: Changes) -> None:
+    """Write what has changed of a run."""
+    session.put(RECORDS, ((record.kind, record.number, json.dumps(record.content)) for record in changes.records))
+    session.put(METRICS, changes.metrics)

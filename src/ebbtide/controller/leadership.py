@@ -1,0 +1,287 @@
+"""Claims of controllers to a run: only the newest acts, on any host, and never one with an older copy of the run.
+
+Controllers of one folder are kept apart by a lock, which says nothing of a copy of the folder or of another host.
+So each controller claims its run in storage by a conditional write of the next number, its epoch. An older one
+sees it before its next look at cloud and storage, and stops acting; machines obey the orders of the newest epoch.
+
+Between two looks both may act. So the numbers of machines are given by conditional writes, too: of two controllers
+that continue from copies of one folder only one gets the next number, and the other one's copy is older for good.
+
+Both are sealed with the run's key, which machines do not have: what others put there is passed over. Only where a
+run has no claim of its own, and another has under its name, it is somebody else's run, and refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
+
+from ebbtide.agent.protocol import mac_of
+from ebbtide.base.utc import iso
+from ebbtide.errors import InputError, MissingObjectError, StorageError
+from ebbtide.storage.object_keys import checked_key
+from ebbtide.storage.objects import ObjectStore, numbers_below
+
+
+class SupersededError(InputError):
+    """Another controller has taken the run over, or rented machines that this one does not know."""
+
+
+class OthersRunError(InputError):
+    """Storage has a run of this name, and it is somebody else's."""
+
+
+class LostJournalError(SupersededError):
+    """The run's journal is empty, though it has rented machines."""
+
+
+def older_copy(what: str, *, is_empty: bool) -> SupersededError:
+    """The refusal to act by a journal that is older than storage.
+
+    Args:
+        what: What is not in the journal.
+        is_empty: Whether nothing is.
+    """
+    if is_empty:
+        return LostJournalError(
+            f"{what}, and the run's journal is empty: it was lost, or its database failed over to an empty one; "
+            "`ebbtide resume RUN --from-storage` goes on from its checkpoints with a new journal, "
+            "`ebbtide down` ends its machines"
+        )
+    return SupersededError(
+        f"{what}: this folder is an older copy; resume the run where it ran last. If there is no such place, "
+        "since its journal's database has gone back in time, `ebbtide resume RUN --from-storage` goes on from its "
+        "checkpoints with a new journal"
+    )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A controller's claim to act for its run.
+
+    Attributes:
+        objects: Storage of the run.
+        folder: Prefix of the claims of the run.
+        epoch: Number of the claim, counted from 1.
+        key: The run's key.
+    """
+
+    objects: ObjectStore
+    folder: str
+    epoch: int
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def take(cls, objects: ObjectStore, run: str, key: bytes) -> Claim:
+        """Claim a run, in place of whoever has it.
+
+        Args:
+            objects: Storage of the run.
+            run: Id of the run.
+            key: The run's key.
+
+        Raises:
+            OthersRunError: It is somebody else's.
+            OSError: Storage does not answer.
+        """
+        folder, epoch = _claims_of(run), newest_claim(objects, run, key) + 1
+        while not objects.put_once(name := f"{folder}/{epoch:06d}", _sealed(name, _about(), key)):
+            # Whoever came first may be of another run that begins now.
+            newest_claim(objects, run, key)
+            epoch += 1
+        return cls(objects, folder, epoch, key)
+
+    def check(self) -> None:
+        """Make sure that nobody has claimed the run since.
+
+        Raises:
+            SupersededError: Another controller has.
+            OSError: Storage does not answer.
+        """
+        epoch = self.epoch + 1
+        while self.objects.has(name := f"{self.folder}/{epoch:06d}"):
+            about = _opened(self.objects, name, self.key)
+            if about is not None:
+                raise SupersededError(f"another controller has taken this run over{_named(about)}; this one ends")
+            epoch += 1
+
+
+def newest_claim(objects: ObjectStore, run: str, key: bytes) -> int:
+    """Number of the newest claim that is sealed with the run's key; 0: it was never claimed.
+
+    Args:
+        objects: Storage of the run.
+        run: Id of the run.
+        key: The run's key.
+
+    Raises:
+        OthersRunError: It was claimed with other keys only.
+        OSError: Storage does not answer.
+    """
+    folder, others = _claims_of(run), ""
+    for epoch in sorted(numbers_below(objects, folder), reverse=True):
+        found, is_sealed = _read(objects, f"{folder}/{epoch:06d}", key)
+        if is_sealed:
+            return epoch
+        others = others or _named(found)
+    if others:
+        raise OthersRunError(
+            f"storage has a run {run} already that is somebody else's{others}; begin this one anew under "
+            "another name, or, if it is that one, put back its own file `key`"
+        )
+    return 0
+
+
+class NumberRecord(TypedDict):
+    """Numbers of machines as plain values.
+
+    Attributes:
+        next: The first number that this run was not given yet.
+        epochs: Pairs of a number and the epoch of the controller that asked for the machines from it on.
+    """
+
+    next: int
+    epochs: list[tuple[int, int]]
+
+
+@dataclass
+class MachineNumbers:
+    """The numbers of a run's machines, each given to one controller only.
+
+    Attributes:
+        objects: Storage of the run.
+        run: Id of the run.
+        key: The run's key.
+        next: The first number that this run was not given yet.
+        epochs: Pairs of a number and the epoch of the controller that asked for the machines from it on.
+    """
+
+    objects: ObjectStore
+    run: str
+    key: bytes = field(repr=False)
+    next: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+    def begin(self, first: int, epoch: int) -> None:
+        """A controller of this epoch asks for machines with numbers from `first` on."""
+        self.epochs = [*(pair for pair in self.epochs if pair[0] < first), (first, epoch)]
+
+    def check(self, newest: int) -> None:
+        """Make sure that nobody was given numbers after `newest`, the last that this copy of the run knows.
+
+        Raises:
+            SupersededError: Somebody was.
+            OSError: Storage does not answer.
+        """
+        found = self._taken()[1]
+        if found is not None:
+            self._check_ours(found, newest)
+
+    def take(self, newest: int) -> None:
+        """Take the numbers up to `newest`, before their machines are requested; again for the same is no harm.
+
+        Raises:
+            SupersededError: Another controller was given one of them.
+            OSError: Storage does not answer.
+        """
+        while self.next <= newest:
+            later = [number for number, _ in self.epochs if self.next < number <= newest]
+            last = min(later) - 1 if later else newest
+            name, found = self._taken()
+            if found is not None:
+                # Ours, if its reply was lost, or our controller was killed after it.
+                last = self._check_ours(found, newest)
+            elif not self.objects.put_once(
+                name, _sealed(name, {**_about(), "epoch": self._epoch, "last": last}, self.key)
+            ):
+                raise StorageError(f"{name} was stored by somebody else meanwhile")
+            self.next = last + 1
+
+    def first_free(self) -> int:
+        """The first number that nobody was given.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        taken = replace(self)
+        while (found := taken._taken()[1]) is not None:
+            last = found.get("last")
+            taken.next = max(last if isinstance(last, int) else taken.next, taken.next) + 1
+        return taken.next
+
+    def record(self) -> NumberRecord:
+        """The numbers as plain values."""
+        return {"next": self.next, "epochs": self.epochs}
+
+    def restore(self, kept: NumberRecord) -> None:
+        """Continue from plain values that `record` gave."""
+        self.next = kept["next"]
+        self.epochs = [(number, epoch) for number, epoch in kept["epochs"]]
+
+    @property
+    def _epoch(self) -> int:
+        """The epoch of the controller that asked for the machine with the next number."""
+        return max((pair for pair in self.epochs if pair[0] <= self.next), default=(0, 0))[1]
+
+    def _taken(self) -> tuple[str, dict[str, Any] | None]:
+        """Key of the object that says who was given the next number, and its content; None: nobody was."""
+        name, passed = f"runs/{self.run}/rented/{self.next:08d}", 0
+        while True:
+            here = checked_key(f"{name}-{passed}" if passed else name)
+            if not self.objects.has(here):
+                return here, None
+            found = _opened(self.objects, here, self.key)
+            if found is not None:
+                return here, found
+            passed += 1
+
+    def _check_ours(self, found: dict[str, Any], newest: int) -> int:
+        """The last of the numbers that were given to us together."""
+        last = found.get("last")
+        if found.get("epoch") != self._epoch or not isinstance(last, int) or not self.next <= last <= newest:
+            what = f"machine {self.next} of this run was rented by another controller{_named(found)}"
+            raise older_copy(what, is_empty=newest < 0)
+        return last
+
+
+def _about() -> dict[str, Any]:
+    """Describe this process: its host, its id and the time."""
+    return {"host": socket.gethostname(), "process": os.getpid(), "since": iso(time.time())}
+
+
+def _sealed(name: str, content: dict[str, Any], key: bytes) -> bytes:
+    """Content of an object, with a seal that is good under its name only."""
+    return json.dumps({**content, "mac": mac_of(key, name, content)}).encode()
+
+
+def _opened(objects: ObjectStore, name: str, key: bytes) -> dict[str, Any] | None:
+    """The content of an object; None: it is not there, or not sealed with the key."""
+    found, is_sealed = _read(objects, name, key)
+    return found if is_sealed else None
+
+
+def _read(objects: ObjectStore, name: str, key: bytes) -> tuple[dict[str, Any], bool]:
+    """The content of an object, empty where it has no seal, and whether it is sealed with the key."""
+    try:
+        found = json.loads(objects.get(name))
+        given = found.pop("mac")
+        return found, hmac.compare_digest(given.encode(), mac_of(key, name, found).encode())
+    except (MissingObjectError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}, False
+
+
+def _claims_of(run: str) -> str:
+    return checked_key(f"runs/{run}/controllers")
+
+
+def _named(about: Any) -> str:
+    """Describe in words the process that wrote an object; empty: it is not known."""
+    try:
+        return f": process {int(about['process'])} on host {about['host']}, since {about['since']}"
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,171 @@
+"""Ends machines of a run, and sees that they have ended: a refusal is noted, shown and asked about again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from ebbtide.base.runtime import Runtime
+from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
+from ebbtide.errors import CloudError, CloudGoneError
+from ebbtide.market.leases import Lease, LeaseState
+
+# Real seconds for which the end of a machine is requested before the run continues without an answer.
+_ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
+# A cloud that did not answer a request to end a machine is not asked to end another for so long.
+_SILENT_S = 5.0
+# While machines are ended, they are listed anew after so long.
+_LISTED_AGAIN_S = 1.0
+
+
+class MachineEnds:
+    """The ends of machines.
+
+    Args:
+        cloud: The cloud that rents them out.
+        machines: What it says of them.
+        poll_s: Seconds between requests that are not answered.
+        refused: Called with the id of a lease whose machine the cloud did not end.
+        waits: Called while an answer is waited for.
+        runtime: Gives the time, and waits.
+
+    Attributes:
+        unended: Why the cloud did not end a machine that is to end, by lease id.
+    """
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        machines: MachineList,
+        poll_s: float,
+        refused: Callable[[int], None],
+        waits: Callable[[], None],
+        runtime: Runtime,
+    ) -> None:
+        self._cloud, self._machines, self._poll_s = cloud, machines, poll_s
+        self._refused, self._waits, self._runtime = refused, waits, runtime
+        self.unended: dict[int, str] = {}
+        self._silent_until_s = -math.inf
+
+    def end(self, lease: Lease) -> None:
+        """End the machine of a lease, and note how and when it ended as far as that is known.
+
+        That is requested for a while if there is no answer, and again at later looks.
+        """
+        ended_s, instance = self._ended(lease)
+        if instance is not None:
+            note_times(lease, instance)
+        lease.state = LeaseState.RELEASED if lease.is_charged else LeaseState.FAILED
+        if instance is not None and instance.state is LeaseState.REVOKED:
+            # Revoked before it could be released, which may cost a different amount.
+            lease.state = LeaseState.REVOKED
+        lease.ended_s = end_of(lease, ended_s if ended_s is not None else self._cloud.now_s)
+
+    def _ended(self, lease: Lease) -> tuple[float | None, Instance | None]:
+        """The time of its end, None: not known; and the machine as the cloud has it, None: not known."""
+        machines, runtime = self._machines, self._runtime
+        token = machines.token(lease.lease_id)
+        now_s = runtime.monotonic_s()
+        until_s = now_s + (0.0 if self.unended or machines.trouble else _ENDS_WITHIN_S)
+        while True:
+            try:
+                if self.unended and now_s < self._silent_until_s:
+                    # Many may be waiting for their end, and an answer that never comes takes seconds each.
+                    raise CloudError(machines.trouble or "the cloud does not answer")
+                ended_s = self._cloud.terminate(token)
+                self._silent_until_s = -math.inf
+                # Where the cloud knows of none, what it listed before says nothing.
+                instance = machines.listed(0.0 if ended_s is None else _LISTED_AGAIN_S).get(token)
+                if ended_s is None and instance is None and lease.is_charged:
+                    # The cloud knows it no more: it was gone before.
+                    ended_s = machines.last_seen_s(lease)
+                return ended_s, instance
+            except CloudError as error:
+                if isinstance(error, CloudGoneError):
+                    return None, None
+                machines.troubled(error)
+                if not error.is_refusal and now_s >= self._silent_until_s:
+                    self._silent_until_s = runtime.monotonic_s() + _SILENT_S
+                if error.is_refusal or runtime.monotonic_s() >= until_s:
+                    self.unended[lease.lease_id] = str(error)
+                    self._refused(lease.lease_id)
+                    return None, None
+                self._waits()
+                runtime.sleep(self._poll_s)
+
+    def differs(self, lease: Lease, instance: Instance | None) -> bool:
+        """Look at the machine of a lease that was ended: if it runs, the request did not reach the cloud.
+
+        Returns:
+            Whether it ended in another way than it was charged for, as the lease says now.
+        """
+        lease_id = lease.lease_id
+        if instance is None:
+            return self._differs_unlisted(lease)
+        if instance.state not in OVER:
+            try:
+                self._cloud.terminate(instance.token)
+            except CloudError as error:
+                self._machines.troubled(error)
+                self.unended[lease_id] = str(error)
+            return False
+        self.unended.pop(lease_id, None)
+        before = lease.state, lease.started_s, lease.ended_s
+        if math.isnan(instance.ended_s):
+            return False
+        note_times(lease, instance)
+        lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
+        now = lease.state, lease.started_s, lease.ended_s
+        # What was never charged has no start, and NaN equals nothing.
+        return lease.is_charged and now != before
+
+    def _differs_unlisted(self, lease: Lease) -> bool:
+        """The same for one that the cloud lists no more: it ended when it was last seen."""
+        was_assumed = self.unended.pop(lease.lease_id, None) is not None
+        seen_s = self._machines.seen_s.get(lease.lease_id, math.inf)
+        if not was_assumed or not lease.is_charged or seen_s >= lease.ended_s:
+            return False
+        lease.ended_s = end_of(lease, seen_s)
+        return True
+
+    def end_remaining(
+        self, leases: Mapping[int, Lease], within_s: float, refused_within_s: float, looked: Callable[[], None]
+    ) -> dict[int, Lease]:
+        """After the run, request again the end of machines that did not end, and see how all ended.
+
+        Args:
+            leases: All leases of the run, by id.
+            within_s: Real seconds after which this is given up.
+            refused_within_s: The same for as long as the cloud refuses, or does not answer.
+            looked: Called after each look.
+
+        Returns:
+            The leases whose machines ended in another way than they were charged for, by id.
+        """
+        otherwise: dict[int, Lease] = {}
+        began_s, is_seen = self._runtime.monotonic_s(), False
+        while not is_seen or self.unended:
+            try:
+                instances = self._machines.listed()
+                is_seen = True
+            except CloudGoneError:
+                self.unended.clear()
+                break
+            except CloudError as error:
+                self._machines.troubled(error)
+                self.unended = dict.fromkeys(self.unended, str(error))
+            else:
+                for lease_id, lease in leases.items():
+                    instance = instances.get(self._machines.token(lease_id))
+                    if self.differs(lease, instance):
+                        otherwise[lease_id] = lease
+                    # A listing may be older than the end of a machine.
+                    is_seen &= instance is None or instance.state in OVER
+            looked()
+            limit_s = min(within_s, refused_within_s) if self.unended else within_s
+            if self._runtime.monotonic_s() >= began_s + limit_s:
+                break
+            if not is_seen or self.unended:
+                self._runtime.sleep(max(self._poll_s, _ASKED_AGAIN_S))
+        return otherwise

@@ -1,0 +1,118 @@
+"""The machines of a run, as the cloud lists them: when each was seen last, and whether the cloud answers."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+
+from ebbtide.base.runtime import Runtime
+from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.market.leases import Lease, LeaseState
+
+_LOGGER = logging.getLogger(__name__)
+
+_WARN_AGAIN_S = 60.0
+
+OVER = frozenset({LeaseState.RELEASED, LeaseState.REVOKED, LeaseState.FAILED})
+
+
+def machine_id(run: str, number: int) -> str:
+    """The id of a machine.
+
+    Args:
+        run: Id of its run.
+        number: Its number in the run, from 0.
+    """
+    return f"{run}-m{number:04d}"
+
+
+class MachineList:
+    """Machines of one run, as its cloud lists them.
+
+    Args:
+        cloud: The cloud that rents them out.
+        run: Id of the run, by which machines are named.
+        runtime: Gives the time.
+
+    Attributes:
+        trouble: Why the cloud or storage did not answer at the last look; empty: both answered.
+        seen_s: When the cloud last listed a machine, seconds since 1970 by its clock, by lease id.
+        first: Number of the first machine in the run's journal: earlier ones are of a journal that was lost.
+    """
+
+    def __init__(self, cloud: Cloud, run: str, runtime: Runtime) -> None:
+        self._cloud, self._run, self._runtime = cloud, run, runtime
+        self._listed: dict[str, Instance] = {}
+        self._listed_s = -math.inf
+        self._warned_s = -math.inf
+        self.trouble = ""
+        self.seen_s: dict[int, float] = {}
+        self.first = 0
+
+    def token(self, lease_id: int) -> str:
+        """The id of the machine of a lease."""
+        return machine_id(self._run, self.first + lease_id)
+
+    def is_of_lost_journal(self, token: str) -> bool:
+        """Tell whether a machine was rented before the run's journal was lost."""
+        number = token.removeprefix(f"{self._run}-m")
+        is_one = number.isascii() and number.isdecimal() and token == machine_id(self._run, int(number))
+        return is_one and int(number) < self.first
+
+    def listed(self, within_s: float = 0.0) -> dict[str, Instance]:
+        """Machines by id, as the cloud lists them now, or did within so many seconds.
+
+        Raises:
+            CloudError: It does not answer.
+        """
+        if self._runtime.monotonic_s() - self._listed_s >= within_s:
+            self._listed = {instance.token: instance for instance in self._cloud.instances()}
+            self._listed_s = self._runtime.monotonic_s()
+        return self._listed
+
+    def see(self, lease_id: int, instance: Instance) -> None:
+        """Note that a machine is listed."""
+        if not math.isnan(instance.ended_s):
+            # It may be forgotten before that is dealt with.
+            self.seen_s[lease_id] = instance.ended_s
+        else:
+            self.seen_s[lease_id] = self._cloud.now_s if math.isnan(instance.listed_s) else instance.listed_s
+
+    def address(self, lease_id: int) -> str:
+        """The address at which other machines reach that of a lease; empty: the cloud has not said."""
+        instance = self._listed.get(self.token(lease_id))
+        return "" if instance is None else instance.address
+
+    def last_seen_s(self, lease: Lease) -> float:
+        """Time at which the cloud last listed a lease's machine, seconds since 1970; the lease's start: never."""
+        return max(self.seen_s.get(lease.lease_id, lease.started_s), lease.started_s)
+
+    def seen_of(self, lease_ids: Iterable[int]) -> list[tuple[float, list[int]]]:
+        """Pairs of when machines were last listed, and their lease ids: most were at the same time."""
+        found: dict[float, list[int]] = {}
+        for lease_id in lease_ids:
+            if lease_id in self.seen_s:
+                found.setdefault(self.seen_s[lease_id], []).append(lease_id)
+        return list(found.items())
+
+    def troubled(self, error: Exception) -> None:
+        """Cloud or storage does not answer: log that when it is new, and once a minute."""
+        now_s = self._runtime.monotonic_s()
+        if str(error) != self.trouble or now_s - self._warned_s >= _WARN_AGAIN_S:
+            self._warned_s = now_s
+            _LOGGER.warning("%s; asked again", error)
+        self.trouble = str(error)
+
+
+def end_of(lease: Lease, ended_s: float) -> float:
+    """End of a machine by the cloud's clock or ours, which may differ: no earlier than the start of its lease."""
+    return max(ended_s, lease.started_s) if lease.is_charged and not math.isnan(ended_s) else ended_s
+
+
+def note_times(lease: Lease, instance: Instance) -> None:
+    """Note when a machine started and had booted, as far as the cloud says."""
+    if not math.isnan(instance.started_s):
+        lease.started_s = instance.started_s
+    if not math.isnan(instance.running_s):
+        lease.running_s = instance.running_s

@@ -1,0 +1,192 @@
+"""Requests machines of a run, while the run is this controller's: never for one that another has taken over."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from ebbtide.agent.config import AgentConfig
+from ebbtide.agent.protocol import key_of
+from ebbtide.base.runtime import Runtime
+from ebbtide.clouds.cloud import Cloud, Wanted
+from ebbtide.controller.leadership import (
+    Claim,
+    MachineNumbers,
+    NumberRecord,
+    SupersededError,
+    newest_claim,
+    older_copy,
+)
+from ebbtide.controller.machine_list import MachineList
+from ebbtide.errors import CloudError, CloudGoneError
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.storage.objects import ObjectStore
+
+# Machines are requested for so long before everything else is looked at.
+_REQUESTING_S = 3.0
+
+
+class MachineRequests:
+    """The machines that a run has requested, and those that it is still to request.
+
+    Args:
+        cloud: The cloud that rents them out.
+        machines: What it says of them.
+        objects: Storage of the run.
+        agent: Configuration of all agents; the machine is filled in.
+        key: The run's key, from which those of its machines are made.
+        waits: Called between requests.
+        runtime: Gives the time.
+
+    Attributes:
+        leases: The leases of all machines that were ever to be requested, by id.
+        waiting: Ids of those whose request may not have reached the cloud.
+        is_superseded: Whether another controller acts for the run.
+    """
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        machines: MachineList,
+        objects: ObjectStore,
+        agent: AgentConfig,
+        key: bytes,
+        waits: Callable[[], None],
+        runtime: Runtime,
+    ) -> None:
+        self._cloud, self._machines, self._agent, self._key = cloud, machines, agent, key
+        self._waits, self._runtime = waits, runtime
+        self._claim: Claim | None = None
+        self.numbers = MachineNumbers(objects, agent.run, key)
+        self.leases: dict[int, Lease] = {}
+        self.waiting: deque[int] = deque()
+        self.is_superseded = False
+
+    def add(self, lease: Lease) -> None:
+        """Request a machine at the next look, when that is written down."""
+        self.leases[lease.lease_id] = lease
+        self.waiting.append(lease.lease_id)
+
+    def restore(self, leases: Mapping[int, Lease], numbers: NumberRecord) -> None:
+        """Continue with the leases of a snapshot."""
+        self.leases.clear()
+        self.leases.update(leases)
+        self.numbers.restore(numbers)
+
+    def repeat(self, waiting: Iterable[int]) -> None:
+        """Continue with the requests of a snapshot; one that may not have reached the cloud is repeated."""
+        self.waiting.extend(waiting)
+        asked = set(self.waiting)
+        self.waiting.extend(
+            lease_id
+            for lease_id, lease in self.leases.items()
+            if lease.state is LeaseState.REQUESTED and lease_id not in asked
+        )
+
+    def check_is_newest(self) -> None:
+        """Refuse to act where others have rented since, who would lose their machines to an older copy of the run.
+
+        A cloud or storage that does not answer is asked again at each look.
+
+        Raises:
+            SupersededError: A machine was rented after this copy of the run's folder was made.
+            OthersRunError: Somebody else has a run of this name in its storage.
+        """
+        with self._told_if_superseded():
+            with suppress(OSError):
+                newest_claim(self.numbers.objects, self.numbers.run, self._key)
+                self.numbers.check(self._newest)
+            with suppress(CloudError):
+                self._check_known(self._machines.listed())
+
+    def begin_at(self, number: int) -> None:
+        """Begin with this number of a machine: earlier ones are of a journal that is lost."""
+        self._machines.first = self.numbers.next = number
+
+    def claim(self, claim: Claim) -> None:
+        """Act only while this claim to the run is the newest. Without one nobody else can have it."""
+        self._claim = claim
+        self.numbers.begin(self._newest + 1, claim.epoch)
+
+    def check_claim(self) -> None:
+        """Make sure that no other controller has taken the run over.
+
+        Raises:
+            SupersededError: One has.
+            OSError: Storage does not answer.
+        """
+        with self._told_if_superseded():
+            if self._claim is not None:
+                self._claim.check()
+
+    def check_listed(self, tokens: Iterable[str]) -> None:
+        """Make sure that all machines of the run that the cloud lists are in its journal.
+
+        Raises:
+            SupersededError: One is not.
+        """
+        with self._told_if_superseded():
+            self._check_known(tokens)
+
+    def request_all(self) -> None:
+        """Request the machines that were not requested yet, as many as can be in a few seconds.
+
+        Raises:
+            SupersededError: Another controller has rented under their numbers.
+            CloudGoneError: The cloud is gone.
+        """
+        if not any(self.leases[lease_id].is_open for lease_id in self.waiting):
+            # Nothing is written down for those that were ended before, possibly on a full disk.
+            self.waiting.clear()
+            return
+        if self._claim is not None:
+            try:
+                with self._told_if_superseded():
+                    self.numbers.take(self._newest)
+            except OSError as error:
+                self._machines.troubled(error)
+                return
+        until_s = self._runtime.monotonic_s() + _REQUESTING_S
+        for _ in range(len(self.waiting)):
+            # Thousands of requests take a while, and everything else waits for it.
+            if self._runtime.monotonic_s() >= until_s:
+                break
+            self._waits()
+            lease_id = self.waiting.popleft()
+            try:
+                self._request(self.leases[lease_id])
+            except CloudGoneError:
+                self.waiting.append(lease_id)
+                raise
+            except CloudError as error:
+                self._machines.troubled(error)
+                self.waiting.append(lease_id)
+
+    def _request(self, lease: Lease) -> None:
+        if not lease.is_open:
+            return
+        token = self._machines.token(lease.lease_id)
+        agent = {**vars(self._agent), "machine": token, "key": key_of(self._key, token).hex()}
+        self._cloud.launch(Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent))
+
+    @property
+    def _newest(self) -> int:
+        """Number of the newest machine of the run; -1: it has none yet."""
+        return self._machines.first + max(self.leases, default=-1)
+
+    def _check_known(self, tokens: Iterable[str]) -> None:
+        known = {self._machines.token(lease_id) for lease_id in self.leases}
+        strays = (token for token in tokens if token not in known)
+        stray = next((token for token in strays if not self._machines.is_of_lost_journal(token)), None)
+        if stray is not None:
+            raise older_copy(f"machine {stray} of this run is not in its journal", is_empty=not known)
+
+    @contextmanager
+    def _told_if_superseded(self) -> Iterator[None]:
+        """Remember that another controller acts for the run, which must lose no machine through this one."""
+        try:
+            yield
+        except SupersededError:
+            self.is_superseded = True
+            raise

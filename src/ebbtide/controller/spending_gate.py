@@ -1,0 +1,172 @@
+"""The gate of a run's money: it knows every limit, the run's own and its team's, and needs no journal.
+
+Its policy keeps the run's own budget while it is asked, and requests no more than a team's limits leave. All else
+asks the gate: the controller at each poll, and so before each request to the cloud, also while it waits for its
+journal; and its attendant while a policy thinks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ebbtide.base.runtime import Runtime
+from ebbtide.controller.team.account import LEAST_USD, Reader, Room, TeamAccount
+from ebbtide.errors import CloudError, InputError
+from ebbtide.policies.api.actions import Action, Hold, Request, WakeAt
+from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.reasons import Reason
+from ebbtide.policies.api.view import View
+from ebbtide.policies.budget import WithinBudget
+
+# A request that the quota of machines did not leave room for is made again after so long.
+_AGAIN_S = 60.0
+# At each poll it may take only a small share of the time.
+_ASKING_SHARE = 20.0
+
+
+class SpendingGate:
+    """Every limit of a run: once one is reached, the gate is closed for this controller.
+
+    Args:
+        policy: The policy that decides.
+        budget_usd: The run's own budget, USD; None: it has none.
+        account: Its account with its team; None: it is of none.
+        lead_s: Seconds of the market that may pass between two looks.
+        runtime: Gives the time.
+
+    Attributes:
+        why: Which limit is reached, in words; empty: none is.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        budget_usd: float | None,
+        account: TeamAccount | None,
+        lead_s: float,
+        runtime: Runtime,
+    ) -> None:
+        self._policy, self._account, self._lead_s, self._runtime = policy, account, lead_s, runtime
+        self._own = WithinBudget(policy, budget_usd) if budget_usd else None
+        # Until when all can be paid, as known last, by whose budget: prices are not always known.
+        self._until_s: dict[str, float] = {}
+        self._asked_s, self._asking_s = -math.inf, 0.0
+        self.why = ""
+
+    def limited(self, unended: Callable[[], int]) -> Policy:
+        """The policy, requesting no more than the team's limits leave.
+
+        Args:
+            unended: Gives how many machines run on although their end was requested.
+        """
+        if self._account is None:
+            return self._policy
+        return WithinTeam(self._policy, self._account, self._account.has_budget, unended)
+
+    def check(self) -> None:
+        """Look at the team's limits before anything is rented.
+
+        Raises:
+            InputError: They leave nothing, or cannot be known.
+        """
+        if self._account is not None:
+            self._account.check()
+
+    def closes_at_poll(self, view: View) -> bool:
+        """Tell whether the team's budget is reached; the policy, asked meanwhile, keeps the run's own."""
+        now_s = self._runtime.monotonic_s()
+        if not self.why and self._account is not None and now_s - self._asked_s >= _ASKING_SHARE * self._asking_s:
+            self.why = self._by_team(view)
+            self._asked_s = self._runtime.monotonic_s()
+            self._asking_s = self._asked_s - now_s
+        return bool(self.why)
+
+    def closes(self, view: View, when: str) -> bool:
+        """Tell whether any budget is reached.
+
+        Args:
+            view: The view of a policy.
+            when: What the controller waits for, for its user.
+        """
+        if not self.why:
+            why = self._by_own(view) or self._by_team(view)
+            self.why = f"{why} while {when}" if why else ""
+        return bool(self.why)
+
+    def _by_own(self, view: View) -> str:
+        if self._own is None or not self._is_passed(self._own, view):
+            return ""
+        return f"budget of {self._own.budget_usd:g} USD reached"
+
+    def _by_team(self, view: View) -> str:
+        if self._account is None or not self._account.has_budget:
+            return ""
+        room = self._account.room()
+        return f"{room.usd_limit} reached" if self._is_passed(_within(self._policy, room), view) else ""
+
+    def _is_passed(self, limit: WithinBudget, view: View) -> bool:
+        if not view.leases:
+            return False
+        # Prices may not be known at the moment.
+        with suppress(CloudError, InputError):
+            self._until_s[limit.key] = limit.affordable_until_s(view)
+        return self._until_s.get(limit.key, math.inf) <= view.now_s + self._lead_s
+
+
+def _within(policy: Policy, room: Room) -> WithinBudget:
+    """The policy within what is left of the team's budget now: another run may spend what this one counted on."""
+    return WithinBudget(policy, max(room.usd, LEAST_USD), "team_budget", room.usd_limit or "team's budget")
+
+
+@dataclass(frozen=True)
+class WithinTeam:
+    """Wraps a policy and passes on its requests while its team's limits leave room.
+
+    Attributes:
+        policy: The policy that decides what to rent.
+        reader: Gives what the limits leave.
+        has_budget: Whether money is limited, not machines alone.
+        unended: Gives how many machines run on although their end was requested.
+    """
+
+    policy: Policy
+    reader: Reader
+    has_budget: bool
+    unended: Callable[[], int] = lambda: 0
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def wakes_on(self) -> frozenset[Wake]:
+        return self.policy.wakes_on | ({Wake.PRICE} if self.has_budget else frozenset())
+
+    @property
+    def period_lead_s(self) -> float:
+        """Seconds before the end of a charge period at which the policy is woken."""
+        return float(getattr(self.policy, "period_lead_s", 0.0))
+
+    def decide(self, view: View) -> Iterable[Action]:
+        room = self.reader.room()
+        policy = _within(self.policy, room) if self.has_budget else self.policy
+        yield from self._in_number(view, policy.decide(view), room)
+
+    def _in_number(self, view: View, actions: Iterable[Action], room: Room) -> Iterator[Action]:
+        for action in actions:
+            if not isinstance(action, Request) or math.isinf(room.machines):
+                yield action
+                continue
+            wanted = len(view.leases) + self.unended() + action.count
+            # What is known to be taken need not be tried.
+            if wanted <= room.machines and self.reader.reserve(wanted):
+                yield action
+            else:
+                # Machines that work as one are of no use in part.
+                if action.job is not None:
+                    yield Hold(action.job, Reason(f"{room.machines_limit} leaves none for it now"))
+                yield WakeAt(view.now_s + _AGAIN_S)

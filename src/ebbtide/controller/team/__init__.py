@@ -1,0 +1,1 @@
+"""Limits of money and machines that runs of a team share."""

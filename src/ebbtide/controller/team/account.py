@@ -1,0 +1,404 @@
+"""A run's account with its team: kept up to date by its controller, which obeys the common limits.
+
+Neither needs the run's journal. While the accounts cannot be read or written, those read last count, growing by
+what their machines cost. Once that has lasted as long as machines go on without a controller, the limits count as
+reached: soon the others will count this run's machines no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from ebbtide.base.runtime import Runtime
+from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.controller.team.account_book import UNSEEN_S, Account, AccountBook, account_name, counts
+from ebbtide.controller.team.account_lines import AccountLine, month_of, sums_by_month
+from ebbtide.controller.team.quotas import QuotaBook, Reservation
+from ebbtide.controller.team.team import Accounting, Team
+from ebbtide.controller.team.team import Limits as TeamLimits
+from ebbtide.errors import InputError
+from ebbtide.storage.objects import ObjectStore, object_store
+
+_LOGGER = logging.getLogger(__name__)
+
+# An account is written so often, and at once where the number of machines changes; the others' are read so often.
+_WRITE_EVERY_S = 30.0
+READ_EVERY_S = 20.0
+# The last account of a run is written so many times, if need be, with so many seconds between.
+_LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
+_WARN_EVERY_S = 300.0
+# A request to the store that fails is repeated later.
+_STORAGE_S = 8.0
+# A store that answers, but slowly, holds nothing else up for longer: then those read last count.
+_READ_WITHIN_S = 20.0
+# Clocks of two hosts may differ by so much.
+_CLOCKS_S = 600.0
+# Machines of most runs have ended without their controller by then.
+_UNATTENDED_S = 1800.0
+_LONGEST_MONTH_S = 31 * 86_400.0
+# Less than this is nothing, USD: a limit of zero is none that a policy can be given.
+LEAST_USD = 1e-6
+
+
+@dataclass(frozen=True)
+class Room:
+    """Money and machines that a team's limits leave to a run now.
+
+    Attributes:
+        usd: The most that the run may have spent in all, as its journal knows, USD; infinity: there is no limit.
+        machines: The most machines that it may rent at once; infinity: there is no limit.
+        usd_limit: Budget that binds, in words.
+        machines_limit: Quota that binds, in words.
+    """
+
+    usd: float = math.inf
+    machines: float = math.inf
+    usd_limit: str = ""
+    machines_limit: str = ""
+
+
+class Reader(Protocol):
+    """Source of the room that a team's limits leave to a run."""
+
+    def room(self) -> Room:
+        """Room that is left now."""
+        ...
+
+    def reserve(self, machines: int) -> bool:
+        """Reserve so many machines in all, before more are requested; returns whether they may be."""
+        ...
+
+
+class TeamAccount:
+    """The account of one run with its team.
+
+    Args:
+        name: Name of the run's account.
+        settings: What the run was started with.
+        accounting: Whose it is, and the limits of its team.
+        objects: Store of all accounts.
+        runtime: Gives the time, and waits.
+    """
+
+    def __init__(
+        self, name: str, settings: LiveSettings, accounting: Accounting, objects: ObjectStore, runtime: Runtime
+    ) -> None:
+        assert accounting.team is not None
+        self._name, self._settings, self._accounting, self._runtime = name, settings, accounting, runtime
+        self._team: Team = accounting.team
+        self._book, self._quotas = AccountBook(objects, runtime), QuotaBook(objects)
+        # The controller's thread and its attendant's ask.
+        self._lock = threading.RLock()
+        self._others: dict[str, Account] = {}
+        # By account: when it was written, when that was first seen, and whether it was seen to change.
+        self._seen: dict[str, tuple[float, float, bool]] = {}
+        self._damaged: dict[str, str] = {}
+        # Since when each account was not there that had been.
+        self._missing_s: dict[str, float] = {}
+        self._tried_s = self._warned_s = -math.inf
+        # When the accounts were last read and written; machines may have run for long when a controller begins.
+        self._read_s = self._kept_s = runtime.monotonic_s()
+        self._written_s = -math.inf
+        self._written: tuple[int, str] | None = None
+        self._months: dict[str, float] = {}
+        self._lost_usd = 0.0
+        self._unwritten: set[str] = set()
+        # Machines that the quotas have for this run; None: not known.
+        self._reserved: int | None = None
+
+    @classmethod
+    def of(cls, folder: RunFolder, runtime: Runtime, objects: ObjectStore | None = None) -> TeamAccount | None:
+        """The account of a run; None: it is of no team.
+
+        Args:
+            folder: Folder of the run.
+            runtime: Gives the time, and waits.
+            objects: Store of all accounts; None: the one that the team names.
+        """
+        accounting = Accounting.of(folder)
+        if accounting.team is None:
+            return None
+        objects = objects or object_store(accounting.team.accounts, within_s=_STORAGE_S)
+        return cls(account_name(folder), folder.settings, accounting, objects, runtime)
+
+    def go_on(self, lines: Sequence[AccountLine], lost: Sequence[AccountLine] = ()) -> None:
+        """Take note of what the run spent before: what was in another month is none of this one's.
+
+        Args:
+            lines: Every amount of the run so far.
+            lost: Those among them that its journal lost, and its policy does not know of.
+        """
+        self._months = sums_by_month(lines)
+        self._lost_usd = math.fsum(line.usd for line in lost)
+
+    def last_lines(self) -> list[AccountLine]:
+        """Every amount of this month and the one before, as the run's account was written last.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        at_s = self._runtime.epoch_s()
+        months = {month_of(at_s), month_of(at_s - _LONGEST_MONTH_S)}
+        accounts = [one for month in months for one in self._book.read(month, {}) if one.name == self._name]
+        return [line for one in accounts for line in one.lines]
+
+    def check(self) -> None:
+        """Read the others' accounts before anything is rented.
+
+        Raises:
+            InputError: They cannot be read, or the limits leave nothing.
+        """
+        try:
+            self._read()
+        except OSError as error:
+            raise InputError(f"the team's accounts in {self._team.accounts} cannot be read: {error}") from None
+        room = self.room()
+        if room.usd + self._lost_usd - math.fsum(self._months.values()) <= LEAST_USD:
+            raise InputError(f"{room.usd_limit} is spent", field="team")
+
+    def room(self) -> Room:
+        """Return what the limits leave now: by the accounts last read, or nothing once those are too old."""
+        with self._lock:
+            self._read_if_due()
+            at_s = self._runtime.epoch_s()
+            month, silence = month_of(at_s), self._silence
+            earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month) - self._lost_usd
+            found = Room()
+            for whose, owner, limits in self._limits:
+                others = [one for one in self._others.values() if owner in (None, one.owner)]
+                if limits.monthly_budget_usd is not None:
+                    usd = limits.monthly_budget_usd - math.fsum(
+                        one.committed_usd(self._age_s(one)) for one in others
+                    )
+                    usd = 0.0 if silence else earlier_usd + max(usd, 0.0)
+                    if usd < found.usd:
+                        limit = silence or f"{whose} budget of {limits.monthly_budget_usd:g} USD for {month}"
+                        found = replace(found, usd=usd, usd_limit=limit)
+                if limits.machines is not None:
+                    machines = limits.machines - sum(one.machines_left(self._age_s(one)) for one in others)
+                    machines = 0 if silence else max(machines, 0)
+                    if machines < found.machines:
+                        limit = silence or f"{whose} quota of {limits.machines} machines"
+                        found = replace(found, machines=machines, machines_limit=limit)
+            return found
+
+    def reserve(self, machines: int) -> bool:
+        """Reserve so many machines in all, before more are requested; returns whether they may be."""
+        with self._lock:
+            if not self._has_quota:
+                return True
+            try:
+                is_free = self._quotas.write(
+                    self._name, self._reservation(machines), partial(self._fits, machines)
+                )
+            except OSError as error:
+                self._reserved = None
+                self._warn(f"no machines can be reserved of the team's quota: {error}; tried again")
+                return False
+            if is_free:
+                self._reserved = machines
+            return is_free
+
+    def note(
+        self,
+        lines: Callable[[], Sequence[AccountLine]],
+        machines: int,
+        usd_per_hour: float,
+        state: str,
+        *,
+        is_last: bool = False,
+    ) -> str:
+        """Write the run's account, if it is time.
+
+        Args:
+            lines: Gives every amount of the run so far.
+            machines: Number of machines that it rents.
+            usd_per_hour: What they cost now, USD per hour.
+            state: What the run does.
+            is_last: Write it in any case: nothing follows.
+
+        Returns:
+            Why it could not be written; empty: it was, or it was not time.
+        """
+        with self._lock:
+            for _ in range(_LAST_TRIES if is_last else 1):
+                problem = self._note(lines, machines, usd_per_hour, state, is_last=is_last)
+                if not problem or not is_last:
+                    break
+                self._runtime.sleep(_LAST_AGAIN_S)
+            return problem
+
+    def _note(
+        self,
+        lines: Callable[[], Sequence[AccountLine]],
+        machines: int,
+        usd_per_hour: float,
+        state: str,
+        *,
+        is_last: bool,
+    ) -> str:
+        now_s, at_s = self._runtime.monotonic_s(), self._runtime.epoch_s()
+        # Others may rent what this run gives back, or may not what it has begun to rent.
+        has_changed = self._written != (machines, month_of(at_s)) or self._reserved != machines
+        every_s = READ_EVERY_S if self._kept_s < self._written_s else 0.0 if has_changed else _WRITE_EVERY_S
+        if not is_last and now_s - self._written_s < every_s:
+            return ""
+        self._written_s = now_s
+        try:
+            if self._has_quota and self._reserved != machines:
+                self._reserved = None
+                self._quotas.write(self._name, self._reservation(machines))
+            self._reserved = machines
+            self._write(lines(), machines, usd_per_hour, state, at_s)
+        except OSError as error:
+            self._warn(f"the run's account cannot be written for the team: {error}; it is tried again")
+            return str(error)
+        self._kept_s, self._written = self._runtime.monotonic_s(), (machines, month_of(at_s))
+        return ""
+
+    def _write(
+        self, lines: Sequence[AccountLine], machines: int, usd_per_hour: float, state: str, at_s: float
+    ) -> None:
+        before, self._months = self._months, {month_of(at_s): 0.0, **sums_by_month(lines)}
+        settings, accounting = self._settings, self._accounting
+        self._unwritten |= {
+            month for month, usd in self._months.items() if month == month_of(at_s) or before.get(month) != usd
+        }
+        for month in sorted(self._unwritten):
+            is_current = month == month_of(at_s)
+            self._book.write(
+                Account(
+                    self._name,
+                    settings.run,
+                    month,
+                    accounting.owner,
+                    accounting.tags,
+                    settings.provider,
+                    settings.policy,
+                    state,
+                    # Of a month that has only refunds of another it is nothing.
+                    max(self._months.get(month, 0.0), 0.0),
+                    machines if is_current else 0,
+                    usd_per_hour if is_current else 0.0,
+                    at_s,
+                    [line for line in lines if line.month == month],
+                    settings.controller_limit_s,
+                )
+            )
+            self._unwritten.discard(month)
+
+    @property
+    def _limits(self) -> list[tuple[str, str | None, TeamLimits]]:
+        """Each limit: whose it is, whom it counts (None: all), and what it is."""
+        owner = self._accounting.owner
+        own = self._team.owners.get(owner)
+        return [("the team's", None, self._team), *([] if own is None else [(f"{owner}'s", owner, own)])]
+
+    @property
+    def has_budget(self) -> bool:
+        """Tell whether money is limited, not machines alone."""
+        return any(limits.monthly_budget_usd is not None for _, _, limits in self._limits)
+
+    @property
+    def _carried_s(self) -> float:
+        """Seconds for which an account of the month before may tell of machines, if it has none of this month."""
+        return _CLOCKS_S + max(self._settings.controller_limit_s, _UNATTENDED_S) + UNSEEN_S
+
+    @property
+    def _has_quota(self) -> bool:
+        return any(limits.machines is not None for _, _, limits in self._limits)
+
+    @property
+    def _silence(self) -> str:
+        """Reason why the limits count as reached without the accounts; empty: they were available lately."""
+        grace_s = self._settings.controller_limit_s
+        if self._runtime.monotonic_s() - min(self._read_s, self._kept_s) <= grace_s:
+            return ""
+        return f"the grace of {grace_s:.0f} s without the team's accounts in {self._team.accounts}"
+
+    def _reservation(self, machines: int) -> Reservation:
+        limit_s = self._settings.controller_limit_s
+        return Reservation(self._accounting.owner, machines, self._runtime.epoch_s(), limit_s)
+
+    def _fits(self, machines: int, others: dict[str, Reservation]) -> bool:
+        """Tell whether so many machines fit beside what others have reserved, or rent by their accounts."""
+        at_s, known = self._runtime.epoch_s(), self._others
+        for name, one in list(others.items()):
+            if name in known:
+                # Both times are by the clock of the one who wrote them.
+                age_s = self._age_s(known[name]) - max(one.at_epoch_s - known[name].at_epoch_s, 0.0)
+            else:
+                age_s = abs(at_s - one.at_epoch_s) - _CLOCKS_S
+            if not counts(age_s, one.unattended_s):
+                del others[name]
+        for _, owner, limits in self._limits:
+            if limits.machines is None:
+                continue
+            taken = {name: one.machines for name, one in others.items() if owner in (None, one.owner)}
+            for name, account in known.items():
+                if owner in (None, account.owner):
+                    taken[name] = max(taken.get(name, 0), account.machines_left(self._age_s(account)))
+            if machines + sum(taken.values()) > limits.machines:
+                return False
+        return True
+
+    def _age_s(self, account: Account) -> float:
+        """Seconds since an account was written: since that was seen, or longer if clocks cannot differ so much."""
+        at_s, since_s, has_changed = self._seen[account.name]
+        seen_for_s = self._runtime.monotonic_s() - since_s
+        return seen_for_s if has_changed else max(self._runtime.epoch_s() - at_s - _CLOCKS_S, seen_for_s)
+
+    def _read_if_due(self) -> None:
+        if self._runtime.monotonic_s() - self._tried_s >= READ_EVERY_S:
+            try:
+                self._read()
+            except OSError as error:
+                self._warn(f"the team's accounts cannot be read: {error}; those read last count")
+
+    def _read(self) -> None:
+        self._tried_s = self._runtime.monotonic_s()
+        at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
+        month, before = month_of(at_s), month_of(at_s - self._carried_s)
+        read = partial(self._book.read, lines=False, within_s=_READ_WITHIN_S)
+        found = {one.name: one for one in read(month, damaged)}
+        if before != month:
+            # What others rent they write down for the new month soon, unless their controller is gone.
+            for one in read(before, {}):
+                found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
+        for name, why in damaged.items():
+            known = self._others.get(name)
+            if known is not None:
+                found[name] = known if known.month == month else replace(known, month=month, spent_usd=0.0)
+            if name != self._name and self._damaged.get(name) != why:
+                counted = "nothing was ever read of it" if known is None else "what was last read of it counts"
+                _LOGGER.warning("%s; %s", why, counted)
+        self._damaged = damaged
+        found |= self._missing(found, month)
+        found.pop(self._name, None)
+        self._others = found
+        self._read_s = self._runtime.monotonic_s()
+        for name, one in found.items():
+            seen = self._seen.get(name)
+            if seen is None or seen[0] != one.at_epoch_s:
+                self._seen[name] = (one.at_epoch_s, self._read_s, seen is not None)
+
+    def _missing(self, found: Collection[str], month: str) -> dict[str, Account]:
+        """Accounts that are there no more, and count for a while: a list may be old, or the store not mounted."""
+        now_s, grace_s = self._runtime.monotonic_s(), self._settings.controller_limit_s
+        missing = {name: one for name, one in self._others.items() if name not in found and one.month == month}
+        for name in sorted(missing.keys() - self._missing_s):
+            _LOGGER.warning("the team's account of %s is gone; it counts for %.0f s more", name, grace_s)
+        self._missing_s = {name: self._missing_s.get(name, now_s) for name in missing}
+        return {name: one for name, one in missing.items() if now_s - self._missing_s[name] <= grace_s}
+
+    def _warn(self, words: str) -> None:
+        now_s = self._runtime.monotonic_s()
+        if now_s - self._warned_s >= _WARN_EVERY_S:
+            self._warned_s = now_s
+            _LOGGER.warning("%s", words)

@@ -1,0 +1,259 @@
+"""The account book of a team: what each run has spent in a month and rents now, an object a run in one store.
+
+Each controller writes its own account and reads the others'. Between two readings two controllers may both spend:
+so of every other run what its machines will cost until it is read again, and for as long as they go on without
+their controller, counts as spent. Once they have ended without it, its account counts no machine.
+
+Others may write to the store, and writes may be cut short: an account with a field that cannot be is damaged, and
+keeps nobody from reading the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ebbtide.base.json_values import json_text
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.base.utc import HOUR_S
+from ebbtide.clouds.settings import RunFolder
+from ebbtide.clouds.unique_names import fingerprint_of, unique_name
+from ebbtide.controller.team.account_lines import AccountLine
+from ebbtide.controller.team.team import Accounting
+from ebbtide.errors import InputError, MissingObjectError, StorageError
+from ebbtide.storage.object_keys import checked_key
+from ebbtide.storage.objects import ObjectStore
+
+_VERSION = 1
+# Until a run that has passed its limit looks, and has ended its machines; so long, too, machines without their
+# controller take to save and end.
+UNSEEN_S = 180.0
+# After so long without their controller machines end, where an account does not say.
+_UNATTENDED_S = 1800.0
+# From so many on, several are read at a time.
+_MANY, _AT_A_TIME = 8, 16
+# The most that an amount of an account can be; above it is an error or a jest.
+_MOST = {"spent_usd": 1e9, "machines": 1e6, "usd_per_hour": 1e7, "at_epoch_s": 1e11, "unattended_s": 1e6}
+
+
+@dataclass(frozen=True)
+class Account:
+    """Spending of one run in a month, and the machines that it rents now.
+
+    Attributes:
+        name: Name of the account: runs of several people may have one id, but not one key.
+        run: Id of the run.
+        month: Calendar month (UTC), as `2026-11`.
+        owner: Name of who pays for the run; empty: nobody was named.
+        tags: Tags of the run, value by name.
+        provider: Name of the provider of its machines.
+        policy: Name of the policy that decides.
+        state: State of the run, as its controller last knew.
+        spent_usd: USD spent in the month, open machines as if released at that time.
+        machines: Number of machines that it rents now.
+        usd_per_hour: Present cost of these machines, USD per hour.
+        at_epoch_s: Time of writing, seconds since 1970.
+        lines: Every amount of the month.
+        unattended_s: Seconds without a controller after which its machines end.
+    """
+
+    name: str
+    run: str
+    month: str
+    owner: str
+    tags: Mapping[str, str]
+    provider: str
+    policy: str
+    state: str
+    spent_usd: float
+    machines: int
+    usd_per_hour: float
+    at_epoch_s: float
+    lines: Sequence[AccountLine] = field(default=(), repr=False)
+    unattended_s: float = _UNATTENDED_S
+
+    def committed_usd(self, age_s: float) -> float:
+        """Amount that the run has spent, and may have spent by the time that it is read again, USD.
+
+        Args:
+            age_s: Seconds since it was written.
+        """
+        unseen_s = min(max(age_s, 0.0), self.unattended_s) + UNSEEN_S
+        return self.spent_usd + (self.usd_per_hour * unseen_s / HOUR_S if self.machines else 0.0)
+
+    def machines_left(self, age_s: float) -> int:
+        """Number of machines that it may rent still: none, once they have ended without their controller.
+
+        Args:
+            age_s: Seconds since it was written.
+        """
+        return self.machines if counts(age_s, self.unattended_s) else 0
+
+
+def counts(age_s: float, unattended_s: float) -> bool:
+    """Tell whether machines may still run of which their controller wrote so long ago.
+
+    Args:
+        age_s: Seconds since it wrote.
+        unattended_s: Seconds after which they end without it, besides what they take for that.
+    """
+    return age_s <= unattended_s + min(UNSEEN_S, 2.0 * unattended_s)
+
+
+@dataclass(frozen=True)
+class AccountBook:
+    """The accounts of all runs of a team.
+
+    Attributes:
+        objects: The common store.
+        runtime: Gives the time, and what does several things at a time.
+    """
+
+    objects: ObjectStore
+    runtime: Runtime = RUNTIME
+
+    def write(self, account: Account) -> None:
+        """Write an account in place of the run's earlier one of that month.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        content = {
+            "version": _VERSION,
+            **{name: getattr(account, name) for name in _PLAIN},
+            "tags": dict(account.tags),
+            "lines": [line.as_plain() for line in account.lines],
+        }
+        with _as_file(json_text(content).encode()) as file:
+            self.objects.put_file(_key(account.month, account.name), file)
+
+    def read(
+        self, month: str, damaged: dict[str, str], *, lines: bool = True, within_s: float = math.inf
+    ) -> list[Account]:
+        """The accounts of a month, in order of their runs.
+
+        Args:
+            month: Calendar month (UTC), as `2026-11`.
+            damaged: Takes why an account cannot be read, by its name.
+            lines: Whether their lines are read as well.
+            within_s: Seconds within which all have to be there, for one who has more to do.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        found = []
+        for key, content in self._contents(f"accounts/{month}/", self.runtime.monotonic_s() + within_s):
+            name = key.rpartition("/")[2].removesuffix(".json")
+            try:
+                found.append(_account_of(content, name, month, lines=lines))
+            except (ValueError, KeyError, TypeError, RecursionError, InputError) as error:
+                why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+                damaged[name] = (
+                    f"account {key} of the team's store cannot be read: {why}; a run that goes on writes its own "
+                    "anew; remove that of one that is over, once you know what it has spent"
+                )
+        return found
+
+    def _contents(self, prefix: str, until_s: float) -> Iterator[tuple[str, bytes]]:
+        """The objects below a prefix, in order; many are asked for at a time: each trial of a search is a run."""
+
+        def get(key: str) -> bytes | None:
+            if self.runtime.monotonic_s() > until_s:
+                raise StorageError(f"{prefix} takes too long to read")
+            try:
+                return self.objects.get(key)
+            except MissingObjectError:
+                return None
+
+        keys = list(self.objects.keys(prefix))
+        with ExitStack() as stack:
+            each = map if len(keys) < _MANY else stack.enter_context(self.runtime.pool(_AT_A_TIME)).map
+            contents = list(each(get, keys))
+        return ((key, content) for key, content in zip(keys, contents, strict=True) if content is not None)
+
+
+_TEXTS = ("name", "run", "month", "owner", "provider", "policy", "state")
+_PLAIN = (*_TEXTS, *_MOST)
+
+
+def account_name(folder: RunFolder) -> str:
+    """The name of a run's account, the same wherever the run is resumed, and of no other run."""
+    return unique_name(folder.settings.run, fingerprint_of(folder.key))
+
+
+def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> float:
+    """A number of an account, of the kind that it has.
+
+    Raises:
+        KeyError: It is not there.
+        ValueError: It is none, or none that can be.
+    """
+    value, most = values[field_], _MOST[field_]
+    kinds = int if field_ == "machines" else (int, float)
+    # A NaN is between no numbers.
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        kind = "a whole number" if field_ == "machines" else "a number"
+        raise ValueError(f"{field_} is {str(value)[:40]!r}; {kind} from {least:g} to {most:g} is needed")
+    return value
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[Path]:
+    """Content as a file, which is in memory where that is possible: the disk may be full."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "account.json"
+            file.write_bytes(content)
+            yield file
+        return
+    descriptor = os.memfd_create("account.json")
+    try:
+        with open(descriptor, "wb", closefd=False) as written:
+            written.write(content)
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _key(month: str, name: str) -> str:
+    return checked_key(f"accounts/{month}/{name}.json")
+
+
+def _account_of(content: bytes, name: str, month: str, *, lines: bool) -> Account:
+    if not content.strip():
+        raise ValueError("it is empty")
+    values = json.loads(content)
+    if not isinstance(values, dict):
+        raise TypeError(f"it holds {type(values).__name__}, no account")
+    if lines and int(values["version"]) > _VERSION:
+        # What it says in all counts all the same.
+        raise InputError("a newer Ebbtide wrote it; upgrade ebbtide")
+    own: dict[str, Any] = {field_: values[field_] for field_ in _TEXTS}
+    for field_, value in own.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{field_} is no text")
+    for field_, stands_at in (("name", name), ("month", month)):
+        if own[field_] != stands_at:
+            raise ValueError(f"{field_} is {own[field_][:80]!r}, in the place of {stands_at}")
+    # Accounts of earlier versions do not say after what time their machines end.
+    given = {"unattended_s": _UNATTENDED_S} | values
+    own |= {field_: amount(given, field_) for field_ in _MOST}
+    kept = tuple(_line_of(line) for line in values["lines"]) if lines else ()
+    account = Account(**own, tags=dict(values["tags"]), lines=kept)
+    Accounting(account.owner, account.tags)
+    return account
+
+
+def _line_of(values: Mapping[str, Any]) -> AccountLine:
+    line = AccountLine(**values)
+    most = _MOST["spent_usd"]
+    if isinstance(line.usd, bool) or not isinstance(line.usd, (int, float)) or not -most <= line.usd <= most:
+        raise ValueError(f"usd of a line is {str(line.usd)[:40]!r}; a number is needed")
+    return line

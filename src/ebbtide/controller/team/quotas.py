@@ -1,0 +1,132 @@
+"""Reservations of machines under a team's quotas: a table that one controller at a time may change.
+
+Each version of the table is an object with the next number, written only where there is none. So of two
+controllers that see the same four free machines one gets them, and the other sees the new table before it tries
+again. Old versions are deleted; the newest never is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+from ebbtide.controller.team.account_book import amount
+from ebbtide.errors import MissingObjectError, StorageError
+from ebbtide.storage.object_keys import checked_key
+from ebbtide.storage.objects import ObjectStore, numbers_below
+
+_LOGGER = logging.getLogger(__name__)
+
+_FOLDER = "quotas"
+# Versions that are kept. One who was held up for longer than so many changes finds a newer one after its write.
+_KEPT = 32
+# Each time that a write comes too late somebody else has changed the table.
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Machines that a run has reserved, or rents.
+
+    Attributes:
+        owner: Who pays for them; empty: nobody was named.
+        machines: How many.
+        at_epoch_s: When that was written, seconds since 1970.
+        unattended_s: Seconds after which they end without their controller.
+    """
+
+    owner: str
+    machines: int
+    at_epoch_s: float
+    unattended_s: float
+
+
+@dataclass
+class QuotaBook:
+    """The reservations of all runs of a team.
+
+    Attributes:
+        objects: The common store.
+    """
+
+    objects: ObjectStore
+    # Versions that cannot be read, and were warned of.
+    _torn: set[int] = field(default_factory=set, init=False, repr=False)
+
+    def table(self) -> dict[str, Reservation]:
+        """The reservations now, by the name of the run's account.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        return self._newest()[1]
+
+    def write(
+        self, name: str, wanted: Reservation, fits: Callable[[dict[str, Reservation]], bool] = lambda _others: True
+    ) -> bool:
+        """Write a run's reservation in place of the one that it had; none is kept of no machines.
+
+        Args:
+            name: Name of the run's account.
+            wanted: What it is to have.
+            fits: Whether that fits beside the others' reservations. It may remove those that count no more.
+
+        Returns:
+            Whether it fits, and was written.
+
+        Raises:
+            OSError: The store does not answer, or others write all the time.
+        """
+        for _ in range(_TRIES):
+            number, table = self._newest()
+            table.pop(name, None)
+            if not fits(table):
+                return False
+            content = table | ({name: wanted} if wanted.machines else {})
+            encoded = json.dumps({one: asdict(kept) for one, kept in content.items()}).encode()
+            if not self.objects.put_once(_key(number + 1), encoded):
+                continue
+            # One who was held up for long before the write may have filled a gap among old versions.
+            if max(self._numbers(), default=0) > number + _KEPT:
+                continue
+            if number >= _KEPT:
+                self.objects.delete(_key(number + 1 - _KEPT))
+            return True
+        raise StorageError(f"{_FOLDER} of the team's store is written by others all the time")
+
+    def _numbers(self) -> set[int]:
+        """Numbers of the versions. One whose predecessor is not there was not written by a controller."""
+        found = numbers_below(self.objects, _FOLDER)
+        return {number for number in found if number == 1 or number - 1 in found}
+
+    def _newest(self) -> tuple[int, dict[str, Reservation]]:
+        """The number of the newest version, and what it holds; of a damaged one, what the one before it does."""
+        numbers = sorted(self._numbers(), reverse=True)
+        for number in numbers:
+            try:
+                return numbers[0], _decoded(self.objects.get(_key(number)))
+            except MissingObjectError:
+                continue
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                if number not in self._torn:
+                    self._torn.add(number)
+                    _LOGGER.warning("%s of the team's store cannot be read: %s; passed over", _key(number), error)
+        return (numbers[0] if numbers else 0), {}
+
+
+def _key(number: int) -> str:
+    return checked_key(f"{_FOLDER}/{number:08d}")
+
+
+def _decoded(content: bytes) -> dict[str, Reservation]:
+    found = {}
+    for name, values in json.loads(content).items():
+        if not isinstance(values["owner"], str):
+            raise TypeError("owner is no text")
+        machines = int(amount(values, "machines"))
+        found[name] = Reservation(
+            values["owner"], machines, amount(values, "at_epoch_s"), amount(values, "unattended_s")
+        )
+    return found

@@ -1,0 +1,162 @@
+"""Limits of a team, and owners of runs: several controllers account in one store, and keep a common budget."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from ebbtide.base.files import write_text
+from ebbtide.clouds.settings import RunFolder
+from ebbtide.errors import InputError
+from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+
+# Names the file of a team where no option does.
+TEAM = "EBBTIDE_TEAM"
+_FILE = "accounting.json"
+# What every cloud takes as a tag, and a key in storage.
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+class Limits(Frozen):
+    """Limits on spending in a calendar month (UTC), and on machines rented at once.
+
+    Attributes:
+        monthly_budget_usd: The most that may be spent in a month, USD; None: there is no limit.
+        machines: The most machines at once, over all runs; None: there is no limit.
+    """
+
+    monthly_budget_usd: PositiveFloat | None = Field(default=None, examples=[500.0])
+    machines: PositiveInt | None = Field(default=None, examples=[20])
+
+
+class Team(Limits):
+    """Limits of a team and of its members, and where all of their controllers account.
+
+    Attributes:
+        accounts: Storage of the accounts, the same for all: a folder, `s3://bucket/prefix` or `gs://bucket/prefix`.
+        owners: Limits of each member by name; with any, others may not rent.
+    """
+
+    accounts: Annotated[str, Field(min_length=1, examples=["s3://our-bucket/ebbtide"])]
+    owners: dict[str, Limits] = Field(default_factory=dict)
+
+    def check_owner(self, owner: str) -> None:
+        """Raise `InputError` for somebody who is not of the team."""
+        if self.owners and owner not in self.owners:
+            raise InputError(
+                f"{owner!r} is not of the team; its owners are {', '.join(sorted(self.owners))}", field="owner"
+            )
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """Owner and tags of a run, and the team whose limits hold besides its own budget.
+
+    Attributes:
+        owner: Name of who pays for the run; empty: nobody was named.
+        tags: Tags of the run, value by name.
+        team: Limits of the team; None: there is none.
+    """
+
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    team: Team | None = None
+
+    def __post_init__(self) -> None:
+        wrong = [] if not self.owner or _NAME.fullmatch(self.owner) else [("owner", self.owner)]
+        wrong += [("tags", name) for name in self.tags if not _NAME.fullmatch(name)]
+        wrong += [(f"tags.{name}", value) for name, value in self.tags.items() if not _VALUE.fullmatch(value)]
+        for field_, name in wrong[:1]:
+            raise InputError(
+                f"{name!r} is no tag that every cloud takes: at most 63 lower-case letters, digits, '_' and '-'; "
+                "a name begins with a letter",
+                field=field_,
+            )
+        if self.team is not None:
+            self.team.check_owner(self.owner)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Tags of the run's machines, for the cost reports of their cloud."""
+        mine = {"ebbtide-owner": self.owner} if self.owner else {}
+        return {**self.tags, **mine}
+
+    def keep(self, folder: RunFolder) -> None:
+        """Write it down with a run."""
+        team = None if self.team is None else self.team.model_dump(mode="json")
+        content = {"owner": self.owner, "tags": dict(self.tags), "team": team}
+        write_text(folder.path / _FILE, json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Accounting:
+        """Read the accounting that was written down with a run; empty for runs from before there was any.
+
+        Raises:
+            InputError: It cannot be read.
+        """
+        file = folder.path / _FILE
+        if not file.exists():
+            return cls()
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            team = None if values["team"] is None else validated(Team, values["team"], file)
+            return cls(str(values["owner"]), dict(values["tags"]), team)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"holds no accounting of a run: {error}", file=file) from None
+
+
+def accounting_of(
+    owner: str | None = None, tags: Mapping[str, str] | None = None, team: Team | str | Path | None = None
+) -> Accounting:
+    """Return the owner, tags and team of a new run.
+
+    Args:
+        owner: Name of who pays for the run; None: the user of this machine, where there is a team.
+        tags: Tags of the run, value by name.
+        team: The team, or the path of its file; None: the file that `EBBTIDE_TEAM` names, if any.
+
+    Raises:
+        InputError: The file is not that of a team, somebody is not of it, or a name cannot be a tag.
+    """
+    found = team if isinstance(team, Team) else named_team(team)
+    if owner is None:
+        owner = _user() if found is not None else ""
+    return Accounting(owner, dict(tags or {}), found)
+
+
+def named_team(path: str | Path | None = None) -> Team | None:
+    """The team of a file; None: the file that `EBBTIDE_TEAM` names, if any.
+
+    Raises:
+        InputError: There is no such file, or it describes none.
+    """
+    named = os.environ.get(TEAM) if path is None else path
+    return read_team(named) if named else None
+
+
+def read_team(path: str | Path) -> Team:
+    """The team that a file describes.
+
+    Raises:
+        InputError: There is no such file, or it describes none.
+    """
+    content: dict[str, Any] = read_mapping(path, "team: a mapping with accounts, monthly_budget_usd, owners...")
+    return validated(Team, content, path)
+
+
+def _user() -> str:
+    """The user of this machine as a name for cost reports."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+    return re.sub(r"[^a-z0-9_-]+", "-", name.lower()).lstrip("0123456789_-")[:63]

@@ -1,0 +1,466 @@
+"""Arrays that agents do: which tasks each machine is handed, what is done, and what a lost machine gives back.
+
+The machines of an array work alone: each comes and goes by itself, and is handed tasks while it stays. A task
+whose result is stored is done; every other task of a machine that is gone is handed to another.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ebbtide.agent.config import Assignment
+from ebbtide.agent.protocol import Ended, Hand, Leave, OfTrial, Order, Repeat, TaskDone, TaskFailed, Train
+from ebbtide.agent.results import TaskResults
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.controller.work.measured_speed import MeasuredSpeeds
+from ebbtide.controller.work.state import (
+    LOST,
+    Member,
+    Stretch,
+    TaskState,
+    Trial,
+    TrialRecord,
+    restore_trial,
+    trial_id_of,
+)
+from ebbtide.controller.work.task_ranges import TaskRanges
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Coupling
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.events import Event, Wake
+
+_LOGGER = logging.getLogger(__name__)
+
+# A task that fails so often has failed.
+MOST_FAILURES = 3
+# After so many failed tasks, and none that was done, the program is at fault and not its tasks; the same after so
+# many machines that gave up at once.
+_MOST_AT_FIRST = 5
+# Real seconds without a word of a machine that has tasks after which it is asked, each time twice as many.
+_SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
+# A machine is handed no more tasks at a time than these, beside those that it does now.
+_MOST_AHEAD = 256
+_TAIL_LINES = 12
+
+
+@dataclass(frozen=True)
+class ArrayPlan:
+    """Tasks of an array, and the pace at which they are handed out.
+
+    Attributes:
+        values: The value of each task, which stands for `{task}` in the command.
+        side_by_side: Gives the number of tasks that a lease's machine does at a time.
+        exchange_s: Real seconds from the report of a task to the arrival of the next, where none is handed ahead.
+    """
+
+    values: Sequence[str]
+    side_by_side: Callable[[Lease], int]
+    exchange_s: float
+
+
+class AgentTasks:
+    """The array of a run: compares which machines should have it with which have, and keeps them in tasks.
+
+    Args:
+        run: Id of the run, from which the array is named.
+        plan: Its tasks.
+        assignment: Gives the assignment of an agent, all but its attempt.
+        order: Gives an order to the agent of a lease, by lease id.
+        notify: Called with each event that the policy should see.
+        now: Gives the cloud's time in seconds since 1970.
+        results: Gives the results in storage, by the id of the array.
+        time_of: Gives the cloud's time of a moment by a machine's clock.
+        log: Called with the array's id and a line for its log.
+        speeds: Where measured speeds are kept; None: in an object of its own.
+        runtime: Gives the time of the controller's own clock.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        plan: ArrayPlan,
+        assignment: Callable[[JobProgress], Assignment],
+        order: Callable[[int, Order], None],
+        notify: Callable[[Event], None],
+        now: Callable[[], float],
+        *,
+        results: Callable[[str], TaskResults],
+        time_of: Callable[[float], float] = lambda told_s: told_s,
+        log: Callable[[str, str], None] = lambda _trial, _line: None,
+        speeds: MeasuredSpeeds | None = None,
+        runtime: Runtime = RUNTIME,
+    ) -> None:
+        self._run, self._plan, self._assignment = run, plan, assignment
+        self._order, self._notify, self._now = order, notify, now
+        self._results_of, self._time_of, self._log, self._runtime = results, time_of, log, runtime
+        self.trials: list[Trial] = []
+        self.speeds = MeasuredSpeeds() if speeds is None else speeds
+        # When something was last heard of a machine, by the controller's clock, and how often it was asked since.
+        self._heard_s: dict[int, tuple[float, int]] = {}
+        self._leases: dict[int, Lease] = {}
+
+    def begin(self, jobs: Sequence[JobProgress]) -> None:
+        """Begin with no task done.
+
+        Raises:
+            InputError: It is not one job whose machines work alone, with a step for each task.
+        """
+        count = len(self._plan.values)
+        if len(jobs) != 1 or jobs[0].job.coupling is not Coupling.INDEPENDENT or jobs[0].job.steps != count:
+            raise InputError(
+                f"{len(jobs)} jobs for an array of {count} tasks; it is one, with a step for each task"
+            )
+        trial = Trial(jobs[0], trial_id_of(self._run, jobs[0].job_id), tasks=TaskState(TaskRanges.below(count)))
+        self.trials.append(trial)
+
+    def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
+        """Allow these machines, and no others, to have tasks from now on."""
+        trial = self._trial_of(job_id)
+        trial.assigned = tuple(leases)
+        self._leases |= {lease.lease_id: lease for lease in leases}
+        # Where storage does not answer, the next look tries again, and tells of it.
+        with suppress(OSError):
+            self._converge(trial)
+
+    def converge(self) -> None:
+        """Give the orders that are missing.
+
+        Raises:
+            OSError: All is done, and storage does not answer whether all results are there.
+        """
+        for trial in self.trials:
+            self._converge(trial)
+            self._ask_again(trial)
+
+    def in_use(self, lease: Lease) -> bool:
+        """Return whether the lease's machine works on the array now."""
+        return any(member.lease_id == lease.lease_id for trial in self.trials for member in trial.present)
+
+    def save(self, job_id: int) -> None:
+        """Nothing to do: results are stored as soon as there are any."""
+
+    def stop(self, job_id: int) -> None:
+        """Begin no more tasks; it counts as finished once no machine has any."""
+        trial = self._trial_of(job_id)
+        trial.stopping = trial.progress.stopped = True
+        if trial.present:
+            self._leave(trial, trial.present)
+        else:
+            self._finish(trial, "stopped")
+
+    def wake_at_step(self, job_id: int, step: int) -> None:
+        """Tell once when so many tasks are done."""
+        trial = self._trial_of(job_id)
+        if not trial.ended:
+            trial.milestones = tuple(sorted({*trial.milestones, step}))
+            self._reached(trial)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:  # noqa: ARG002
+        """Tasks have results, and no metric."""
+        return np.empty(0), np.empty(0)
+
+    def gone(self, lease: Lease) -> None:
+        """The lease's machine has ended: what it had and did not store is handed to others."""
+        for trial in self.trials:
+            trial.assigned = tuple(other for other in trial.assigned if other is not lease)
+            for member in trial.present:
+                if member.lease_id == lease.lease_id:
+                    self._left(trial, self._with_stored(trial, member), LOST)
+
+    def is_trial(self, trial_id: str) -> bool:
+        """Return whether this is the id of the array."""
+        return any(trial.trial_id == trial_id for trial in self.trials)
+
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
+        """The machine that a report is about; None: it is about an assignment that is over."""
+        for trial in self.trials:
+            if trial.trial_id == report.trial and not trial.ended:
+                for member in trial.present:
+                    if (member.lease_id, member.attempt) == (lease.lease_id, report.attempt):
+                        return trial, member
+        return None
+
+    def receive(self, lease: Lease, report: OfTrial) -> None:
+        """Handle a report of an agent.
+
+        Raises:
+            OSError: The last task is done, and storage does not answer whether all results are there.
+        """
+        found = self.member_of(lease, report)
+        if found is None:
+            return
+        trial, member = found
+        self._hear(member)
+        match report:
+            case TaskDone(task=number, told_s=told_s, duration_s=duration_s) if number in member.tasks:
+                self._measure(trial, lease, told_s, duration_s)
+                trial.progress.saved_on(lease, self._now(), report.size_bytes)
+                self._done(trial, member, number, duration_s)
+                self._converge(trial)
+            case TaskFailed(task=number) if number in member.tasks:
+                self._failed(trial, member, report)
+                self._converge(trial)
+            case Ended():
+                self._gave_up(trial, member)
+                # A restarted agent reads its orders again: this assignment is over.
+                self._order(member.lease_id, Leave(member.attempt, trial.trial_id, reported=True))
+                self._left(trial, member, report.how.value)
+
+    def _trial_of(self, job_id: int) -> Trial:
+        return next(trial for trial in self.trials if trial.progress.job_id == job_id)
+
+    def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
+        """Continue from what a snapshot has.
+
+        Args:
+            kept: Values of the array.
+            leases: The run's leases by lease id.
+        """
+        for trial, values in zip(self.trials, kept, strict=True):
+            restore_trial(trial, values, leases)
+        self._leases |= leases
+
+    def _target(self, trial: Trial) -> list[Lease]:
+        """The leases whose machines are to have tasks: those without a notice, those that have some first."""
+        present = {member.lease_id for member in trial.present}
+        steady = [lease for lease in trial.assigned if lease.is_booted and lease.state is LeaseState.RUNNING]
+        steady.sort(key=lambda lease: lease.lease_id not in present)
+        return steady[: trial.progress.job.most_machines]
+
+    def _converge(self, trial: Trial) -> None:
+        if trial.ended or trial.stopping:
+            return
+        if self._is_done(trial):
+            return
+        target = {lease.lease_id: lease for lease in self._target(trial)}
+        noticed = {lease.lease_id for lease in trial.assigned if lease.state is LeaseState.NOTICED}
+        # One that is to be revoked does what it can in the time that it has.
+        self._leave(trial, [each for each in trial.present if each.lease_id not in {*target, *noticed}])
+        have = {member.lease_id for member in trial.present}
+        for lease_id, lease in target.items():
+            if lease_id not in have:
+                self._begin(trial, lease)
+        self._hand_out(trial, target)
+
+    def _begin(self, trial: Trial, lease: Lease) -> None:
+        """Give the array to a machine that has none of it."""
+        trial.attempt += 1
+        member = Member(0, lease.lease_id, attempt=trial.attempt, began_s=self._now())
+        trial.members = (*trial.members, member)
+        assignment = replace(
+            self._assignment(trial.progress),
+            trial_id=trial.trial_id,
+            attempt=trial.attempt,
+            side_by_side=self._plan.side_by_side(lease),
+        )
+        self._hear(member)
+        self._order(lease.lease_id, Train(assignment))
+        if math.isnan(trial.began_s):
+            trial.began_s, trial.began_epoch_s = self._now(), self._runtime.epoch_s()
+        # Results are uploaded to a bucket, and none is downloaded.
+        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
+
+    def _hand_out(self, trial: Trial, target: Mapping[int, Lease]) -> None:
+        """Keep each machine in tasks: as many as it does at a time, and those it needs until there are others."""
+        assert trial.tasks is not None
+        for member in trial.present:
+            if member.leaving or member.lease_id not in target or not len(trial.tasks.waiting):
+                continue
+            at_a_time = self._plan.side_by_side(target[member.lease_id])
+            ahead = min(math.ceil(at_a_time * self._plan.exchange_s / max(trial.tasks.mean_s, 1e-3)), _MOST_AHEAD)
+            # Towards the end no machine has others waiting for what it has not begun.
+            fair = math.ceil(len(trial.tasks.waiting) / (2 * len(trial.present)))
+            missing = at_a_time + min(ahead, fair) - len(member.tasks)
+            if missing <= max(ahead, 1) // 2 and len(member.tasks) >= at_a_time:
+                continue  # an order for every single task would be as many messages
+            numbers, waiting = trial.tasks.waiting.take(missing)
+            if numbers:
+                trial.tasks = replace(trial.tasks, waiting=waiting)
+                self._put(trial, replace(member, tasks=(*member.tasks, *numbers)))
+                values = tuple(self._plan.values[number] for number in numbers)
+                self._order(member.lease_id, Hand(member.attempt, numbers, values))
+
+    def _leave(self, trial: Trial, members: Sequence[Member]) -> None:
+        for member in members:
+            if not member.leaving:
+                self._hear(member)
+                self._put(trial, replace(member, leaving=True))
+                self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
+
+    def _left(self, trial: Trial, member: Member, ended: str) -> None:
+        """An agent has the array no more; what it had and did not do is waiting again."""
+        assert trial.tasks is not None
+        begun = min(len(member.tasks), self._plan.side_by_side(self._leases[member.lease_id]))
+        progress = trial.progress
+        if ended == LOST and begun:
+            # Each has to be begun again.
+            progress.steps_lost += begun
+            progress.steps_run += begun
+        trial.stretches = (*trial.stretches, self._stretch(member, begun if ended == LOST else 0))
+        trial.tasks = replace(trial.tasks, waiting=trial.tasks.waiting.put(member.tasks))
+        trial.members = tuple(each for each in trial.members if each.attempt != member.attempt)
+        self._heard_s.pop(member.attempt, None)
+        if trial.stopping and not trial.present:
+            self._finish(trial, trial.problem or "stopped")
+        else:
+            # A policy may wait for the machine to be free.
+            self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
+
+    def _gave_up(self, trial: Trial, member: Member) -> None:
+        """An agent that leaves unasked, and has done nothing, may do so for ever."""
+        assert trial.tasks is not None
+        lease = self._leases[member.lease_id]
+        if member.leaving or member.done or trial.tasks.done or lease.state is not LeaseState.RUNNING:
+            return
+        trial.failures += 1
+        if trial.failures >= _MOST_AT_FIRST:
+            self._give_up(trial, f"{trial.failures:g} machines could not begin it; see its log")
+
+    def _with_stored(self, trial: Trial, member: Member) -> Member:
+        """The machine without tasks whose results it has stored and could not report any more."""
+        results = self._results_of(trial.trial_id)
+        # Where storage does not answer it is not asked again: those that have tasks handed to them find results.
+        with suppress(OSError):
+            for number in member.tasks[: 2 * _MOST_AHEAD]:
+                if results.has(number):
+                    self._done(trial, member, number, 0.0)
+                    member = next(each for each in trial.members if each.attempt == member.attempt)
+        return member
+
+    def _done(self, trial: Trial, member: Member, number: int, duration_s: float) -> None:
+        assert trial.tasks is not None
+        kept = tuple(task for task in member.tasks if task != number)
+        self._put(trial, replace(member, tasks=kept, done=member.done + 1))
+        measured = duration_s > 0
+        trial.tasks = replace(
+            trial.tasks,
+            done=trial.tasks.done + 1,
+            measured=trial.tasks.measured + measured,
+            spent_s=trial.tasks.spent_s + duration_s,
+        )
+        progress = trial.progress
+        progress.steps_done = progress.steps_saved = float(trial.tasks.done)
+        progress.steps_run += 1
+        progress.checkpoints += 1
+        progress.steps_on[member.lease_id] = progress.steps_on.get(member.lease_id, 0.0) + 1
+        trial.has_saved = True
+        self._reached(trial)
+
+    def _failed(self, trial: Trial, member: Member, failed: TaskFailed) -> None:
+        assert trial.tasks is not None
+        number = failed.task
+        self._put(trial, replace(member, tasks=tuple(task for task in member.tasks if task != number)))
+        count = trial.tasks.failures.get(str(number), 0) + 1
+        failures = {**trial.tasks.failures, str(number): count}
+        lines = tuple(failed.tail[-_TAIL_LINES:])
+        last = " | ".join(line for line in lines[-3:] if line.strip())
+        how = last if failed.code is None else f"exit code {failed.code}{': ' * bool(last)}{last}"
+        _LOGGER.warning("task %d of %s failed: %s", number, trial.trial_id, how)
+        if failed.cannot_start:
+            trial.tail = lines
+            self._give_up(trial, f"cannot be started: {how}")
+        elif count < MOST_FAILURES:
+            trial.tasks = replace(trial.tasks, failures=failures, waiting=trial.tasks.waiting.put([number]))
+        else:
+            trial.tasks = replace(trial.tasks, failures=failures, failed=(*trial.tasks.failed, number))
+            value = self._plan.values[number]
+            if not trial.problem:
+                trial.tail = lines
+                trial.problem = f"task {number} ({value}) failed {count} times, last with {how}"
+            self._log(trial.trial_id, f"ebbtide: task {number} ({value}) failed {count} times, last with {how}")
+            if not trial.tasks.done and len(trial.tasks.failed) >= _MOST_AT_FIRST:
+                self._give_up(trial, f"{trial.problem}; so did all {len(trial.tasks.failed)} that were tried")
+
+    def _give_up(self, trial: Trial, problem: str) -> None:
+        trial.problem = problem
+        trial.stopping = trial.progress.stopped = True
+        if trial.present:
+            self._leave(trial, trial.present)
+        else:
+            self._finish(trial, problem)
+
+    def _is_done(self, trial: Trial) -> bool:
+        """Return whether no task is left, and finish the array if so; results missing in storage are made again.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        assert trial.tasks is not None
+        if len(trial.tasks.waiting) or any(member.tasks for member in trial.present):
+            return False
+        stored = self._results_of(trial.trial_id).numbers()
+        failed = set(trial.tasks.failed)
+        missing = [number for number in range(len(self._plan.values)) if number not in stored | failed]
+        if missing:
+            _LOGGER.warning("storage lacks %d results that were stored; they are made again", len(missing))
+            done = len(self._plan.values) - len(missing) - len(failed - stored)
+            trial.tasks = replace(trial.tasks, waiting=TaskRanges.of(missing), done=done)
+            trial.progress.steps_done = trial.progress.steps_saved = float(done)
+            return False
+        if failed:
+            count = len(failed)
+            trial.problem = f"{count} of {len(self._plan.values)} tasks failed; {trial.problem}"
+            trial.progress.stopped = True
+        self._finish(trial, trial.problem or "done")
+        return True
+
+    def _finish(self, trial: Trial, detail: str) -> None:
+        if not trial.ended:
+            trial.ended = True
+            self._leave(trial, trial.present)
+            trial.stretches = (*trial.stretches, *(self._stretch(member, 0) for member in trial.present))
+            trial.members = ()
+            trial.progress.finished_s = self._now()
+            self._notify(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
+
+    def _stretch(self, member: Member, lost: int) -> Stretch:
+        """A machine's time with the array, which has ended."""
+        done = float(member.done)
+        duration_s = max(self._now() - member.began_s, 0.0)
+        return Stretch(
+            member.lease_id, duration_s, 0, 0.0, done + lost, done, member.done > 0, attempt=member.attempt
+        )
+
+    def _measure(self, trial: Trial, lease: Lease, told_s: float, duration_s: float) -> None:
+        """Measure the speed by how long a task took, since of those side by side many end at one time.
+
+        Each has its share of the machine. One that another machine had done before took no time.
+        """
+        if duration_s > 0.0:
+            took_s = self._time_of(told_s) - self._time_of(told_s - duration_s)
+            share_s = max(took_s, 0.0) / max(self._plan.side_by_side(lease), 1)
+            news = self.speeds.add(trial.progress.job_id, lease.market.instance_type, 1, share_s)
+            if news:
+                self._log(trial.trial_id, f"ebbtide: {news}")
+
+    def _hear(self, member: Member) -> None:
+        self._heard_s[member.attempt] = (self._runtime.monotonic_s(), 0)
+
+    def _ask_again(self, trial: Trial) -> None:
+        """Ask machines that have been silent for long for their reports again, and repeat orders to leave."""
+        now_s = self._runtime.monotonic_s()
+        for member in trial.present:
+            since_s, asked = self._heard_s.setdefault(member.attempt, (now_s, 0))
+            if now_s - since_s >= min(_SILENT_S * 2.0**asked, _MOST_SILENT_S):
+                self._heard_s[member.attempt] = (now_s, asked + 1)
+                if member.leaving:
+                    self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
+                self._order(member.lease_id, Repeat())
+
+    def _reached(self, trial: Trial) -> None:
+        reached = [step for step in trial.milestones if trial.progress.steps_done >= step]
+        trial.milestones = tuple(step for step in trial.milestones if step not in reached)
+        for step in reached:
+            self._notify(Event(Wake.MILESTONE, self._now(), job_id=trial.progress.job_id, detail=f"step {step}"))
+
+    @staticmethod
+    def _put(trial: Trial, member: Member) -> None:
+        trial.members = tuple(member if each.attempt == member.attempt else each for each in trial.members)

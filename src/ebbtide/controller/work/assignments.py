@@ -1,0 +1,97 @@
+"""Content of agents' assignments: commands, kinds of jobs, secrets, and what needed jobs have stored."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+from ebbtide.agent.inputs import Input
+from ebbtide.controller.work.dispatch import JobKind
+from ebbtide.controller.work.state import trial_id_of
+from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.jobs.sweep import Sweep
+from ebbtide.market.catalogue import Catalogue
+from ebbtide.market.markets import Market
+
+
+def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
+    """Return the inputs of a job: what the jobs that it needs have stored, in folders by their names.
+
+    Args:
+        work: The work of the run.
+        job_id: Id of the job in the run.
+        run: Id of the run, from which trials are named.
+    """
+    if not isinstance(work, JobList):
+        return ()
+    name = work.part_of(job_id)[0].name
+    found = []
+    for needed in next(job.needs for job in work.listed if job.name == name):
+        for other in work.ids_of(needed):
+            part, trial = work.part_of(other)
+            folder = f"{needed}/{trial.number}" if part.has_choice else needed
+            is_array = part.tasks is not None
+            ids = tuple(trial_id_of(run, other, rank) for rank in range(ranks_of(part)))
+            found.append(Input(folder, ids, is_array))
+    return tuple(found)
+
+
+def ranks_of(part: Sweep) -> int:
+    """Number of machines of a training that save under an id of their own."""
+    if part.tasks is not None or part.framework is not None:
+        return 1
+    return part.machines if isinstance(part.machines, int) else part.machines.max
+
+
+def secrets_of(work: Runnable) -> dict[str, str]:
+    """Values of the secrets that the programs of a run are given, by name, from this process's environment.
+
+    Raises:
+        InputError: One is not set.
+    """
+    names = sorted({name for part in work.parts for name in part.secrets})
+    missing = [name for name in names if not os.environ.get(name)]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set in the environment, from which "
+            "programs are given their secrets; set it where you begin or resume the run",
+            field="secrets",
+        )
+    return {name: os.environ[name] for name in names}
+
+
+def kinds_of(work: Runnable, catalogue: Catalogue) -> list[JobKind]:
+    """The jobs of a run that are arrays or clusters."""
+    found = []
+    for job_id in range(len(work.job_names)):
+        sweep, _ = work.part_of(job_id)
+        if sweep.framework is not None:
+            found.append(JobKind(job_id, sweep.framework))
+        elif sweep.tasks is not None:
+            found.append(JobKind(job_id, "", sweep.tasks, partial(_side_by_side, catalogue, sweep.cpus_per_task)))
+    return found
+
+
+def _side_by_side(catalogue: Catalogue, cpus_per_task: int, market: Market) -> int:
+    """Number of tasks of an array that a machine does at a time."""
+    return max(catalogue.machine_of(market).vcpus // cpus_per_task, 1)
+
+
+def programs_of(work: Runnable) -> dict[int, int]:
+    """The number of each job's program, by the job's id: trials of one sweep have the same."""
+    numbers = [number for number, part in enumerate(work.parts) for _ in part.trials()]
+    return dict(enumerate(numbers))
+
+
+def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
+    """The command line of a trial's program.
+
+    Args:
+        sweep: The sweep that the trial belongs to.
+        number: Number of the trial, counted from 0.
+        python: The Python that is run for `python` or `python3`.
+    """
+    arguments = sweep.command_line(sweep.trials()[number])
+    return (python, *arguments[1:]) if arguments[0] in ("python", "python3") else arguments

@@ -1,0 +1,283 @@
+"""Clusters that agents run: a head with the user's program, and workers that come and go while it goes on.
+
+The head is trained as any job on one machine is: saved, resumed, tried again. Each worker is told where the
+head is, and is told anew whenever the head begins anew. What a lost worker had the framework computes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ebbtide.agent.config import Assignment
+from ebbtide.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Train
+from ebbtide.controller.work.state import Member, Stretch, Trial, TrialRecord
+from ebbtide.controller.work.training import AgentTraining
+from ebbtide.errors import InputError
+from ebbtide.jobs.job import Coupling
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.events import Event, Wake
+
+_LOGGER = logging.getLogger(__name__)
+
+# After so many workers in a row that failed, with none that worked, the set-up is at fault.
+_MOST_FAILED = 5
+# One that failed after so many seconds had worked.
+_WORKED_S = 900.0
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """Framework of a cluster, and the addresses and secret by which its machines find each other.
+
+    Attributes:
+        framework: Name of the cluster framework.
+        address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
+        secret: Gives the machines' common secret, covered for the machine of a lease, by lease id, id of the job
+            and number of the head's assignment, id on that machine and number of its own assignment.
+        head_comes: Returns whether an on-demand machine was requested that has not booted yet.
+    """
+
+    framework: str
+    address: Callable[[int], str]
+    secret: Callable[[int, str, int, str, int], str]
+    head_comes: Callable[[], bool] = lambda: False
+
+
+class AgentCluster:
+    """The one job of a run whose program has a head and workers.
+
+    Args:
+        plan: How its machines find each other.
+        head: What trains the head; it asks `complete` for what an assignment lacks.
+        assignment: Gives the assignment of an agent, all but its attempt.
+        order: Gives an order to the agent of a lease, by lease id.
+        notify: Called with each event that the policy should see.
+        now: Gives the cloud's time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        head: AgentTraining,
+        assignment: Callable[[JobProgress], Assignment],
+        order: Callable[[int, Order], None],
+        notify: Callable[[Event], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._plan, self._head = plan, head
+        self._assignment, self._order, self._notify, self._now = assignment, order, notify, now
+        head.complete = self.completed
+        self._given: Sequence[Lease] = ()
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The job, with its head among its members and its workers."""
+        return self._head.trials
+
+    def begin(self, jobs: Sequence[JobProgress]) -> None:
+        """Begin with no machine.
+
+        Raises:
+            InputError: It is not one job whose machines come and go alone.
+        """
+        if len(jobs) != 1 or jobs[0].job.coupling is not Coupling.INDEPENDENT:
+            raise InputError(f"{len(jobs)} jobs for a cluster; it is one, whose machines come and go alone")
+        self._head.begin(jobs)
+
+    def assign(self, job_id: int, leases: Sequence[Lease]) -> None:  # noqa: ARG002
+        """Allow these machines, and no others, to be in the cluster from now on."""
+        self._given = tuple(leases)
+        with suppress(OSError):
+            self._converge()
+
+    def converge(self) -> None:
+        """Give the orders that are missing."""
+        self._converge()
+        self._head.converge()
+
+    def in_use(self, lease: Lease) -> bool:
+        """Return whether the head or a worker is on the lease's machine."""
+        on = any(worker.lease_id == lease.lease_id for worker in self._trial.workers)
+        return on or self._head.in_use(lease)
+
+    def save(self, job_id: int) -> None:
+        """Order the head to save, if it can."""
+        self._head.save(job_id)
+
+    def stop(self, job_id: int) -> None:
+        """End the program; it counts as finished once it is saved."""
+        self._head.stop(job_id)
+        self._leave(self._trial.workers)
+
+    def wake_at_step(self, job_id: int, step: int) -> None:
+        """Tell once when the program has reported so many steps."""
+        self._head.wake_at_step(job_id, step)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        """Steps and metric values that the program reported."""
+        return self._head.measured(job_id)
+
+    def gone(self, lease: Lease) -> None:
+        """The lease's machine has ended."""
+        self._given = tuple(other for other in self._given if other is not lease)
+        of_lease = [worker for worker in self._trial.workers if worker.lease_id == lease.lease_id]
+        self._drop(of_lease, lost=True)
+        self._head.gone(lease)
+
+    def is_trial(self, trial_id: str) -> bool:
+        """Return whether this is the id of the program or of a worker."""
+        return self._head.is_trial(trial_id) or trial_id.startswith(f"{self._trial.trial_id}-w")
+
+    def member_of(self, lease: Lease, report: OfTrial) -> None:  # noqa: ARG002
+        """No machine: what is reported is done by all of them, and measures none."""
+        return
+
+    def receive(self, lease: Lease, report: OfTrial) -> None:
+        """Handle a report of an agent.
+
+        Raises:
+            OSError: The program says that it has finished, and storage does not answer whether that is so.
+        """
+        worker = self._worker(lease, report)
+        if worker is None:
+            self._head.receive(lease, report)
+        elif isinstance(report, Ended):
+            self._order(worker.lease_id, Leave(worker.attempt, report.trial, reported=True))
+            self._drop([worker])
+            if report.how is Ending.LEFT:
+                self._trial.worker_failures = 0
+            if report.how is Ending.FAILED and not worker.leaving and lease.state is LeaseState.RUNNING:
+                if self._now() - worker.began_s >= _WORKED_S:
+                    self._trial.worker_failures = 0
+                self._failed(report)
+        if self._trial.ended:
+            self._leave(self._trial.workers)
+
+    def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
+        """Continue from what a snapshot has."""
+        self._head.restore(kept, leases)
+        job = self._trial.progress
+        self._given = tuple(job.leases)
+
+    def completed(self, trial: Trial, member: Member, assignment: Assignment) -> Assignment:
+        """The head's assignment, with what its workers need."""
+        return self._meeting(trial, member.lease_id, assignment, (self._plan.address(member.lease_id),))
+
+    @property
+    def _trial(self) -> Trial:
+        return self._head.trials[0]
+
+    def _converge(self) -> None:
+        trial = self._trial
+        if trial.ended or trial.stopping:
+            return
+        head = self._chosen_head()
+        self._head.assign(trial.progress.job_id, [] if head is None else [head])
+        present = trial.present
+        led_by = present[0].lease_id if present and not trial.leaving else None
+        wanted = [
+            lease
+            for lease in self._given
+            if lease.is_booted and lease is not head and lease.state is LeaseState.RUNNING
+        ]
+        noticed = {lease.lease_id for lease in self._given if lease.state is LeaseState.NOTICED}
+        ids = {lease.lease_id for lease in wanted} | noticed
+        # A worker of a head that is no more knows another address.
+        self._leave([each for each in trial.workers if each.lease_id not in ids or each.rank != trial.attempt])
+        if led_by is None:
+            return
+        have = {worker.lease_id for worker in trial.workers}
+        # Those that work already, wherever they stand among the given ones, count first.
+        wanted.sort(key=lambda lease: lease.lease_id not in have)
+        for lease in wanted[: trial.progress.job.most_machines]:
+            if lease.lease_id not in have and self._plan.address(lease.lease_id):
+                self._begin(trial, led_by, lease)
+
+    def _chosen_head(self) -> Lease | None:
+        """The machine of the program: the one that has it, else one that the market does not take."""
+        booted = [lease for lease in self._given if lease.is_booted and self._plan.address(lease.lease_id)]
+        has_it = [member.lease_id for member in self._trial.present]
+        steady = [lease for lease in booted if lease.lease_id in has_it]
+        if not steady:
+            running = [lease for lease in booted if lease.state is LeaseState.RUNNING]
+            waits = self._plan.head_comes() or any(lease.on_demand for lease in self._given)
+            steady = [lease for lease in running if lease.on_demand or not waits]
+        return steady[0] if steady else None
+
+    def _begin(self, trial: Trial, head: int, lease: Lease) -> None:
+        """Have a machine work for the head."""
+        trial.worker_attempt += 1
+        worker = Member(trial.attempt, lease.lease_id, attempt=trial.worker_attempt, began_s=self._now())
+        trial.workers = (*trial.workers, worker)
+        addresses = (self._plan.address(head), self._plan.address(lease.lease_id))
+        plain = replace(
+            self._assignment(trial.progress),
+            trial_id=self._id_of(lease.lease_id),
+            attempt=worker.attempt,
+            max_steps=0,
+            keep=0,
+            resume=(),
+            rank=1,
+        )
+        self._order(lease.lease_id, Train(self._meeting(trial, lease.lease_id, plain, addresses)))
+        # What a worker needs it has from the head.
+        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
+
+    def _meeting(
+        self, trial: Trial, lease_id: int, assignment: Assignment, addresses: tuple[str, ...]
+    ) -> Assignment:
+        secret = self._plan.secret(
+            lease_id, trial.trial_id, trial.attempt, assignment.trial_id, assignment.attempt
+        )
+        return replace(
+            assignment,
+            framework=self._plan.framework,
+            addresses=addresses,
+            port=self._head.meeting_port(trial),
+            secret=secret,
+        )
+
+    def _id_of(self, lease_id: int) -> str:
+        return f"{self._trial.trial_id}-w{lease_id}"
+
+    def _worker(self, lease: Lease, report: OfTrial) -> Member | None:
+        if report.trial != self._id_of(lease.lease_id):
+            return None
+        found = (each for each in self._trial.workers if each.lease_id == lease.lease_id)
+        return next((each for each in found if each.attempt == report.attempt), None)
+
+    def _leave(self, workers: Sequence[Member]) -> None:
+        for worker in workers:
+            if not worker.leaving:
+                self._put(replace(worker, leaving=True))
+                self._order(worker.lease_id, Leave(worker.attempt, self._id_of(worker.lease_id)))
+
+    def _drop(self, workers: Sequence[Member], *, lost: bool = False) -> None:
+        trial = self._trial
+        for worker in workers:
+            trial.workers = tuple(each for each in trial.workers if each.attempt != worker.attempt)
+            # One that was there to its end has handed over what it had; of one that was lost all counts as lost.
+            duration_s = max(self._now() - worker.began_s, 0.0)
+            stretch = Stretch(worker.lease_id, duration_s, 0, 0.0, 0.0, 0.0, not lost, attempt=worker.rank)
+            trial.stretches = (*trial.stretches, stretch)
+            # A policy may wait for the machine to be free.
+            self._notify(Event(Wake.SAVED, self._now(), job_id=self._trial.progress.job_id))
+
+    def _failed(self, ended: Ended) -> None:
+        trial = self._trial
+        last = " | ".join(line for line in ended.tail[-3:] if line.strip())
+        _LOGGER.warning("a worker of %s failed: %s", trial.trial_id, last)
+        trial.worker_failures += 1
+        if trial.worker_failures >= _MOST_FAILED * max(trial.progress.job.most_machines, 1) and not trial.problem:
+            trial.problem = f"its workers failed {trial.worker_failures} times, last with {last}"
+            self.stop(trial.progress.job_id)
+
+    def _put(self, worker: Member) -> None:
+        self._trial.workers = tuple(
+            worker if each.attempt == worker.attempt else each for each in self._trial.workers
+        )

@@ -1,0 +1,154 @@
+"""All that the agents of a run do: trainings, arrays and clusters, each kind kept by what knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ebbtide.agent.protocol import OfTrial
+from ebbtide.controller.work.array import AgentTasks
+from ebbtide.controller.work.cluster import AgentCluster
+from ebbtide.controller.work.measured_speed import MeasuredSpeeds
+from ebbtide.controller.work.state import Member, Trial, TrialRecord, trial_stamp, values_without_metrics
+from ebbtide.controller.work.training import AgentTraining
+from ebbtide.engine.snapshot import Items
+from ebbtide.errors import LostCheckpointError
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats
+
+Keeper = AgentTraining | AgentTasks | AgentCluster
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """A job that is no plain training: an array, or a cluster.
+
+    Attributes:
+        job_id: Its id in the run.
+        framework: Name of the framework of a cluster; empty: it is an array.
+        values: The values of the tasks of an array.
+        side_by_side: Gives the number of tasks of an array that a machine of a market does at a time.
+    """
+
+    job_id: int
+    framework: str = ""
+    values: Sequence[str] = ()
+    side_by_side: Callable[[Market], int] = lambda _market: 1
+
+
+class AgentJobs:
+    """The jobs of a run by id, whatever their kinds.
+
+    Args:
+        trainings: What keeps all jobs that no other keeps.
+        others: What keeps an array or a cluster, by its job's id.
+        speeds: The measured speeds of all.
+    """
+
+    def __init__(
+        self, trainings: AgentTraining, others: Mapping[int, AgentTasks | AgentCluster], speeds: MeasuredSpeeds
+    ) -> None:
+        self._trainings, self._others = trainings, others
+        self._keepers: tuple[Keeper, ...] = (trainings, *others.values())
+        self.speeds = speeds
+        self.trials: Sequence[Trial] = ()
+
+    def begin(self, jobs: Sequence[JobProgress]) -> None:
+        """Make a trial for each job, on no machine yet.
+
+        Raises:
+            InputError: A job does not suit what keeps it.
+        """
+        self._trainings.begin([job for job in jobs if job.job_id not in self._others])
+        for job_id, keeper in self._others.items():
+            keeper.begin([jobs[job_id]])
+        found = [trial for keeper in self._keepers for trial in keeper.trials]
+        self.trials = sorted(found, key=lambda trial: trial.progress.job_id)
+
+    def _keeper(self, job_id: int) -> Keeper:
+        return self._others.get(job_id, self._trainings)
+
+    def _keeper_of(self, trial_id: str) -> Keeper | None:
+        return next((keeper for keeper in self._keepers if keeper.is_trial(trial_id)), None)
+
+    def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
+        """Allow a job to run on these leases, and no others, from now on."""
+        self._keeper(job_id).assign(job_id, leases)
+
+    def converge(self) -> None:
+        """Give the orders that are missing.
+
+        Raises:
+            LostCheckpointError: Storage lacks the checkpoint of a job; the others have their orders.
+            OSError: Storage does not answer.
+        """
+        lost: LostCheckpointError | None = None
+        for keeper in self._keepers:
+            try:
+                keeper.converge()
+            except LostCheckpointError as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def in_use(self, lease: Lease) -> bool:
+        """Return whether a job is on the lease's machine."""
+        return any(keeper.in_use(lease) for keeper in self._keepers)
+
+    def save(self, job_id: int) -> None:
+        """Order a job to be saved."""
+        self._keeper(job_id).save(job_id)
+
+    def stop(self, job_id: int) -> None:
+        """End a job; it counts as finished once it is saved."""
+        self._keeper(job_id).stop(job_id)
+
+    def wake_at_step(self, job_id: int, step: int) -> None:
+        """Tell once when a job has done so many steps."""
+        self._keeper(job_id).wake_at_step(job_id, step)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        """Steps and metric values that a job reported."""
+        return self._keeper(job_id).measured(job_id)
+
+    def gone(self, lease: Lease) -> None:
+        """The lease's machine has ended."""
+        for keeper in self._keepers:
+            keeper.gone(lease)
+
+    def is_trial(self, trial_id: str) -> bool:
+        """Return whether this is the id of a job, or of a machine of one."""
+        return self._keeper_of(trial_id) is not None
+
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
+        """Find the trial and machine that a report is about; None: nothing that is measured or under way."""
+        keeper = self._keeper_of(report.trial)
+        return None if keeper is None else keeper.member_of(lease, report)
+
+    def receive(self, lease: Lease, report: OfTrial) -> None:
+        """Handle a report of an agent; one of no job of ours is dropped.
+
+        Raises:
+            OSError: It says that something is done, and storage does not answer whether that is so.
+        """
+        keeper = self._keeper_of(report.trial)
+        if keeper is not None:
+            keeper.receive(lease, report)
+
+    @property
+    def items(self) -> Items:
+        """The trials, each with the id of its job, without their metrics."""
+        return Items("trials", lambda: enumerate(self.trials), trial_stamp, values_without_metrics)
+
+    def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
+        """Continue from what a snapshot has.
+
+        Args:
+            kept: Values of each trial, in the order of jobs.
+            leases: The run's leases by lease id.
+        """
+        by_id = dict(enumerate(kept))
+        for keeper in self._keepers:
+            keeper.restore([by_id[trial.progress.job_id] for trial in keeper.trials], leases)

@@ -1,0 +1,558 @@
+"""State of one job's training as its controller knows it: progress, machines, time on each, and warnings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from operator import attrgetter
+from typing import Any, TypedDict
+
+from ebbtide.controller.work.task_ranges import TaskRanges
+from ebbtide.jobs.job import Coupling
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease
+from ebbtide.storage.checkpoints.whole import Part
+
+# Real seconds of training after which a warning about it is given, if its machine was not revoked before.
+WARNED_AFTER_S = 60.0
+# Of more values of a trial's metric only some are kept.
+_MOST_METRICS = 20_000
+
+
+def trial_id_of(run: str, job_id: int, rank: int = 0) -> str:
+    """The id under which a machine of a job reports and saves.
+
+    Args:
+        run: Id of the run.
+        job_id: Id of the job in the run.
+        rank: Rank of the machine among those that train as one.
+    """
+    return f"{run}-{job_id:03d}" + (f"-r{rank}" if rank else "")
+
+
+@dataclass(frozen=True)
+class Member:
+    """Machine that trains a job, alone or as one with others, during one assignment.
+
+    Attributes:
+        rank: Rank among the machines that train the job, from 0.
+        lease_id: Id of the machine's lease.
+        ended: How the assignment ended there: the value of an `Ending`, or `LOST`; empty: its agent still has it.
+        saved: Pairs of step and number of the checkpoints that it has stored, the oldest first.
+        resume: Parts of the checkpoint that it resumes from; None: its agent takes the newest of its trial.
+        attempt: Number of its own assignment; this and what follows is for machines that work alone, in arrays
+            and as workers of clusters.
+        tasks: Numbers of the tasks that it was handed and that have not ended.
+        done: Number of tasks that it has done.
+        leaving: Whether its agent was ordered to leave.
+        began_s: When it was given its assignment, by the cloud's clock.
+    """
+
+    rank: int
+    lease_id: int
+    ended: str = ""
+    saved: tuple[tuple[int, int], ...] = ()
+    resume: tuple[Part, ...] | None = None
+    attempt: int = 0
+    tasks: tuple[int, ...] = ()
+    done: int = 0
+    leaving: bool = False
+    began_s: float = math.nan
+
+
+# How an assignment ended on a machine that ended before its agent had left it.
+LOST = "lost"
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """Progress of an array.
+
+    Attributes:
+        waiting: Tasks that no machine has been handed.
+        done: Number of tasks whose results are stored.
+        failures: Number of failures of a task, by the task's number as text.
+        failed: Numbers of the tasks that are not tried again.
+        measured: Number of tasks whose duration is known.
+        spent_s: Real seconds that those tasks took.
+    """
+
+    waiting: TaskRanges
+    done: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    failed: tuple[int, ...] = ()
+    measured: int = 0
+    spent_s: float = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        """Mean real seconds of a task; infinite: none is known."""
+        return self.spent_s / self.measured if self.measured else math.inf
+
+
+@dataclass(eq=False)
+class Trial:
+    """The training of one job, as its controller knows it.
+
+    Machines that train as one get their assignments together, with the same number, and all leave before there
+    are others. Mappings and lists are replaced, never changed, so that `trial_stamp` sees it; metrics are only
+    added.
+
+    Attributes:
+        progress: Progress of the job, which is updated in place.
+        trial_id: Id of the trial, the same on every machine.
+        assigned: Leases that the policy allows it to run on.
+        members: Machines of the assignment in force, or of the last one, by rank.
+        attempt: Number of the assignment in force, counted from 1.
+        leaving: Whether the agents were ordered to leave it.
+        alone: Whether they were told that one of the machines is gone.
+        failure: The report of the first program that failed in this assignment, as plain values; None: none has.
+        savers: Ranks whose machines have stored a checkpoint at some time.
+        stopping: Whether it counts as finished once the agent has left it.
+        ended: Whether it counts as finished.
+        failures: Failures since a step was last stored; one that was killed counts half.
+        from_one: Failures by number of the checkpoint that was resumed from, as text.
+        aside: Numbers of checkpoints that it must not resume from.
+        best: Highest step that was ever stored.
+        metrics: Values of the metric by step.
+        milestones: Steps at which the policy wants an event.
+        problem: Why it failed, in one line; empty: it has not.
+        tail: The last lines that its program printed when it failed.
+        fields: Names of numbers that its program reports, as far as known.
+        warnings: Warnings for its user, each given once.
+        stretches: Its time on machines before the present one, in order.
+        began_s: When it was ordered onto its present machines, by the cloud's clock; NaN: it is on none.
+        began_epoch_s: The same in seconds since 1970 by the controller's clock.
+        began_number: Number of the checkpoint that it resumed from there; 0: none.
+        began_step: Resume step on its present machine.
+        has_saved: Whether it has stored a checkpoint from its present machine.
+        lost_above: Steps above the newest known checkpoint that were last counted as lost.
+        stored_number: Number of the newest checkpoint that is known to be stored; 0: none is. Of one that several
+            machines stored, that of its first part.
+        best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
+        best_stored_step: Step of that checkpoint.
+        resumed: Number of the last assignment whose resume step is known; 0: none is.
+        tasks: How far it is, if it is an array; its machines work alone then, each with an assignment of its own.
+        workers: Of a cluster: the machines that work for its member, the head; the rank of each is the number of
+            the head's assignment that it was told of.
+        worker_attempt: Number of the last assignment of a worker.
+        worker_failures: How many workers have failed since one was there to its end.
+    """
+
+    progress: JobProgress
+    trial_id: str
+    assigned: Sequence[Lease] = ()
+    members: Sequence[Member] = ()
+    attempt: int = 0
+    leaving: bool = False
+    alone: bool = False
+    failure: Mapping[str, Any] | None = None
+    savers: Sequence[int] = ()
+    stopping: bool = False
+    ended: bool = False
+    failures: float = 0.0
+    from_one: Mapping[str, int] = field(default_factory=dict)
+    aside: Sequence[int] = ()
+    best: float = 0.0
+    metrics: dict[int, float] = field(default_factory=dict)
+    milestones: Sequence[int] = ()
+    problem: str = ""
+    tail: Sequence[str] = ()
+    fields: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    stretches: Sequence[Stretch] = ()
+    began_s: float = math.nan
+    began_epoch_s: float = math.nan
+    began_number: int = 0
+    began_step: float = 0.0
+    has_saved: bool = False
+    lost_above: float = 0.0
+    stored_number: int = 0
+    best_stored: float = math.nan
+    best_stored_step: int = 0
+    resumed: int = 0
+    tasks: TaskState | None = None
+    workers: Sequence[Member] = ()
+    worker_attempt: int = 0
+    worker_failures: int = 0
+
+    @property
+    def present(self) -> list[Member]:
+        """The machines whose agents have it now."""
+        return [member for member in self.members if not member.ended]
+
+    @property
+    def share(self) -> float:
+        """The share of a machine that it fills."""
+        return self.progress.job.share
+
+    @property
+    def is_gang(self) -> bool:
+        """True if several machines train the job as one, or may."""
+        job = self.progress.job
+        return job.coupling is Coupling.GANG and job.most_machines > 1
+
+    def id_of(self, rank: int) -> str:
+        """The id under which the machine of a rank reports and saves."""
+        return self.trial_id if rank == 0 else f"{self.trial_id}-r{rank}"
+
+    def put(self, member: Member) -> None:
+        """Replace the member of the same rank."""
+        self.members = tuple(member if each.rank == member.rank else each for each in self.members)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A training's time on one machine, from the order to train until it left, was revoked or ended.
+
+    Attributes:
+        lease_id: Id of the machine's lease.
+        duration_s: Duration in seconds by the cloud's clock.
+        number_from: Number of the checkpoint that it resumed from; 0: it started from the beginning.
+        step_from: Resume step; 0: from the beginning.
+        step_done: Step that it reached there, as the program reported.
+        step_kept: Highest of those steps in a checkpoint that was resumed from later, or still can be.
+        has_saved: Whether a checkpoint was stored in this time.
+        is_final: Whether the training finished there.
+        attempt: Number of the assignment, which all machines that train as one have in common.
+    """
+
+    lease_id: int
+    duration_s: float
+    number_from: int
+    step_from: float
+    step_done: float
+    step_kept: float
+    has_saved: bool
+    is_final: bool = False
+    attempt: int = 0
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the time whose work was kept, 0 to 1. A program that reports no steps keeps all or nothing."""
+        if self.is_final:
+            return 1.0
+        done = self.step_done - self.step_from
+        if done <= 0:
+            return 1.0 if self.has_saved else 0.0
+        return min(max((self.step_kept - self.step_from) / done, 0.0), 1.0)
+
+    @property
+    def kept_s(self) -> float:
+        """Seconds whose work was kept."""
+        return self.kept_share * self.duration_s
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds whose work was thrown away."""
+        return self.duration_s - self.kept_s
+
+
+def resumed(before: Sequence[Stretch], step: float, number: int) -> list[Stretch]:
+    """The same stretches after the training has resumed, which shows what was kept.
+
+    Args:
+        before: All stretches of the training so far, in order.
+        step: Resume step of the training; 0: from the beginning.
+        number: Number of the checkpoint resumed from; 0: it starts from the beginning, so all before is lost.
+    """
+    if number == 0:
+        return [replace(stretch, step_kept=stretch.step_from, has_saved=False) for stretch in before]
+    newest = max((stretch.attempt for stretch in before), default=0)
+    return [
+        # A checkpoint may have been stored without a report, because its machine was revoked.
+        replace(
+            each, step_kept=min(step, max(each.step_done, each.step_kept)), has_saved=number > each.number_from
+        )
+        if each.attempt == newest
+        else replace(each, step_kept=min(each.step_kept, step))
+        for each in before
+    ]
+
+
+class StretchRecord(TypedDict):
+    """A `Stretch` as plain values, by the names of its fields."""
+
+    lease_id: int
+    duration_s: float
+    number_from: int
+    step_from: float
+    step_done: float
+    step_kept: float
+    has_saved: bool
+    is_final: bool
+    attempt: int
+
+
+class MemberRecord(TypedDict):
+    """A `Member` as plain values, by the names of its fields."""
+
+    rank: int
+    lease_id: int
+    ended: str
+    saved: list[list[int]]
+    resume: list[list[Any]] | None
+    attempt: int
+    tasks: list[int]
+    done: int
+    leaving: bool
+    began_s: float
+
+
+class TaskStateRecord(TypedDict):
+    """A `TaskState` as plain values, by the names of its fields."""
+
+    waiting: list[list[int]]
+    done: int
+    failures: dict[str, int]
+    failed: list[int]
+    measured: int
+    spent_s: float
+
+
+class TrialRecord(TypedDict):
+    """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value."""
+
+    assigned: list[int]
+    members: list[MemberRecord]
+    attempt: int
+    leaving: bool
+    alone: bool
+    failure: dict[str, Any] | None
+    savers: list[int]
+    stopping: bool
+    ended: bool
+    failures: float
+    from_one: dict[str, int]
+    aside: list[int]
+    best: float
+    metrics: list[tuple[int, float]]
+    milestones: list[int]
+    problem: str
+    tail: list[str]
+    fields: list[str]
+    warnings: list[str]
+    stretches: list[StretchRecord]
+    began_s: float
+    began_epoch_s: float
+    began_number: int
+    began_step: float
+    has_saved: bool
+    lost_above: float
+    stored_number: int
+    best_stored: float
+    best_stored_step: int
+    resumed: int
+    tasks: TaskStateRecord | None
+    workers: list[MemberRecord]
+    worker_attempt: int
+    worker_failures: int
+    share: float
+
+
+def trial_values(trial: Trial) -> TrialRecord:
+    """A trial as plain values, for the journal; its progress is in the engine's snapshot."""
+    return {**values_without_metrics(trial), "metrics": list(trial.metrics.items())}  # type: ignore[typeddict-item]
+
+
+def note_metric(trial: Trial, step: int, value: float) -> None:
+    """Note the value of a trial's metric at a step; of very many, those that are some way from the last one.
+
+    Args:
+        trial: The trial.
+        step: The step at which it was measured.
+        value: Its value.
+    """
+    metrics = trial.metrics
+    is_near = len(metrics) >= _MOST_METRICS and step - next(reversed(metrics)) < step / _MOST_METRICS
+    if not is_near or step >= trial.progress.job.steps:
+        metrics.setdefault(step, value)
+
+
+def values_without_metrics(trial: Trial) -> dict[str, Any]:
+    """Return `trial_values` without the metrics, which are by far the largest part and only ever added to."""
+    return {
+        "assigned": [lease.lease_id for lease in trial.assigned],
+        "members": [_member_values(member) for member in trial.members],
+        "attempt": trial.attempt,
+        "leaving": trial.leaving,
+        "alone": trial.alone,
+        "failure": None if trial.failure is None else dict(trial.failure),
+        "savers": list(trial.savers),
+        "stopping": trial.stopping,
+        "ended": trial.ended,
+        "failures": trial.failures,
+        "from_one": dict(trial.from_one),
+        "aside": list(trial.aside),
+        "best": trial.best,
+        "milestones": list(trial.milestones),
+        "problem": trial.problem,
+        "tail": list(trial.tail),
+        "fields": list(trial.fields),
+        "warnings": list(trial.warnings),
+        "stretches": encode_stretches(trial.stretches),
+        "began_s": trial.began_s,
+        "began_epoch_s": trial.began_epoch_s,
+        "began_number": trial.began_number,
+        "began_step": trial.began_step,
+        "has_saved": trial.has_saved,
+        "lost_above": trial.lost_above,
+        "stored_number": trial.stored_number,
+        "best_stored": trial.best_stored,
+        "best_stored_step": trial.best_stored_step,
+        "resumed": trial.resumed,
+        "tasks": None if trial.tasks is None else _task_values(trial.tasks),
+        "workers": [_member_values(worker) for worker in trial.workers],
+        "worker_attempt": trial.worker_attempt,
+        "worker_failures": trial.worker_failures,
+        "share": trial.share,
+    }
+
+
+def _task_values(tasks: TaskState) -> TaskStateRecord:
+    return {
+        "waiting": [list(pair) for pair in tasks.waiting.ranges],
+        "done": tasks.done,
+        "failures": dict(tasks.failures),
+        "failed": list(tasks.failed),
+        "measured": tasks.measured,
+        "spent_s": tasks.spent_s,
+    }
+
+
+def _tasks_of(kept: TaskStateRecord) -> TaskState:
+    return TaskState(
+        TaskRanges(tuple((first, end) for first, end in kept["waiting"])),
+        kept["done"],
+        dict(kept["failures"]),
+        tuple(kept["failed"]),
+        kept["measured"],
+        kept["spent_s"],
+    )
+
+
+def _member_values(member: Member) -> MemberRecord:
+    return {
+        "rank": member.rank,
+        "lease_id": member.lease_id,
+        "ended": member.ended,
+        "saved": [list(pair) for pair in member.saved],
+        "resume": None if member.resume is None else [list(part) for part in member.resume],
+        "attempt": member.attempt,
+        "tasks": list(member.tasks),
+        "done": member.done,
+        "leaving": member.leaving,
+        "began_s": member.began_s,
+    }
+
+
+def _member_of(kept: MemberRecord) -> Member:
+    resume = kept["resume"]
+    return Member(
+        kept["rank"],
+        kept["lease_id"],
+        kept["ended"],
+        tuple((step, number) for step, number in kept["saved"]),
+        None if resume is None else tuple((trial_id, number) for trial_id, number in resume),
+        kept["attempt"],
+        tuple(kept["tasks"]),
+        kept["done"],
+        kept["leaving"],
+        kept["began_s"],
+    )
+
+
+def leases_on(trial: TrialRecord) -> list[int]:
+    """Ids of the leases whose agents have a trial now, by rank."""
+    return [each["lease_id"] for each in [*trial["members"], *trial["workers"]] if not each["ended"]]
+
+
+def present_s(trial: TrialRecord, now_s: float) -> dict[int, float]:
+    """Seconds for which the machines that have a trial now have had it, by lease id.
+
+    Args:
+        trial: The controller's state of the trial.
+        now_s: Time by the cloud's clock.
+    """
+    present = [each for each in [*trial["members"], *trial["workers"]] if not each["ended"]]
+    began = [each["began_s"] for each in present]
+    # Machines that train as one begin together.
+    begins = [trial["began_s"] if math.isnan(own_s) else own_s for own_s in began]
+    return {each["lease_id"]: max(now_s - at_s, 0.0) for each, at_s in zip(present, begins, strict=True)}
+
+
+_LINKED = frozenset({"assigned", "members", "metrics", "share", "stretches", "tasks", "workers"})
+
+# Differs, between two looks, whenever `values_without_metrics` does.
+trial_stamp: Callable[[Trial], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))
+
+
+def restore_trial(trial: Trial, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:
+    """Bring a new trial to where its values were taken.
+
+    Args:
+        trial: A trial of the same job that has not begun.
+        kept: Plain values that `trial_values` gave.
+        leases: The run's leases by lease id.
+    """
+    for name in TrialRecord.__annotations__.keys() - _LINKED:
+        setattr(trial, name, kept[name])  # type: ignore[literal-required]
+    trial.assigned = [leases[lease_id] for lease_id in kept["assigned"]]
+    trial.members = tuple(map(_member_of, kept["members"]))
+    trial.workers = tuple(map(_member_of, kept["workers"]))
+    trial.metrics = dict(kept["metrics"])
+    trial.stretches = decode_stretches(kept["stretches"])
+    trial.tasks = None if kept["tasks"] is None else _tasks_of(kept["tasks"])
+
+
+def encode_stretches(stretches: Sequence[Stretch]) -> list[StretchRecord]:
+    """The stretches as plain values, for the journal."""
+    return [StretchRecord(**vars(stretch)) for stretch in stretches]  # type: ignore[typeddict-item]
+
+
+def decode_stretches(kept: Sequence[StretchRecord]) -> list[Stretch]:
+    """Decode what `encode_stretches` gave."""
+    return [Stretch(**one) for one in kept]
+
+
+def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> list[str]:
+    """Warnings about a training that has run for a while, whose machine was revoked, or that is over.
+
+    They say what it does not do although its user needs it: report its metric, and save checkpoints.
+
+    Args:
+        trial: The training that is looked at.
+        metric: Name of the metric that trials are compared by; None: there is none.
+        is_over: Whether it is at its end, where saving no longer matters.
+
+    Returns:
+        One sentence a warning, without the trial's id.
+    """
+    found = []
+    if metric is not None and not trial.metrics:
+        found.append(_no_metric(metric, trial.fields))
+    # A task begins again, and the head of a cluster is where nobody takes it.
+    is_saved_for = trial.progress.job.coupling is Coupling.GANG
+    if is_saved_for and not trial.progress.checkpoints and not is_over:
+        found.append(
+            "it has saved nothing: when its machine is revoked it starts from the beginning; name the folder in "
+            "which it saves with --checkpoints, let it write into EBBTIDE_CHECKPOINT_DIR, or use ebbtide.trial"
+        )
+    return found
+
+
+def _no_metric(metric: str, fields: Sequence[str]) -> str:
+    if not fields:
+        return (
+            f"metric {metric!r} was never reported: the program prints no line of JSON with numbers, and no "
+            f'words such as `step 120 {metric} 0.31`; for example {{"step": 120, "{metric}": 0.31}}'
+        )
+    if metric in fields:
+        return (
+            f"metric {metric!r} was never reported as a finite number: the program reports it as nan or infinity"
+        )
+    near = get_close_matches(metric, fields, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"metric {metric!r} was never reported; the program reports: {', '.join(sorted(fields))}{hint}"

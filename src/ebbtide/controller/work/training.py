@@ -1,0 +1,784 @@
+"""Jobs that agents train: which machine trains which job, how far it is, and what was lost."""
+
+from __future__ import annotations
+
+import logging
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ebbtide.agent.config import Assignment
+from ebbtide.agent.protocol import (
+    REPORTS,
+    Ended,
+    Ending,
+    Keep,
+    Leave,
+    Named,
+    OfTrial,
+    Order,
+    Repeat,
+    Restored,
+    Save,
+    Saved,
+    Stepped,
+    Train,
+    decoded,
+    plain,
+)
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.controller.work.measured_speed import MeasuredSpeeds
+from ebbtide.controller.work.state import (
+    LOST,
+    WARNED_AFTER_S,
+    Member,
+    Stretch,
+    Trial,
+    TrialRecord,
+    note_metric,
+    restore_trial,
+    resumed,
+    trial_id_of,
+    warnings_of,
+)
+from ebbtide.controller.work.trial_failures import count_failure
+from ebbtide.errors import InputError, LostCheckpointError
+from ebbtide.jobs.job import Coupling
+from ebbtide.jobs.progress import JobProgress
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.price_series import Floats
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.storage.checkpoints.store import is_better
+from ebbtide.storage.checkpoints.whole import Whole
+
+_LOGGER = logging.getLogger(__name__)
+
+# Real seconds without a word of a training after which its agent is asked, each time twice as many, up to a limit.
+_SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
+# Machines that train as one meet at a port of this range, below those that systems give out by themselves; each
+# assignment has eight of its own, since machines of the local cloud share their ports.
+_FIRST_PORT, _PORTS, _PORTS_EACH = 20_000, 12_000, 8
+_FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
+# So many of the checkpoints that a machine has stored are remembered.
+_MOST_SAVED = 16
+
+
+@dataclass
+class _Silence:
+    """Start of an agent's silence on a training, by the controller's clock, and how often it was asked since."""
+
+    since_s: float
+    asked: int = 0
+
+
+class AgentTraining:
+    """All jobs of a run: compares where each should be trained with where it is, and gives the missing orders.
+
+    A job trains on one machine, or on several as one. These get their assignments together; when one of them is
+    to leave, has left, failed or is gone, all leave, and the next assignment begins where all have stored a
+    checkpoint of the same step.
+
+    Args:
+        run: Id of the run, from which trials are named.
+        assignment: Gives the assignment of a job's agent, all but its attempt.
+        order: Gives an order to the agent of a lease, by lease id.
+        notify: Called with each event that the policy should see.
+        now: Gives the cloud's time in seconds since 1970.
+        has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
+        stored_bytes: Gives the size of a trial's checkpoint of a number, and what was uploaded for it, in bytes;
+            0: not known.
+        newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
+        best_whole: Gives that of the best metric, by the trial and by which value is better; None: there is none.
+        newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
+        address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
+        secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
+            id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
+        fingerprint: The run's fingerprint, so that its machines meet at other ports than those of another run.
+        log: Called with a trial's id and a line for its log.
+        metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
+        speeds: Where measured speeds are kept; None: in an object of its own.
+        runtime: Gives the time of the controller's own clock.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        assignment: Callable[[JobProgress], Assignment],
+        order: Callable[[int, Order], None],
+        notify: Callable[[Event], None],
+        now: Callable[[], float],
+        *,
+        has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
+        stored_bytes: Callable[[str, int], tuple[int, int]] = lambda _trial, _number: (0, 0),
+        newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
+        best_whole: Callable[[Trial, str], Whole | None] = lambda _trial, _direction: None,
+        newest_attempt: Callable[[Trial], int] = lambda _trial: 0,
+        address: Callable[[int], str] = lambda _lease_id: "",
+        secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
+        fingerprint: str = "",
+        log: Callable[[str, str], None] = lambda _trial, _line: None,
+        metric: Callable[[int], str | None] = lambda _job_id: None,
+        speeds: MeasuredSpeeds | None = None,
+        runtime: Runtime = RUNTIME,
+    ) -> None:
+        self._runtime = runtime
+        # Gives what an assignment of one machine lacks, where others work for it.
+        self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
+        self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
+        self._newest_whole, self._newest_attempt, self._address = newest_whole, newest_attempt, address
+        self._best_whole = best_whole
+        # Of machines that train as one: the parts of the best checkpoint, by the id under which each is stored,
+        # and the metric of steps that may become whole, by job id and step.
+        self._best_parts: dict[str, int] = {}
+        self._metrics: dict[tuple[int, int], float] = {}
+        self._run, self._fingerprint, self._assignment = run, fingerprint, assignment
+        self._log, self._metric, self._secret = log, metric, secret
+        self._order, self._notify, self._now = order, notify, now
+        self.trials: list[Trial] = []
+        self._of_job: dict[int, Trial] = {}
+        # The trial and rank of each id under which machines report.
+        self._by_id: dict[str, tuple[Trial, int]] = {}
+        self._silent: dict[tuple[int, int], _Silence] = {}
+        # The trials that are trained on a lease's machine, and those that may be, by lease id and job id.
+        self._on: dict[int, dict[int, Trial]] = {}
+        self._assigned: dict[int, dict[int, Trial]] = {}
+        self._warned: set[str] = set()
+        self._leases: dict[int, Lease] = {}
+        # Size of the parts that the machines of a gang have stored of its newest steps, by job id and step.
+        self._part_bytes: dict[tuple[int, int], int] = {}
+        self.speeds = MeasuredSpeeds() if speeds is None else speeds
+
+    def begin(self, jobs: Sequence[JobProgress]) -> None:
+        """Make a trial for each job.
+
+        Raises:
+            InputError: The machines of a job work alone.
+        """
+        for progress in jobs:
+            if progress.job.coupling is not Coupling.GANG and self.complete is None:
+                raise InputError(f"the machines of job {progress.job.name} work alone; agents train as one")
+            trial = Trial(progress, trial_id_of(self._run, progress.job_id))
+            self.trials.append(trial)
+            self._of_job[progress.job_id] = trial
+            ranks = progress.job.most_machines if trial.is_gang else 1
+            self._by_id |= {trial.id_of(rank): (trial, rank) for rank in range(ranks)}
+
+    def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
+        """Allow a job to run on these leases, and no others, from now on."""
+        self._assign(self._of_job[job_id], leases)
+        # Where storage does not answer, the next look tries again, and tells of it.
+        with suppress(OSError):
+            self._converge(self._of_job[job_id])
+
+    def converge(self) -> None:
+        """Give the orders that are missing.
+
+        Raises:
+            LostCheckpointError: Storage lacks the checkpoint of a trial; the others have their orders.
+            OSError: Storage does not answer.
+        """
+        lost: LostCheckpointError | None = None
+        for trial in self.trials:
+            try:
+                self._converge(trial)
+            except LostCheckpointError as error:
+                lost = error
+            self._ask_again(trial)
+            if trial.present and self._runtime.epoch_s() - trial.began_epoch_s >= WARNED_AFTER_S:
+                self._warn(trial)
+        if lost is not None:
+            raise lost
+
+    def in_use(self, lease: Lease) -> bool:
+        """Return whether a trial is trained or saved on the lease's machine."""
+        return bool(self._on.get(lease.lease_id))
+
+    def save(self, job_id: int) -> None:
+        """Order the agent of a job to save it; programs on several machines agree on the step."""
+        trial = self._of_job[job_id]
+        for member in trial.present[:1]:
+            self._order(member.lease_id, Save(trial.id_of(member.rank)))
+
+    def stop(self, job_id: int) -> None:
+        """Stop training a job; it counts as finished once it is saved."""
+        trial = self._of_job[job_id]
+        trial.stopping = trial.progress.stopped = True
+        if trial.present:
+            self._leave(trial)
+        else:
+            self._finish(trial, "stopped")
+
+    def wake_at_step(self, job_id: int, step: int) -> None:
+        """Tell once when a job has done so many steps: at once where it has."""
+        trial = self._of_job[job_id]
+        if not trial.ended:
+            trial.milestones = tuple(sorted({*trial.milestones, step}))
+            self._reached(trial)
+
+    def measured(self, job_id: int) -> tuple[Floats, Floats]:
+        """Steps and metric values that a job reported: two arrays of the same length, in order of steps."""
+        found = sorted(self._of_job[job_id].metrics.items())
+        return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
+
+    def gone(self, lease: Lease) -> None:
+        """The lease's machine has ended: training on it stops, and steps that were not saved are lost."""
+        for trial in [*self._assigned.get(lease.lease_id, {}).values()]:
+            self._assign(trial, [other for other in trial.assigned if other is not lease])
+        for _, trial in sorted(self._on.get(lease.lease_id, {}).items()):
+            if lease.state is LeaseState.REVOKED:
+                self._warn(trial)
+            for member in trial.present:
+                if member.lease_id == lease.lease_id:
+                    self._left(trial, member, LOST)
+
+    def is_trial(self, trial_id: str) -> bool:
+        """Return whether this is the id of a trial, or of a machine of one."""
+        return trial_id in self._by_id
+
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
+        """Find the trial and machine that a report is about; None: its assignment is over, or no trial of ours.
+
+        After the end of an assignment only its stored checkpoints count, which are found when it is restored.
+        """
+        trial, rank = self._by_id.get(report.trial, (None, 0))
+        if trial is None or trial.ended or trial.attempt != report.attempt:
+            return None
+        found = (each for each in trial.present if each.rank == rank and each.lease_id == lease.lease_id)
+        return next(((trial, member) for member in found), None)
+
+    def receive(self, lease: Lease, report: OfTrial) -> None:
+        """Handle a report of an agent about a trial.
+
+        Raises:
+            OSError: It says that a training has finished, and storage does not answer whether that is so.
+        """
+        found = self.member_of(lease, report)
+        if found is not None:
+            trial, member = found
+            self._heard(trial, member)
+            self._receive_of(trial, member, lease, report)
+
+    def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
+        """Continue from what a snapshot has.
+
+        Args:
+            kept: Values of each trial, in the order of jobs.
+            leases: The run's leases by lease id.
+        """
+        self._leases |= leases
+        for trial, values in zip(self.trials, kept, strict=True):
+            restore_trial(trial, values, leases)
+            self._assign(trial, trial.assigned)
+            self._note_present(trial)
+            self._warned.update(trial.warnings)
+
+    def _assign(self, trial: Trial, leases: Sequence[Lease]) -> None:
+        for lease in trial.assigned:
+            self._assigned.get(lease.lease_id, {}).pop(trial.progress.job_id, None)
+        trial.assigned = tuple(leases)
+        for lease in leases:
+            self._leases[lease.lease_id] = lease
+            self._assigned.setdefault(lease.lease_id, {})[trial.progress.job_id] = trial
+
+    def _note_present(self, trial: Trial) -> None:
+        """Note which leases' agents have it now."""
+        for member in trial.members:
+            on = self._on.setdefault(member.lease_id, {})
+            if member.ended:
+                on.pop(trial.progress.job_id, None)
+            else:
+                on[trial.progress.job_id] = trial
+
+    def _target(self, trial: Trial) -> list[Lease]:
+        """The leases to train on: those without a notice; where these are too few, the present ones, while there
+        is time. None, if they are fewer than the job needs."""
+        job, present = trial.progress.job, {member.lease_id for member in trial.present}
+        booted = [lease for lease in trial.assigned if lease.is_booted]
+        steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
+        if len(steady) < job.most_machines:
+            steady = [lease for lease in booted if lease in steady or lease.lease_id in present]
+        steady.sort(key=lambda lease: lease.lease_id not in present)
+        return steady[: job.most_machines] if len(steady) >= job.least_machines else []
+
+    def _converge(self, trial: Trial) -> None:
+        if trial.ended or trial.stopping:
+            return
+        target, present = self._target(trial), trial.present
+        if not present:
+            if target:
+                self._train(trial, target)
+        elif {lease.lease_id for lease in target} != {member.lease_id for member in present}:
+            self._leave(trial)
+
+    def _train(self, trial: Trial, leases: Sequence[Lease]) -> None:
+        """Give an assignment to the agents of these machines, to train as one."""
+        progress = trial.progress
+        if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
+            return  # the cloud has not said yet how they reach each other
+        whole = self._newest_whole(trial) if trial.is_gang else None
+        if trial.is_gang and (direction := self._assignment(progress).direction):
+            self._resumes_best(trial, self._best_whole(trial, direction))
+        if trial.is_gang and not trial.attempt:
+            # Of a journal that was lost there are others, and the newest assignment's checkpoint is the newest.
+            trial.attempt = self._newest_attempt(trial)
+        seats = self._seats(trial, leases)
+        trial.members = tuple(
+            Member(rank, lease.lease_id, resume=self._resume(trial, whole, rank))
+            for rank, lease in enumerate(seats)
+        )
+        self._note_present(trial)
+        trial.leaving, trial.alone, trial.failure = False, False, None
+        trial.attempt += 1
+        trial.began_s, trial.began_epoch_s = self._now(), self._runtime.epoch_s()
+        trial.began_step, trial.began_number, trial.has_saved = progress.steps_saved, 0, False
+        if trial.is_gang:
+            self._resumes_as_one(trial, whole, seats)
+        for member in trial.members:
+            self._heard(trial, member)
+            self._order(member.lease_id, self._train_order(trial, member))
+        # Where a bucket says what a download costs, it counts once the machine has said what it resumes from.
+        progress.begin_on(seats, self._now(), downloads=trial.is_gang or progress.job.bucket is None)
+
+    def _seats(self, trial: Trial, leases: Sequence[Lease]) -> list[Lease]:
+        """Machines by rank: each keeps the rank that it had in the last assignment, if there still is one."""
+        last = {member.lease_id: member.rank for member in trial.members}
+        seats: dict[int, Lease] = {}
+        others = []
+        for lease in leases:
+            rank = last.get(lease.lease_id, len(leases))
+            if rank < len(leases):
+                seats[rank] = lease
+            else:
+                others.append(lease)
+        free = (rank for rank in range(len(leases)) if rank not in seats)
+        seats.update(zip(free, others, strict=False))
+        return [seats[rank] for rank in range(len(leases))]
+
+    @staticmethod
+    def _resume(trial: Trial, whole: Whole | None, rank: int) -> tuple[tuple[str, int], ...] | None:
+        if not trial.is_gang:
+            return None
+        return () if whole is None else whole.parts_for(rank)
+
+    def _resumes_best(self, trial: Trial, best: Whole | None) -> None:
+        """Note the parts of the best checkpoint of several machines, which stay in storage."""
+        if best is not None and best.metric is not None:
+            self._best_parts |= best.numbers()
+            trial.best_stored, trial.best_stored_step = best.metric, best.step
+
+    def _resumes_as_one(self, trial: Trial, whole: Whole | None, seats: Sequence[Lease]) -> None:
+        """Note the checkpoint that several machines resume from, which is known before they do."""
+        step, number = (0, 0) if whole is None else (whole.step, whole.number)
+        trial.resumed = trial.attempt
+        self._resumed(trial, step, number)
+        trial.stored_number = max(trial.stored_number, number)
+        if whole is not None:
+            trial.savers = tuple(sorted({*trial.savers, *whole.parts}))
+            for rank, part in whole.parts.items():
+                if rank < len(trial.members):
+                    trial.put(replace(trial.members[rank], saved=((step, part.number),)))
+        types = {lease.market.instance_type for lease in seats}
+        if len(types) == 1:
+            speedup = trial.progress.job.speedup_of(len(seats), step)
+            self.speeds.begin(trial.progress.job_id, trial.attempt, types.pop(), step, speedup)
+
+    def _heard(self, trial: Trial, member: Member) -> None:
+        """Something was heard of it, or is to be waited for from now on."""
+        self._silent[trial.progress.job_id, member.rank] = _Silence(self._runtime.monotonic_s())
+
+    def _ask_again(self, trial: Trial) -> None:
+        """Repeat orders that had no answer for long, and ask for the answer again: either may have been lost."""
+        now_s = self._runtime.monotonic_s()
+        for member in trial.present:
+            silence = self._silent.setdefault((trial.progress.job_id, member.rank), _Silence(now_s))
+            if now_s - silence.since_s < min(_SILENT_S * 2.0**silence.asked, _MOST_SILENT_S):
+                continue
+            silence.since_s, silence.asked = now_s, silence.asked + 1
+            # An agent that has obeyed an order does not obey it again.
+            leaves = trial.leaving
+            self._order(member.lease_id, (self._leave_order if leaves else self._train_order)(trial, member))
+            self._order(member.lease_id, Repeat())
+
+    def _ordered(self, trial: Trial, member: Member) -> Assignment:
+        """The assignment of a trial on a machine, as it is in force."""
+        assignment = replace(
+            self._assignment(trial.progress), trial_id=trial.id_of(member.rank), attempt=trial.attempt
+        )
+        if not trial.is_gang:
+            assignment = replace(assignment, share=trial.progress.job.share)
+            plain = replace(assignment, aside=tuple(trial.aside), expected=trial.stored_number)
+            return plain if self.complete is None else self.complete(trial, member, plain)
+        return replace(
+            assignment,
+            keep=0,
+            addresses=tuple(self._address(each.lease_id) for each in trial.members),
+            rank=member.rank,
+            port=self.meeting_port(trial),
+            resume=member.resume,
+            best=self._best_parts.get(trial.id_of(member.rank), 0),
+            secret=self._secret(
+                member.lease_id, trial.trial_id, trial.attempt, trial.id_of(member.rank), trial.attempt
+            ),
+        )
+
+    def meeting_port(self, trial: Trial) -> int:
+        """The port at which the machines of a trial's assignment meet."""
+        own = f"{trial.trial_id}/{trial.attempt}{self._fingerprint}"
+        return _FIRST_PORT + zlib.crc32(own.encode()) % (_PORTS // _PORTS_EACH) * _PORTS_EACH
+
+    def _train_order(self, trial: Trial, member: Member) -> Train:
+        """The order to train it on a machine, beside those that have the rest of it and stay."""
+        on = self._on.get(member.lease_id, {})
+        others = [other for _, other in sorted(on.items()) if other is not trial and not other.leaving]
+        beside = [
+            other.id_of(each.rank)
+            for other in others
+            for each in other.present
+            if each.lease_id == member.lease_id
+        ]
+        return Train(self._ordered(trial, member), tuple(beside))
+
+    @staticmethod
+    def _leave_order(trial: Trial, member: Member) -> Leave:
+        return Leave(trial.attempt, trial.id_of(member.rank), trial.alone)
+
+    def _leave(self, trial: Trial, *, alone: bool = False) -> None:
+        """Order all agents that have it to leave it.
+
+        Args:
+            trial: The training.
+            alone: Whether one of its machines is gone, for which the others may wait for ever.
+        """
+        if trial.present and (not trial.leaving or (alone and not trial.alone)):
+            trial.leaving, trial.alone = True, trial.alone or alone
+            for member in trial.present:
+                self._heard(trial, member)
+                self._order(member.lease_id, self._leave_order(trial, member))
+
+    def _left(self, trial: Trial, member: Member, ended: str) -> None:
+        """An agent has it no more. Once none has, it may go on elsewhere.
+
+        Args:
+            trial: The training.
+            member: The machine.
+            ended: How the assignment ended there, the value of an `Ending`, or `LOST`.
+        """
+        trial.stretches = (*trial.stretches, self._stretch(trial, member))
+        trial.put(replace(member, ended=ended))
+        self._note_present(trial)
+        endings = {each.ended for each in trial.members}
+        if trial.present:
+            if endings - {"", _FINISHED}:
+                self._leave(trial, alone=bool(endings & {LOST, _FAILED}))
+            return
+        if endings == {_FINISHED}:
+            trial.stretches = tuple(
+                replace(each, is_final=True) if each.attempt == trial.attempt else each for each in trial.stretches
+            )
+            trial.began_s = math.nan
+            self._warn(trial, is_over=True)
+            self._finish(trial, "done")
+            return
+        trial.began_s = math.nan
+        self._lost(trial)
+        failure = None if LOST in endings or trial.failure is None else decoded(trial.failure, REPORTS)
+        if isinstance(failure, Ended):
+            self._failed(trial, failure)
+        else:
+            self._released(trial)
+
+    def _released(self, trial: Trial) -> None:
+        """No agent has it any more."""
+        trial.leaving = trial.alone = False
+        if trial.stopping:
+            self._finish(trial, trial.problem or "stopped")
+        else:
+            # A policy may wait for the machine to be free.
+            self._notify(Event(Wake.SAVED, self._now(), job_id=trial.progress.job_id))
+
+    def _finish(self, trial: Trial, detail: str) -> None:
+        if not trial.ended:
+            trial.ended = True
+            trial.progress.finished_s = self._now()
+            self._notify(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
+
+    def _lost(self, trial: Trial) -> None:
+        progress = trial.progress
+        lost = max(progress.steps_done - progress.steps_saved, 0.0)
+        # It may have been lost before, since it was last restored.
+        trial.lost_above += lost
+        progress.steps_lost += lost
+        progress.steps_done = progress.steps_saved
+
+    def _stretch(self, trial: Trial, member: Member) -> Stretch:
+        """Its time on a machine, which has ended: what it did there."""
+        progress = trial.progress
+        return Stretch(
+            member.lease_id,
+            max(self._now() - trial.began_s, 0.0),
+            trial.began_number,
+            trial.began_step,
+            max(progress.steps_done, trial.began_step),
+            progress.steps_saved,
+            trial.has_saved,
+            attempt=trial.attempt,
+        )
+
+    def _resumed(self, trial: Trial, step: float, number: int) -> None:
+        """The newest checkpoint is known now: it may have more steps than reported, or fewer if one is damaged."""
+        progress = trial.progress
+        found = min(max(step - progress.steps_saved, 0.0), trial.lost_above)
+        missing = max(progress.steps_saved - step, 0.0)
+        unreported = max(step - progress.steps_saved, 0.0) - found
+        if unreported > 0.0 and trial.stretches:
+            before = trial.stretches[-1].lease_id
+            progress.steps_on[before] = progress.steps_on.get(before, 0.0) + unreported
+            progress.steps_run += unreported
+        progress.steps_lost = max(progress.steps_lost - found + missing, 0.0)
+        trial.lost_above = 0.0
+        progress.steps_saved = progress.steps_done = step
+        trial.began_step, trial.began_number = step, number
+        trial.stretches = resumed(trial.stretches, step, number)
+
+    def _warn(self, trial: Trial, *, is_over: bool = False) -> None:
+        """Give each new warning about a trial once."""
+        for warning in warnings_of(trial, self._metric(trial.progress.job_id), is_over=is_over):
+            if warning not in trial.warnings:
+                trial.warnings = (*trial.warnings, warning)
+                self._log(trial.trial_id, f"ebbtide: warning: {warning}")
+                # Logged for the first trial only, since trials of a sweep run the same program.
+                if warning not in self._warned:
+                    self._warned.add(warning)
+                    _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
+
+    def _withdraw_warnings(self, trial: Trial) -> None:
+        """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
+        if trial.warnings:
+            still = warnings_of(trial, self._metric(trial.progress.job_id))
+            trial.warnings = tuple(warning for warning in trial.warnings if warning in still)
+
+    def _receive_of(self, trial: Trial, member: Member, lease: Lease, report: OfTrial) -> None:
+        progress = trial.progress
+        origin = None if trial.is_gang else _origin(report)
+        if origin is not None and trial.resumed != trial.attempt:
+            # The first that is heard of this assignment says where it resumed.
+            step, number = origin
+            trial.resumed = trial.attempt
+            self._resumed(trial, step, number)
+            if progress.job.bucket is not None and number:
+                self._note_download(trial, lease, number)
+            trial.stored_number = max(trial.stored_number, number)
+            self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
+        match report:
+            case Stepped() | Named() if member.rank > 0:
+                pass  # machines that train as one do the same steps
+            case Stepped(step=step, at=at, metric=metric):
+                self._stepped(trial, float(step))
+                if math.isfinite(metric):
+                    note_metric(trial, at, metric)
+                    self._withdraw_warnings(trial)
+                self._reached(trial)
+            case Named(names=names):
+                trial.fields = tuple(sorted({*trial.fields, *names}))
+            case Saved(step=step, number=number, metric=metric) if trial.is_gang:
+                if math.isfinite(metric):
+                    self._metrics.setdefault((progress.job_id, step), metric)
+                self._note_upload(trial, lease, report)
+                trial.put(replace(member, saved=(*member.saved, (step, number))[-_MOST_SAVED:]))
+                if step == trial.best_stored_step:
+                    # The first checkpoint was whole before it was known that this machine stores a part, too.
+                    own = trial.id_of(member.rank)
+                    self._best_parts[own] = self._best_parts.get(own) or number
+                trial.savers = tuple(sorted({*trial.savers, member.rank}))
+                self._note_whole(trial)
+            case Saved(step=step, number=number, metric=metric):
+                self._is_best(trial, step, metric)
+                # What was done since the last report was done here.
+                self._stepped(trial, step)
+                progress.saved_on(lease, self._now(), report.size_bytes, report.uploaded_bytes)
+                self._saved(trial, step, number)
+            case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
+                self._stepped(trial, max(step, progress.steps_saved))
+                progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
+                self._done_with(trial, member)
+                self._left(trial, member, _FINISHED)
+            case Ended(how=Ending.FAILED):
+                # Where others had to leave, or are to be revoked, a program that waited for them fails as well.
+                is_alone = trial.is_gang and (trial.leaving or self._is_any_noticed(trial))
+                if trial.failure is None and not is_alone:
+                    trial.failure = plain(report)
+                self._done_with(trial, member)
+                self._left(trial, member, _FAILED)
+            case Ended(how=how):
+                if how is Ending.FINISHED:
+                    _LOGGER.warning(
+                        "trial %s is said to have finished, and storage does not have it; it is continued",
+                        trial.trial_id,
+                    )
+                if lease.state is LeaseState.NOTICED:
+                    self._warn(trial)
+                self._done_with(trial, member)
+                self._left(trial, member, Ending.LEFT.value)
+
+    def _stepped(self, trial: Trial, step: float) -> None:
+        progress = trial.progress
+        new = step - progress.steps_done
+        if new <= 0:
+            return
+        progress.steps_done = step
+        progress.steps_run += new
+        for member in trial.members:
+            before = progress.steps_on.get(member.lease_id, 0.0)
+            progress.steps_on[member.lease_id] = before + new / len(trial.members)
+
+    def _note_download(self, trial: Trial, lease: Lease, number: int) -> None:
+        """A machine has downloaded the checkpoint of a number from the job's bucket."""
+        progress = trial.progress
+        size_bytes, uploaded_bytes = progress.saved_bytes, 0
+        if number != trial.stored_number:
+            size_bytes, uploaded_bytes = self._stored_bytes(trial.trial_id, number)
+            progress.saved_bytes = size_bytes
+        if number > trial.stored_number and trial.stretches:
+            # The machine before stored it, and was gone before it could say so; maybe others before it, too.
+            before = self._leases[trial.stretches[-1].lease_id]
+            for older in range(trial.stored_number + 1, number):
+                progress.upload_from(before, self._now(), self._stored_bytes(trial.trial_id, older)[1])
+            progress.saved_on(before, self._now(), size_bytes, uploaded_bytes if size_bytes else None)
+        progress.download_to(lease, self._now())
+
+    def _note_upload(self, trial: Trial, lease: Lease, saved: Saved) -> None:
+        """Note that one of several machines has uploaded its part of a checkpoint."""
+        if trial.progress.job.bucket is not None:
+            sent_bytes = saved.size_bytes if saved.uploaded_bytes is None else saved.uploaded_bytes
+            trial.progress.upload_from(lease, self._now(), sent_bytes)
+            key = (trial.progress.job_id, saved.step)
+            self._part_bytes[key] = self._part_bytes.get(key, 0) + saved.size_bytes
+
+    def _saved_as_one(self, trial: Trial, step: int) -> None:
+        """A checkpoint is whole: where it lies, and its upload if no machine has said how much that was."""
+        progress = trial.progress
+        told_bytes = self._part_bytes.get((progress.job_id, step), 0)
+        self._part_bytes = {
+            key: size_bytes
+            for key, size_bytes in self._part_bytes.items()
+            if key[0] != progress.job_id or key[1] > step
+        }
+        if progress.job.bucket is not None and told_bytes:
+            progress.saved_at, progress.saved_bytes = progress.job.bucket.place, told_bytes
+        else:
+            progress.saved_on(self._leases[trial.members[0].lease_id], self._now())
+
+    def _saved(self, trial: Trial, step: int, number: int) -> None:
+        """A checkpoint is stored, by all machines that store one."""
+        progress = trial.progress
+        trial.stored_number = max(trial.stored_number, number)
+        progress.steps_saved = max(progress.steps_saved, step)
+        progress.checkpoints += 1
+        trial.has_saved = True
+        self._withdraw_warnings(trial)
+        if step > trial.best:
+            trial.best, trial.failures = step, 0
+        self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
+
+    def _note_whole(self, trial: Trial) -> None:
+        """Note a checkpoint that the newest report made whole; those before the last whole one may be deleted."""
+        savers = [member for member in trial.members if member.rank in trial.savers]
+        numbers = [dict(member.saved) for member in savers]
+        whole = sorted(set.intersection(*map(set, numbers)))
+        if not whole or whole[-1] <= trial.progress.steps_saved:
+            return
+        self._stepped(trial, whole[-1])
+        self._saved_as_one(trial, whole[-1])
+        self._saved(trial, whole[-1], numbers[0][whole[-1]])
+        metric = self._metrics.get((trial.progress.job_id, whole[-1]), math.nan)
+        self._metrics = {
+            at: value for at, value in self._metrics.items() if at[0] != trial.progress.job_id or at[1] > whole[-1]
+        }
+        is_best = self._is_best(trial, whole[-1], metric)
+        if is_best:
+            self._best_parts |= {trial.id_of(member.rank): 0 for member in trial.members}
+        for member, of_member in zip(savers, numbers, strict=True):
+            own = trial.id_of(member.rank)
+            if is_best:
+                self._best_parts[own] = of_member[whole[-1]]
+            if (is_best or len(whole) > 1) and not member.ended:
+                oldest = of_member[whole[-2]] if len(whole) > 1 else 0
+                self._order(member.lease_id, Keep(trial.attempt, oldest, own, self._best_parts.get(own, 0)))
+
+    def _is_best(self, trial: Trial, step: int, metric: float) -> bool:
+        """Note the metric of a checkpoint that is stored; tell whether it is the best."""
+        best = None if math.isnan(trial.best_stored) else trial.best_stored
+        is_best = math.isfinite(metric) and is_better(metric, best, self._assignment(trial.progress).direction)
+        if is_best:
+            trial.best_stored, trial.best_stored_step = metric, step
+        return is_best
+
+    def _is_any_noticed(self, trial: Trial) -> bool:
+        of_trial = {member.lease_id for member in trial.members}
+        return any(
+            lease.lease_id in of_trial and lease.state is not LeaseState.RUNNING for lease in trial.assigned
+        )
+
+    def _is_stored(self, trial: Trial, member: Member, ended: Ended) -> bool:
+        """Return whether storage has the last checkpoint that a training reported as stored, if there is any."""
+        return ended.stored == 0 or self._has_checkpoint(trial.id_of(member.rank), ended.stored)
+
+    def _reached(self, trial: Trial) -> None:
+        job_id = trial.progress.job_id
+        reached = [step for step in trial.milestones if trial.progress.steps_done >= step]
+        trial.milestones = tuple(step for step in trial.milestones if step not in reached)
+        for step in reached:
+            self._notify(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
+
+    def _done_with(self, trial: Trial, member: Member) -> None:
+        """A restarted agent reads its orders again: tell it that this assignment is over."""
+        self._order(member.lease_id, Leave(trial.attempt, trial.id_of(member.rank), reported=True))
+
+    def _failed(self, trial: Trial, ended: Ended) -> None:
+        """The program failed: it is tried again a few times, from an older checkpoint if necessary."""
+        failed = count_failure(trial, ended, self._runtime.epoch_s())
+        _LOGGER.warning("trial %s failed %s", trial.trial_id, failed.how)
+        if ended.cannot_start:
+            self._cannot_start(trial, failed.tail or f"exit code {ended.code}")
+        elif failed.is_final:
+            # The names that it reports are known, and explain a missing metric.
+            if trial.fields:
+                self._warn(trial, is_over=True)
+            trial.problem = f"failed {trial.failures:g} times, last {failed.how}"
+            trial.stopping = trial.progress.stopped = True
+        self._released(trial)
+
+    def _cannot_start(self, trial: Trial, problem: str) -> None:
+        """Its executable does not exist, so no machine is to be rented for other trials that call it."""
+        called = self._called(trial)
+        for other in self.trials:
+            if not other.ended and not other.problem and (other is trial or self._called(other) == called):
+                other.problem, other.tail = f"cannot be started: {problem}", (problem,)
+                other.stopping = other.progress.stopped = True
+                if other is trial:
+                    continue
+                if other.present:
+                    self._leave(other)
+                else:
+                    self._finish(other, other.problem)
+
+    def _called(self, trial: Trial) -> str:
+        """The executable that a trial's command calls."""
+        return next(iter(self._assignment(trial.progress).arguments), "")
+
+
+def _origin(report: OfTrial) -> tuple[int, int] | None:
+    """Resume step of an assignment, and the number of the checkpoint it resumed from; None: it is not told."""
+    match report:
+        case Restored(step=step, number=number):
+            return step, number
+        case Stepped(began=int(began), restored=number) | Saved(began=int(began), restored=number):
+            return began, number
+        case Ended(began=int(began), number=number):
+            return began, number
+        case _:
+            return None

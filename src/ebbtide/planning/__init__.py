@@ -1,0 +1,1 @@
+"""Plans of a job before it begins: cost, time, places, feasibility."""

@@ -1,0 +1,117 @@
+"""Room that a deadline leaves: on which machines a job may still be put, and how long it may keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import cached_property
+
+from ebbtide.base.utc import HOUR_S
+from ebbtide.errors import InputError
+from ebbtide.market.markets import Market
+from ebbtide.policies.ebbtide.options import Way, Ways
+
+# Share of the time until a deadline that may be planned for work on a spot machine.
+_WORKING_SHARE = 0.8
+
+# Looks that pass before a machine that is asked for is found to be gone, and another is asked for.
+_LOOKS = 3.0
+
+
+@dataclass(frozen=True)
+class InTime:
+    """The time that a job has, and what fits into it.
+
+    Attributes:
+        ways: The ways for the job.
+        left_s: Seconds until its deadline, those for steps that it is to do later taken off.
+        start_s: Seconds kept in reserve for the start of a machine.
+        look_every_s: Seconds from one look to the next.
+    """
+
+    ways: Ways
+    left_s: float
+    start_s: float
+    look_every_s: float
+
+    @property
+    def can_be_kept(self) -> bool:
+        """True if the job can be done in time on demand, a failed start included."""
+        return any(way.work_s + 2.0 * self._restart_s(way) <= self.left_s for way in self.ways.out)
+
+    def check(self) -> None:
+        """Raise `InputError` if the deadline cannot be kept, or if there is no way out."""
+        if self.can_be_kept:
+            return
+        name = self.ways.job.job.name
+        if not self.ways.out:
+            raise InputError(
+                f"no market with a known on-demand price can run job {name}; with a deadline one is needed as the "
+                "way out"
+            )
+        fastest_h = min(way.work_s for way in self.ways.out) / HOUR_S
+        raise InputError(
+            f"job {name} cannot be done in {self.left_s / HOUR_S:.1f} h: on the fastest machine it takes "
+            f"{fastest_h:.1f} h, and a start {self.start_s / 60.0:.0f} min"
+        )
+
+    def may_try(self, way: Way) -> bool:
+        """Return whether a machine may be tried: its work fits, and after a spot loss on-demand fits."""
+        if way.on_demand:
+            return way.work_s + self._restart_s(way) + self.look_every_s <= self.left_s
+        fits = way.work_s <= _WORKING_SHARE * self.left_s
+        out_s = self._out_s + self._again_s
+        return fits and out_s + _LOOKS * self.look_every_s + self._restart_s(way) <= self.left_s
+
+    def may_keep(self, work_s: float) -> bool:
+        """Return whether a spot machine may be kept until the next look, whatever happens to it.
+
+        Args:
+            work_s: Seconds of work that are left on it.
+        """
+        if work_s <= min(self.left_s, self.look_every_s):
+            return True
+        return self._out_s + self._again_s + self.look_every_s + self._least_restart_s <= self.left_s
+
+    def best(self) -> Way | None:
+        """The cheapest way that may be tried; where none may, the fastest machine on demand, or else of all."""
+        ways = self.ways
+        can_be_saved = ways.job.job.checkpoint is not None
+        fitting = [way for way in ways.all() if self.may_try(way) and (can_be_saved or way.on_demand)]
+        if fitting:
+            return min(fitting, key=lambda way: way.rank)
+        return min(ways.all(), key=lambda way: (not way.on_demand, way.work_s, way.rank), default=None)
+
+    def best_spot(self, besides: Container[Market] = ()) -> Way | None:
+        """The cheapest spot machine that may be tried, besides those of some markets; None: there is none, or the
+        job cannot be saved."""
+        spot = [way for way in self.ways.spot() if way.market not in besides and self.may_try(way)]
+        return min(spot, key=lambda way: way.rank, default=None) if self.ways.job.job.checkpoint else None
+
+    @cached_property
+    def _out_s(self) -> float:
+        """Seconds from the request of the fastest on-demand machine until the job is done there."""
+        return min((way.work_s + self._restart_s(way) for way in self.ways.out), default=float("inf"))
+
+    @cached_property
+    def _again_s(self) -> float:
+        """Seconds of work to be done again if the machines were taken now.
+
+        Where a save takes longer than the notice, what is not saved yet is lost.
+        """
+        ways, job = self.ways, self.ways.job
+        unsaved = job.steps_done - job.steps_saved
+        if unsaved <= 0.0 or ways.steps <= 0.0 or not job.leases:
+            return 0.0
+        markets = [lease.market for lease in job.leases]
+        save_s = max(job.job.save_s(ways.view.machine(one).vcpus, one.place) for one in markets)
+        if save_s <= ways.view.billing.notice_s:
+            return 0.0
+        return min((way.work_s for way in ways.out), default=0.0) * unsaved / ways.steps
+
+    @cached_property
+    def _least_restart_s(self) -> float:
+        return min((self._restart_s(way) for way in self.ways.out), default=0.0)
+
+    def _restart_s(self, way: Way) -> float:
+        return self.start_s + self.ways.restore_s(way.market)

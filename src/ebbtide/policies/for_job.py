@@ -1,0 +1,318 @@
+"""The policy of a live run where the user names none, and one-line descriptions of policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ebbtide.base.utc import HOUR_S
+from ebbtide.errors import InputError, unknown_name
+from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
+from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.cluster_head import WithHead
+from ebbtide.policies.cookbook.by_name import ByCookbook
+from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
+from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
+from ebbtide.policies.ebbtide.policy import Ebbtide
+from ebbtide.policies.job_order import InOrder, JobGroup
+from ebbtide.policies.parameters import with_parameters
+from ebbtide.policies.registry import DEFAULT, DEFAULT_NAME, absolute_name, check_names, names_of, resolved
+from ebbtide.policies.registry import policy as policy_named
+from ebbtide.policies.spottune.policy import SpotTune
+
+_SUMMARIES = {
+    "ebbtide": "the machine of least expected cost for what is left to do, spot or on demand; with a deadline, in "
+    "time; trials are predicted at theta and only the best trained to the end",
+    "reactive": "the machine cheapest for each step, at no more than the on-demand price; when it is revoked, the "
+    "one cheapest then",
+    "deadline": "spot machines while there is time, on-demand ones when the deadline leaves none",
+    "spottune-bid": "the machine and max price of least expected cost for each step; trials are predicted at "
+    "theta and only the best trained to the end",
+}
+
+
+def policy_for(
+    sweep: Runnable,
+    name: str,
+    spells: SpellModels | None = None,
+    models: ModelBundle | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    catalogue: Catalogue | None = None,
+) -> Policy:
+    """The policy of a name, with the sweep's theta, deadline and direction, limited to the sweep's budget.
+
+    It is the same policy wherever the name is used: in backtests, comparisons, plans and live runs, as are the
+    parameters that the sweep's file has for the policy of this name.
+
+    Args:
+        sweep: The sweep, or the list of jobs, to run.
+        name: A name in the registry; `default`: the policy that suits the sweep, or each job of the list.
+        spells: Models of how capacity comes and goes; None: those of the bundle.
+        models: What was learnt, for policies that ask it; None: what comes with the package.
+        parameters: Parameters that are to differ, by name; before those of the sweep's file.
+        catalogue: Known instance types, which parameters may name; the embedded catalogue by default.
+
+    Raises:
+        InputError: No policy has this name, or it has no such parameter, or not with that value.
+    """
+    kind, given = asked_policy(sweep, name, parameters)
+    return policy_with(sweep, kind, given, spells, models, catalogue)
+
+
+def policy_with(
+    sweep: Runnable,
+    name: str,
+    parameters: Mapping[str, Any],
+    spells: SpellModels | None = None,
+    models: ModelBundle | None = None,
+    catalogue: Catalogue | None = None,
+) -> Policy:
+    """The same, with the parameters that `asked_policy` gave, as a run keeps them, and no others."""
+    if isinstance(sweep, JobList):
+        return within_budget(sweep, _in_order(sweep, name, parameters, spells, models, catalogue))
+    found = with_parameters(_suited(sweep, name, spells, models), parameters)
+    _check_work_is_known(found, sweep)
+    _check_limits(found, sweep.job_names, catalogue)
+    return within_budget(sweep, found)
+
+
+def _check_work_is_known(policy: Policy, sweep: Sweep) -> None:
+    """Raise `InputError` where a deadline is to be planned for work of unknown length."""
+    if not isinstance(policy, Deadline) or (sweep.is_measured and sweep.max_trial_steps is not None):
+        return
+    # Without a deadline the other rules do with any: they compare only the time and the work that are left.
+    if policy.rule is DeadlineRule.TABLE or math.isfinite(policy.deadline_s):
+        raise _unknown_work(sweep, policy.name)
+
+
+def _unknown_work(sweep: Sweep, name: str) -> InputError:
+    missing = ["steps"] * (sweep.max_trial_steps is None) + ["steps_per_hour"] * (not sweep.is_measured)
+    return InputError(
+        f"policy {name} plans by how long the work takes, which is not said of {sweep.name}: write its "
+        f"{' and '.join(missing)}, for a matrix program its task_s; a run by another policy measures it",
+        field="policy",
+    )
+
+
+def _check_limits(policy: Policy, job_names: Sequence[str], catalogue: Catalogue | None) -> None:
+    if isinstance(policy, DynamicPricing):
+        _check_names("job", "slo_h", policy.slo_h, job_names)
+        types = (catalogue or default_catalogue()).instance_types
+        _check_names("instance type", "quotas", policy.quotas, [entry.name for entry in types])
+
+
+def _in_order(
+    listed: JobList,
+    name: str,
+    parameters: Mapping[str, Any],
+    spells: SpellModels | None,
+    models: ModelBundle | None,
+    catalogue: Catalogue | None,
+) -> InOrder:
+    """The policies of a list's jobs: those of jobs that name one or that need one of their own, and the list's."""
+
+    def own(job: ListedJob) -> Policy:
+        of_job = {"deadline_h": listed.deadline_of(job), "decides": listed.decides, "policy": job.policy}
+        work = job.work.model_copy(update=of_job)
+        if job.policy is not None:
+            kind, given = asked_policy(work, DEFAULT)
+        else:
+            kind, given = (DEFAULT_NAME, {}) if name == DEFAULT else (name, dict(parameters))
+        try:
+            return policy_with(work, kind, given, spells, models, catalogue)
+        except InputError as error:
+            raise InputError(f"job {job.name}: {error.problem}", field=error.field) from None
+
+    def shared(jobs: Sequence[ListedJob]) -> Policy:
+        found = with_parameters(_suited_for(listed, jobs, name, models), parameters)
+        _check_limits(found, listed.job_names, catalogue)
+        return found
+
+    joint = name != DEFAULT and _is_joint(policy_named(name, models))
+    return _grouped(listed, name, own, shared, joint=joint)
+
+
+def _grouped(
+    listed: JobList,
+    name: str,
+    own: Callable[[ListedJob], Policy],
+    shared: Callable[[Sequence[ListedJob]], Policy],
+    *,
+    joint: bool,
+) -> InOrder:
+    """The groups of a list's jobs.
+
+    Args:
+        listed: The jobs.
+        name: Name of the policies together.
+        own: Gives the policy of one job alone.
+        shared: Gives the policy of several jobs.
+        joint: Whether those that begin together have a policy in common, as one that plans for all at once.
+    """
+    groups: list[JobGroup] = []
+    together: dict[tuple[str, ...], list[ListedJob]] = {}
+    for job in listed.listed:
+        if joint and job.policy is None:
+            together.setdefault(tuple(sorted(job.needs)), []).append(job)
+        else:
+            groups.append(JobGroup(job.name, own(job), listed.ids_of(job.name), _needed(listed, job)))
+    for jobs in together.values():
+        ids = tuple(job_id for job in jobs for job_id in listed.ids_of(job.name))
+        names = ", ".join(job.name for job in jobs)
+        clusters = [number for number, job_id in enumerate(ids) if listed.part_of(job_id)[0].framework is not None]
+        policy = WithHead(shared(jobs), tuple(clusters)) if clusters else shared(jobs)
+        groups.append(JobGroup(names, policy, ids, _needed(listed, jobs[0])))
+    return InOrder(tuple(sorted(groups, key=lambda group: group.jobs[0])), name)
+
+
+def _is_joint(policy: Policy) -> bool:
+    """Return whether a policy can serve any jobs together: it neither compares trials nor plans for one job."""
+    return not isinstance(policy, Ebbtide | SpotTune | Deadline) and not getattr(policy, "one_job", False)
+
+
+def _needed(listed: JobList, job: ListedJob) -> tuple[tuple[int, ...], ...]:
+    return tuple(listed.ids_of(needed) for needed in job.needs)
+
+
+def _suited_for(listed: JobList, jobs: Sequence[ListedJob], name: str, models: ModelBundle | None) -> Policy:
+    """The policy of a name for several jobs of a list, with what the list says of their goals."""
+    found = policy_named(name, models)
+    if not isinstance(found, DynamicPricing):
+        return found
+    due = [(job.work.job_names, listed.deadline_of(job)) for job in jobs]
+    slo_h = {name: hours for names, hours in due if hours is not None for name in names}
+    budget_usd = found.budget_usd if listed.budget_usd is None else listed.budget_usd
+    return replace(found, slo_h=slo_h or found.slo_h, budget_usd=budget_usd)
+
+
+def _check_names(what: str, field: str, given: Mapping[str, float] | float, known: Collection[str]) -> None:
+    """Raise `InputError` for a name that limits nothing: it was misspelt."""
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in known:
+            raise InputError(unknown_name(what, name, known).problem, field=f"{field}.{name}")
+
+
+def asked_policy(
+    sweep: Runnable, name: str, parameters: Mapping[str, Any] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The name of the policy that is asked for, and its parameters, those of the sweep's file among them.
+
+    Args:
+        sweep: The sweep to run.
+        name: A name in the registry, or a file of parameters; `default`: the policy of the sweep's file, or the
+            one that suits it.
+        parameters: Parameters that are to differ, by name; before all others. Those of the sweep's file hold for
+            the policy that it names, those of a file of parameters come last.
+
+    Raises:
+        InputError: A file of parameters cannot be read.
+    """
+    of_file = sweep.policy
+    is_own = of_file is not None and (name == DEFAULT or absolute_name(name) == absolute_name(of_file.name))
+    if of_file is not None and is_own:
+        name = of_file.name
+    if name == DEFAULT and isinstance(sweep, JobList):
+        if parameters:
+            raise InputError(
+                "each job of a list has a policy that suits it; name one policy to give it parameters"
+            )
+        return DEFAULT, {}
+    kind, given = resolved(DEFAULT_NAME if name == DEFAULT else name)
+    own = of_file.parameters if of_file is not None and is_own else {}
+    return kind, {**given, **own, **(parameters or {})}
+
+
+def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBundle | None) -> Policy:
+    """The policy of a name, with what the sweep says of its goals."""
+    found = policy_named(name, models)
+    maximise = sweep.direction is Direction.MAXIMIZE
+    deadline_s = math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S
+    if isinstance(found, Ebbtide):
+        return replace(
+            found,
+            theta=sweep.theta,
+            mcnt=sweep.mcnt,
+            maximise=maximise,
+            selects=sweep.has_choice,
+            measured=sweep.is_measured and sweep.max_trial_steps is not None,
+            deadline_s=deadline_s,
+            spells=spells or found.spells,
+        )
+    if isinstance(found, SpotTune):
+        found = replace(
+            found,
+            theta=sweep.theta if found.theta < 1.0 else found.theta,
+            mcnt=sweep.mcnt,
+            maximise=maximise,
+            measured=sweep.is_measured,
+        )
+        return replace(found, deadline_s=deadline_s) if name == "spottune-bid" else found
+    if isinstance(found, ByCookbook):
+        if not sweep.is_measured or sweep.max_trial_steps is None:
+            raise _unknown_work(sweep, name)
+        return found if sweep.deadline_h is None else replace(found, deadline_s=sweep.deadline_h * HOUR_S)
+    if isinstance(found, Deadline) and sweep.deadline_h is not None:
+        return replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)
+    if isinstance(found, DynamicPricing):
+        # Its SLO is the deadline, and the budget of its shortest makespan is the one that it is kept within.
+        slo_h = found.slo_h if sweep.deadline_h is None else sweep.deadline_h
+        budget_usd = found.budget_usd if sweep.budget_usd is None else sweep.budget_usd
+        return replace(found, slo_h=slo_h, budget_usd=budget_usd)
+    return found
+
+
+def policies_for(
+    names: str | Sequence[str],
+    sweep: Runnable | None,
+    models: ModelBundle | None = None,
+    catalogue: Catalogue | None = None,
+) -> list[Policy]:
+    """Several policies for the same work, to be compared on it.
+
+    Args:
+        names: As for `registry.policies`.
+        sweep: The sweep whose theta, deadline, direction and budget they get; None: they keep their defaults.
+        models: What was learnt; see `policy_for`.
+        catalogue: Known instance types; see `policy_for`.
+
+    Raises:
+        InputError: A name is unknown, two policies have the same name, or there is none.
+    """
+    wanted = names_of(names)
+    chosen = [
+        policy_named(name, models) if sweep is None else policy_for(sweep, name, None, models, None, catalogue)
+        for name in wanted
+    ]
+    check_names(chosen)
+    return chosen
+
+
+def within_budget(sweep: Runnable, policy: Policy) -> Policy:
+    """The policy, limited to the sweep's budget if it has one; with a machine for the head of a cluster.
+
+    For a list of jobs, each begins once those that it needs are done.
+    """
+    if isinstance(sweep, JobList) and not isinstance(policy, InOrder):
+        given = policy
+        policy = _grouped(
+            sweep,
+            given.name,
+            lambda job: within_budget(job.work, given),
+            lambda _jobs: given,
+            joint=_is_joint(given),
+        )
+    if isinstance(sweep, Sweep) and sweep.framework is not None:
+        policy = WithHead(policy)
+    return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
+
+
+def policy_summary(policy: str) -> str:
+    """Summary of the policy with this name, in one line; empty if there is none."""
+    return _SUMMARIES.get(policy, "")

@@ -1,0 +1,1 @@
+"""Replay of jobs on recorded markets."""

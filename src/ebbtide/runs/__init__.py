@@ -1,0 +1,1 @@
+"""Live runs as users see them: start, status, stop, fetch, cost, why, rehearse."""

@@ -1,0 +1,101 @@
+"""Live runs by the provider that their settings name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ebbtide.clouds.settings import RENTED, RunFolder
+from ebbtide.controller.controller import OnProgress
+from ebbtide.controller.leadership import OthersRunError, newest_claim
+from ebbtide.engine.outcome import Outcome
+from ebbtide.errors import CloudError
+from ebbtide.policies.api.protocol import Policy
+from ebbtide.runs.start_local import end_local, run_local
+from ebbtide.storage.objects import object_store
+
+_AGAIN_S = 1.0
+_STORAGE_S = 8.0
+
+
+@dataclass(frozen=True)
+class MachinesEnded:
+    """The result of ending all machines of a run.
+
+    Attributes:
+        ended: Number of machines that were ended.
+        refused: Why a machine that still runs could not be ended, by machine id.
+        problem: Why it is not known whether machines still run; empty: it is known.
+    """
+
+    ended: int
+    refused: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """True if it is certain that no machine is left."""
+        return not self.refused and not self.problem
+
+
+def run_live(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Outcome:
+    """Run a new run, or resume one, until it ends.
+
+    Args:
+        folder: Folder of the run.
+        policy: The policy that decides.
+        on_progress: Called with engine and provider whenever something has happened, and at each poll.
+
+    Raises:
+        InputError: Another controller has the run, or something that it needs is missing.
+    """
+    if folder.settings.provider in RENTED:
+        from ebbtide.runs.start_rented import run_rented
+
+        return run_rented(folder, policy, on_progress)
+    return run_local(folder, policy, on_progress).outcome
+
+
+def end_machines(
+    folder: RunFolder, within_s: float = 60.0, report: Callable[[str], None] = lambda _line: None
+) -> MachinesEnded:
+    """End every machine of a run now, and look again until the cloud lists none.
+
+    Args:
+        folder: Folder of the run.
+        within_s: Real seconds after which this gives up.
+        report: Called with a line of text whenever the reason why machines are left has changed.
+    """
+    settings = folder.settings
+    if settings.provider not in RENTED:
+        return MachinesEnded(end_local(folder))
+    from ebbtide.runs.start_rented import cloud_of
+
+    if not settings.fingerprint:
+        # An older Ebbtide began it: the machines of another run of its id have the same names.
+        try:
+            with suppress(OSError):
+                newest_claim(object_store(settings.store, within_s=_STORAGE_S), settings.run, folder.key)
+        except OthersRunError as error:
+            return MachinesEnded(0, {}, f"{error.problem}; no machine was ended")
+    ended: set[str] = set()
+    until_s, before = time.monotonic() + within_s, ""
+    while True:
+        try:
+            left = cloud_of(folder).end_all()
+        except CloudError as error:
+            found = MachinesEnded(len(ended), {}, str(error))
+        else:
+            ended |= {name for name, why in left.items() if not why}
+            found = MachinesEnded(len(ended), {name: why for name, why in left.items() if why})
+            if not left:
+                return found
+        words = "; ".join([*found.refused.values(), found.problem])
+        if words.strip("; ") and words != before:
+            report(words.strip("; "))
+            before = words
+        if time.monotonic() >= until_s:
+            return found
+        time.sleep(_AGAIN_S)

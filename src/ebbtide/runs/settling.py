@@ -1,0 +1,83 @@
+"""Settles a run whose machines were ended without its controller: in its journal, and in its team's account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.clouds.settings import RunFolder
+from ebbtide.controller.from_storage import from_storage_of
+from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.run_state import State, controller_of, phase_of
+from ebbtide.controller.team.account import TeamAccount
+from ebbtide.controller.team.account_lines import AccountLine, WallClock, lines_of
+from ebbtide.engine.snapshot import lease_of, ledger_of
+from ebbtide.errors import EbbtideError
+from ebbtide.runs.cost_summary import settled_figures
+
+
+def settle(folder: RunFolder, refused: Mapping[str, str], runtime: Runtime = RUNTIME) -> str:
+    """Write down that the machines of a run have ended and what they cost, if no controller does.
+
+    Args:
+        folder: Folder of the run.
+        refused: Why a machine that still runs could not be ended, by machine id.
+        runtime: Gives the time, and waits.
+
+    Returns:
+        Why its team could not be told; empty: it was, or the run is of none.
+    """
+    if controller_of(folder) is not None:
+        return ""
+    with suppress(OSError, EbbtideError):
+        journal = journal_of(folder)
+        phase = phase_of(journal)
+        if phase is not None:
+            down = phase.end(State.DOWN) if phase.state is State.RUNNING else phase
+            figures = None if refused else settled_figures(folder)
+            settled = {} if figures is None else {"figures": figures}
+            journal.keep({"phase": down.encode(), "unended": refused} | settled)
+    try:
+        account = TeamAccount.of(folder, runtime)
+        return "" if account is None else _settle_account(folder, account, len(refused))
+    except (EbbtideError, OSError) as error:
+        return str(error)
+
+
+def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
+    """Write the last account: by the journal or, where that knows nothing, as the controller wrote it last."""
+    usd_per_hour = 0.0
+    try:
+        # A database that failed over to an empty one knows of no amount.
+        lines, journal = lines_of_journal(folder) or account.last_lines(), journal_of(folder, read_only=True)
+        with journal.connected():
+            figures, phase = journal.figures(), phase_of(journal)
+        if figures is not None and left:
+            usd_per_hour = figures["usd_per_hour"] or 0.0
+        state = State.DOWN if phase is None else phase.state
+    except (EbbtideError, OSError, ValueError, KeyError, TypeError):
+        lines, state = account.last_lines(), State.DOWN
+    return account.note(lambda: lines, left, usd_per_hour, str(state), is_last=True)
+
+
+def lines_of_journal(folder: RunFolder) -> list[AccountLine]:
+    """Every amount of a run, as its controller last wrote it down; none, where it has begun nothing.
+
+    Of one that went on from storage, what its team's account had before is among them.
+
+    Raises:
+        JournalError: The journal cannot be read.
+    """
+    journal = journal_of(folder, read_only=True)
+    with journal.connected():
+        kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
+        lost = from_storage_of(journal)
+    before = [] if lost is None else lost.lines
+    if kept is None or figures is None:
+        return before
+    leases = [lease_of(values) for values in kept["engine"]["leases"]]
+    return [
+        *before,
+        *lines_of(ledger_of(kept["engine"]), leases, dict(figures["open_usd"]), WallClock.of(figures)),
+    ]

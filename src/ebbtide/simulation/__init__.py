@@ -1,1 +1,0 @@
-"""Replays of the past: the market, the training, and fast simulators."""

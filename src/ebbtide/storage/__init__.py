@@ -1,0 +1,1 @@
+"""Object stores, and the checkpoints that lie in them."""

@@ -1,0 +1,657 @@
+"""The checkpoints of one trial in object storage.
+
+Below `trials/<id>/` are data (`data/<number>-<writer>/<part>`), manifests (`manifests/<number>`), claims of
+writers (`writers/<n>`) and notes of checkpoints set aside (`aside/<number>`). Data is written first and the
+manifest last, and never overwritten, so a checkpoint with a manifest is complete, and of two writers of the same
+number one wins. A manifest names the part that holds the content of each file: parts of earlier checkpoints where
+the content has not changed, and for small files one part together.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.errors import (
+    DamagedCheckpointError,
+    InputError,
+    MissingObjectError,
+    StorageError,
+    SupersededWriterError,
+)
+from ebbtide.storage.checkpoints.manifest import (
+    ALGORITHM,
+    Manifest,
+    StoredFile,
+    StoredFolder,
+    StoredLink,
+    checksum_of,
+    is_known,
+    relative_path,
+)
+from ebbtide.storage.checkpoints.tree import (
+    Entry,
+    Tree,
+    blocks_of,
+    copy_file,
+    extents_of,
+    finish_folders,
+    remove_tree,
+    set_attributes,
+    set_time_of_link,
+    tree_of,
+    write_extents,
+)
+from ebbtide.storage.object_keys import checked_key
+from ebbtide.storage.objects import ObjectStore, numbers_below
+
+_LOGGER = logging.getLogger(__name__)
+
+# Files moved at the same time: several for speed, but not so many that memory runs out.
+_FILES_AT_A_TIME = 4
+# What was not written to for so long was left by a writer that was killed.
+_LEFT_FOR_S = 60.0
+# Smaller files are stored together: a request for each would take longer than their content.
+_SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
+
+
+class CheckpointStore:
+    """Reads the checkpoints of a trial.
+
+    Args:
+        objects: Storage that holds the checkpoints.
+        trial_id: Id of the trial, the same on every machine; letters, digits and . _ = -.
+        runtime: Gives the time, and moves several files at once.
+
+    Raises:
+        InputError: The id could lead to another place in storage.
+    """
+
+    def __init__(self, objects: ObjectStore, trial_id: str, runtime: Runtime = RUNTIME) -> None:
+        if "/" in trial_id:
+            raise InputError(f"{trial_id!r} is no id of a trial: use letters, digits and . _ = -")
+        self.objects, self.runtime = objects, runtime
+        self.trial_id = trial_id
+        self.folder = checked_key(f"trials/{trial_id}")
+
+    def manifests(self) -> Iterator[Manifest]:
+        """Manifests of complete checkpoints, the newest first, without those set aside or damaged."""
+        aside = self.numbers("aside")
+        for number in sorted(self.numbers("manifests"), reverse=True):
+            if number in aside:
+                continue
+            manifest = self.read(number)
+            if manifest is not None:
+                yield manifest
+
+    def best(self, direction: str) -> Manifest | None:
+        """The newest of the checkpoints with the best value of the trial's metric.
+
+        Args:
+            direction: Whether a lower or a higher value is better, `minimize` or `maximize`.
+
+        Returns:
+            Its manifest; None: of no checkpoint that value is known.
+        """
+        found: Manifest | None = None
+        for each in self.manifests():
+            if is_better(each.metric, None if found is None else found.metric, direction):
+                found = each
+        return found
+
+    def has(self, number: int) -> bool:
+        """Return whether the checkpoint of a number is complete and not set aside."""
+        return self.read(number) is not None and number not in self.numbers("aside")
+
+    def read(self, number: int) -> Manifest | None:
+        """The manifest of a checkpoint; None: there is none, or it is damaged or of another trial or number."""
+        try:
+            found = Manifest.decode(self.objects.get(f"{self.folder}/manifests/{number:08d}"))
+        except MissingObjectError:
+            return None
+        except InputError as error:
+            _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", number, self.trial_id, error)
+            return None
+        if (found.trial_id, found.number) != (self.trial_id, number):
+            _LOGGER.warning(
+                "checkpoint %d of trial %s is skipped: its manifest is of checkpoint %d of trial %s",
+                number,
+                self.trial_id,
+                found.number,
+                found.trial_id,
+            )
+            return None
+        return found
+
+    def restore(self, folder: Path, *, best: str = "") -> Manifest | None:
+        """Put the newest undamaged checkpoint into a folder, in place of what is there.
+
+        Args:
+            folder: The folder.
+            best: Whether a lower or a higher metric is better, `minimize` or `maximize`: the undamaged checkpoint
+                of the best value is taken, and the newest only where no value is known. Empty: the newest is.
+
+        Returns:
+            Its manifest; None: there is no such checkpoint, and the folder is unchanged.
+        """
+        for manifest in self._from_best(best) if best else self.manifests():
+            try:
+                self.fetch(manifest, folder)
+            except DamagedCheckpointError as error:
+                _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", manifest.number, self.trial_id, error)
+                continue
+            return manifest
+        return None
+
+    def _from_best(self, direction: str) -> list[Manifest]:
+        """All manifests, that of the best value first, and those without a value last; else the newest first."""
+        sign = -1.0 if direction == "maximize" else 1.0
+        return sorted(self.manifests(), key=lambda each: math.inf if each.metric is None else sign * each.metric)
+
+    def fetch(self, manifest: Manifest, folder: Path) -> None:
+        """Put one checkpoint into a folder, in place of what is there.
+
+        Raises:
+            DamagedCheckpointError: A file is missing, or differs from what the manifest says.
+        """
+        can_check = is_known(manifest.algorithm)
+        if not can_check:
+            _LOGGER.warning(
+                "checkpoint %d of trial %s has checksums by %s, unknown here: only lengths are checked",
+                manifest.number,
+                self.trial_id,
+                manifest.algorithm,
+            )
+        coming = folder.with_name(f".{folder.name}.coming")
+        remove_tree(coming)
+        coming.mkdir(parents=True)
+        by_part: dict[str, list[StoredFile]] = defaultdict(list)
+        for place, file in enumerate(manifest.files):
+            if not file.same_as:
+                by_part[self.part_key(manifest, place)].append(file)
+
+        def take(key: str, files: list[StoredFile]) -> None:
+            try:
+                self._take(key, files, coming)
+            except MissingObjectError:
+                raise DamagedCheckpointError(f"{files[0].path} is missing") from None
+            for file in files:
+                if not _is_whole(file, coming / relative_path(file.path), manifest.algorithm if can_check else ""):
+                    raise DamagedCheckpointError(f"{file.path} is not what was saved")
+
+        try:
+            for name in sorted({*(each.path for each in manifest.folders), *_above(manifest)}):
+                (coming / relative_path(name)).mkdir(parents=True, exist_ok=True)
+            with self.runtime.pool(_FILES_AT_A_TIME) as pool:
+                list(pool.map(take, by_part, by_part.values()))
+            _finish(manifest, coming)
+            remove_tree(folder)
+            coming.rename(folder)
+        finally:
+            remove_tree(coming)
+
+    def _take(self, key: str, files: list[StoredFile], coming: Path) -> None:
+        """Read the files whose content is in one object."""
+        first = files[0]
+        if len(files) == 1 and not first.offset and first.extents is None:
+            self.objects.get_file(key, coming / relative_path(first.path))
+            # The object may hold the content of others, too, which have changed since.
+            with (coming / relative_path(first.path)).open("r+b") as written:
+                if written.seek(0, 2) > first.size_bytes:
+                    written.truncate(first.size_bytes)
+            return
+        with tempfile.TemporaryDirectory(dir=coming.parent, prefix=".part") as place:
+            part = Path(place) / "part"
+            self.objects.get_file(key, part)
+            for file in files:
+                extents = ((0, file.size_bytes),) if file.extents is None and file.size_bytes else file.extents
+                write_extents(part, coming / relative_path(file.path), extents or (), file.size_bytes, file.offset)
+
+    def set_aside(self, number: int, why: str) -> None:
+        """Never resume from a checkpoint again, because training fails from it."""
+        self.objects.put_once(f"{self.folder}/aside/{number:08d}", why.encode())
+
+    def add(self, manifest: Manifest, folder: Path) -> None:
+        """Put those files of a checkpoint into a folder that it lacks.
+
+        Raises:
+            DamagedCheckpointError: A file is missing, or differs from what the manifest says.
+        """
+        more = folder.with_name(f".{folder.name}.more")
+        try:
+            self.fetch(manifest, more)
+            found = tree_of(more)
+            for entry in found.entries if found is not None else ():
+                path = folder / entry.path
+                if entry.kind == "folder":
+                    path.mkdir(exist_ok=True)
+                elif not path.exists() and not path.is_symlink():
+                    (more / entry.path).rename(path)
+        finally:
+            remove_tree(more)
+
+    def manifest(self, number: int) -> Manifest:
+        """The manifest of a checkpoint.
+
+        Raises:
+            DamagedCheckpointError: There is none, or it is damaged.
+        """
+        found = self.read(number)
+        if found is None:
+            raise DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
+        return found
+
+    def begin_writing(self, who: str, *, attempt: int = 0, machines: int = 1) -> CheckpointWriter:
+        """Take the trial over: an earlier writer can complete no further checkpoint.
+
+        Args:
+            who: Id of the machine that writes from now on.
+            attempt: Number of the assignment that checkpoints are saved in.
+            machines: Number of machines that train it as one.
+        """
+        try:
+            # Whoever wrote before writes no more: what it left is of no use to anybody.
+            self.objects.clear_unfinished(f"{self.folder}/data/", _LEFT_FOR_S)
+        except OSError as error:
+            _LOGGER.warning("what earlier writers of trial %s left is not removed: %s", self.trial_id, error)
+        number = max(self.numbers("writers"), default=0) + 1
+        while not self.objects.put_once(f"{self.folder}/writers/{number:06d}", who.encode()):
+            number += 1
+        return CheckpointWriter(self, number, attempt=attempt, machines=machines)
+
+    def numbers(self, kind: str) -> set[int]:
+        """All numbers of one kind: of `manifests`, of `writers`, or of checkpoints set `aside`."""
+        return numbers_below(self.objects, f"{self.folder}/{kind}")
+
+    def data_key(self, number: int, writer: int, place: int) -> str:
+        """Key of a part by the checkpoint and the writer that stored it, and its place among theirs."""
+        return f"{self.folder}/data/{_part_name(number, writer, place)}"
+
+    def part_key(self, manifest: Manifest, place: int) -> str:
+        """Key of the part that holds the content of a checkpoint's file, by the file's place in the manifest."""
+        return f"{self.folder}/data/{_part(manifest, place)}"
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a trial, until another writer takes it over.
+
+    Args:
+        store: Checkpoints of the trial.
+        writer: Number of this writer, counted from 1.
+        attempt: Number of the assignment that checkpoints are saved in.
+        machines: Number of machines that train it as one.
+
+    Attributes:
+        kept: Numbers of checkpoints that stay in storage whatever their age.
+        left_out: What the newest checkpoint lacks, and why, by path.
+    """
+
+    def __init__(self, store: CheckpointStore, writer: int, *, attempt: int = 0, machines: int = 1) -> None:
+        self._store = store
+        self._attempt, self._machines = attempt, machines
+        self._objects = store.objects
+        self.writer = writer
+        self.kept: frozenset[int] = frozenset()
+        self.left_out: tuple[tuple[str, str], ...] = ()
+        self._next = max(store.numbers("manifests"), default=0) + 1
+        self._place = 0
+        # The files of the newest checkpoint by inode, length and time of change, and by content.
+        self._unchanged: dict[tuple[object, ...], StoredFile] = {}
+        self._read: dict[int, Manifest | None] = {}
+        self._contents: dict[tuple[object, ...], StoredFile] = {}
+        # Parts that a manifest of this writer names, so that nobody removes them.
+        self._checked: set[str] = set()
+        self._newest: Manifest | None = None
+        # Bytes of each upload since the newest manifest was written, by whatever thread.
+        self._uploaded_bytes: list[int] = []
+
+    def knows(self, manifest: Manifest) -> None:
+        """Note what was restored: files that have not changed since are not stored again.
+
+        Args:
+            manifest: The checkpoint; one of another trial, or with checksums that are not made here, is of no use.
+        """
+        if manifest.trial_id != self._store.trial_id or manifest.algorithm != ALGORITHM:
+            return
+        files = [replace(file, part=_part(manifest, place)) for place, file in enumerate(manifest.files)]
+        self._contents = {_content(file): file for file in files if file.content_bytes and not file.same_as}
+
+    def save(
+        self,
+        folder: Path,
+        step: int,
+        *,
+        only: str = "",
+        keep: int = 2,
+        oldest: int | None = None,
+        metric: float | None = None,
+    ) -> Manifest:
+        """Write a folder as the newest checkpoint, and remove those before the newest `keep`.
+
+        Args:
+            folder: Folder whose entries are written.
+            step: Training step of the checkpoint.
+            only: Name of a folder below `folder` to which the checkpoint is limited; empty: all of it.
+            keep: How many complete checkpoints stay in storage, beside those in `kept`.
+            oldest: Instead, the number of the oldest one that stays.
+            metric: Value of the trial's metric at that step; None: not known.
+
+        Raises:
+            SupersededWriterError: Another writer has taken the trial over.
+            OSError: A file cannot be read, or the checkpoint cannot be written.
+        """
+        while True:
+            self._check_current()
+            manifest = replace(self._upload(folder, step, only), metric=metric)
+            self._check_current()
+            if not self._has_parts_of_others(manifest):
+                # The writer before has removed them since: what was restored is of no use any more.
+                self._unchanged, self._contents = {}, {}
+                self._begin_number(self._next + 1)
+                continue
+            key = f"{self._store.folder}/manifests/{manifest.number:08d}"
+            try:
+                is_written = self._objects.put_once(key, manifest.encode())
+            except OSError:
+                # It may have been, and then the data of this number must never be written again.
+                self._begin_number(self._next + 1)
+                raise
+            if is_written:
+                break
+            # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
+            self._begin_number(max(self._store.numbers("manifests")) + 1)
+        self._begin_number(self._next + 1)
+        self._uploaded_bytes.clear()
+        self._newest = manifest
+        try:
+            if oldest is None:
+                self._prune(manifest, keep)
+            else:
+                self._remove_before(oldest)
+        except OSError as error:
+            # The checkpoint is stored; what is not removed now is after the next.
+            _LOGGER.warning("older checkpoints of trial %s are not removed yet: %s", self._store.trial_id, error)
+        return manifest
+
+    def _has_parts_of_others(self, manifest: Manifest) -> bool:
+        """Return whether storage still has the parts of a checkpoint that earlier writers stored."""
+        parts = {file.part for file in manifest.files if file.content_bytes} - self._checked
+        others = [part for part in parts if int(part.partition("/")[0].partition("-")[2]) != self.writer]
+        try:
+            for part in others:
+                self._objects.size_bytes(f"{self._store.folder}/data/{part}")
+        except MissingObjectError:
+            return False
+        self._checked |= parts
+        return True
+
+    def _begin_number(self, number: int) -> None:
+        self._next, self._place = number, 0
+
+    def _upload(self, folder: Path, step: int, only: str) -> Manifest:
+        """Write all data, which no reader sees before its manifest is written."""
+        tree = tree_of(folder, only)
+        if tree is None:
+            raise FileNotFoundError(f"{folder / only} is gone, or changed while it was read")
+        self.left_out = tree.left_out
+        found: dict[str, StoredFile] = {}
+        first: dict[tuple[int, int], str] = {}
+        new: list[Entry] = []
+        for entry in tree.of("file"):
+            stored = self._unchanged.get(_identity(entry))
+            if entry.inode in first:
+                found[entry.path] = StoredFile(entry.path, 0, "", same_as=first[entry.inode])
+                continue
+            first[entry.inode] = entry.path
+            if stored is None:
+                new.append(entry)
+            else:
+                found[entry.path] = _as_entry(stored, entry)
+        found |= {file.path: file for file in self._stored(folder, new)}
+        for path, file in found.items():
+            if file.same_as:
+                found[path] = replace(found[file.same_as], path=path, same_as=file.same_as)
+        files = tuple(found[entry.path] for entry in tree.of("file"))
+        # What was stored before this number may be removed with it, as far as no later manifest names it.
+        self._unchanged = {
+            _identity(entry): file for entry, file in zip(tree.of("file"), files, strict=True) if not file.same_as
+        }
+        self._contents = {_content(file): file for file in files if file.content_bytes}
+        return Manifest(
+            trial_id=self._store.trial_id,
+            number=self._next,
+            writer=self.writer,
+            step=step,
+            saved_at_s=self._store.runtime.epoch_s(),
+            files=files,
+            attempt=self._attempt,
+            machines=self._machines,
+            links=tuple(StoredLink(entry.path, entry.target, entry.mtime_ns) for entry in tree.of("link")),
+            folders=tuple(StoredFolder(entry.path, entry.mode, entry.mtime_ns) for entry in tree.of("folder")),
+            uploaded_bytes=sum(self._uploaded_bytes),
+        )
+
+    def _stored(self, folder: Path, entries: list[Entry]) -> list[StoredFile]:
+        """Store the files that have changed, as far as their content is not stored already."""
+        sizes = {file.content_bytes for file in self._contents.values()}
+        small = [entry for entry in entries if entry.size_bytes < _SMALL_BYTES]
+        large = [entry for entry in entries if entry.size_bytes >= _SMALL_BYTES]
+        with self._store.runtime.pool(_FILES_AT_A_TIME) as pool:
+            waiting: list[Future[list[StoredFile]]] = [
+                pool.submit(self._store_together, folder, group, self._new_part()) for group in _groups(small)
+            ]
+            sums: list[tuple[Entry, str, Future[tuple[int, str]], Future[None]]] = []
+            for entry in large:
+                part, path = self._new_part(), folder / entry.path
+                if entry.is_sparse or entry.size_bytes in sizes:
+                    waiting.append(pool.submit(self._store_if_new, folder, entry, part))
+                else:
+                    # The checksum is computed while the file is moved, so that it takes no extra time.
+                    sums.append(
+                        (
+                            entry,
+                            part,
+                            pool.submit(checksum_of, path),
+                            pool.submit(self._move, part, path, entry.path),
+                        )
+                    )
+            found = [file for each in waiting for file in each.result()]
+            for entry, part, total, moved in sums:
+                moved.result()
+                found.append(_as_entry(StoredFile(entry.path, *total.result(), part=part), entry))
+        return found
+
+    def _new_part(self) -> str:
+        self._place += 1
+        return _part_name(self._next, self.writer, self._place - 1)
+
+    def _store_together(self, folder: Path, entries: list[Entry], part: str) -> list[StoredFile]:
+        """Store small files in one part."""
+        found, begins = [], 0
+        with tempfile.TemporaryDirectory(prefix="ebbtide-") as place:
+            together = Path(place) / "together"
+            with together.open("wb") as written:
+                for entry in entries:
+                    size, total = checksum_of(folder / entry.path)
+                    file = _as_entry(StoredFile(entry.path, size, total, part=part, offset=begins), entry)
+                    known = self._contents.get(_content(file))
+                    if known is None:
+                        for block in blocks_of(folder / entry.path):
+                            begins += written.write(block)
+                        if begins != file.offset + size:
+                            raise StorageError(f"{entry.path} changed while it was stored")
+                    found.append(file if known is None else _as_entry(known, entry))
+            if any(file.part == part for file in found):
+                self._move(part, together, entries[0].path if len(entries) == 1 else f"{len(entries)} files")
+        return found
+
+    def _store_if_new(self, folder: Path, entry: Entry, part: str) -> list[StoredFile]:
+        """Store a file in a part of its own, unless its content is stored already."""
+        path = folder / entry.path
+        extents = extents_of(path) if entry.is_sparse else None
+        if extents == ((0, entry.size_bytes),):
+            extents = None
+        _, total = checksum_of(path, extents=extents)
+        file = StoredFile(entry.path, entry.size_bytes, total, part=part, extents=extents)
+        known = self._contents.get(_content(file))
+        if known is not None:
+            return [_as_entry(known, entry)]
+        if extents is None:
+            self._move(part, path, entry.path)
+        else:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part") as place:
+                dense = Path(place) / "dense"
+                with dense.open("wb") as written:
+                    for block in blocks_of(path, extents):
+                        written.write(block)
+                self._move(part, dense, entry.path)
+        return [_as_entry(file, entry)]
+
+    def _move(self, part: str, path: Path, what: str) -> None:
+        """Store one part, and check its length: an upload may be cut short, and reported as complete."""
+        key = f"{self._store.folder}/data/{part}"
+        self._objects.put_file(key, path)
+        stored, wanted = self._objects.size_bytes(key), path.stat().st_size
+        if stored != wanted:
+            raise StorageError(f"of {what} {stored} of {wanted} bytes are stored")
+        self._uploaded_bytes.append(wanted)
+
+    def _check_current(self) -> None:
+        newest = max(self._store.numbers("writers"), default=0)
+        if newest > self.writer:
+            raise SupersededWriterError(
+                f"trial {self._store.trial_id} has writer {newest}; this is {self.writer}, and it ends"
+            )
+
+    def _prune(self, newest: Manifest, keep: int) -> None:
+        """Remove all checkpoints before the newest `keep`.
+
+        A listing may not show all that there is, so nothing is removed only because it has no manifest, and
+        nothing at all where fewer checkpoints are listed than stay: the others may be listed later.
+
+        Args:
+            newest: The checkpoint just written.
+            keep: How many complete checkpoints stay.
+        """
+        others = (manifest for manifest in self._store.manifests() if manifest.number != newest.number)
+        kept = [newest, *islice(others, max(keep, 1) - 1)]
+        if len(kept) < keep:
+            return
+        self._remove_before(min(manifest.number for manifest in kept))
+
+    def _remove_before(self, oldest: int) -> None:
+        """Remove manifests of lower numbers, and then their data, as far as no other checkpoint has the same."""
+        numbers = self._store.numbers("manifests")
+        gone = {number for number in numbers if number < oldest} - self.kept
+        self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers - gone}
+        # A listing may not show the newest yet.
+        known = (*self._read.values(), self._newest)
+        parts = {file.part for manifest in known if manifest for file in manifest.files}
+        for number in gone:
+            self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")
+        prefix = f"{self._store.folder}/data/"
+        for key in list(self._objects.keys(prefix)):
+            part = key.removeprefix(prefix)
+            digits = part.partition("-")[0]
+            is_old = digits.isdecimal() and int(digits) < oldest and int(digits) not in self.kept
+            if is_old and part not in parts:
+                self._objects.delete(key)
+
+
+def _part_name(number: int, writer: int, place: int) -> str:
+    """Name of a part by the checkpoint and the writer that stored it, and its place among theirs."""
+    return f"{number:08d}-{writer:06d}/{place:06d}"
+
+
+def _part(manifest: Manifest, place: int) -> str:
+    """Name of the part that holds the content of a checkpoint's file, by the file's place in the manifest."""
+    return manifest.files[place].part or _part_name(manifest.number, manifest.writer, place)
+
+
+def stored_tree(manifest: Manifest) -> Tree:
+    """The entries of a checkpoint, as far as its manifest tells."""
+    files = [
+        Entry(each.path, "file", each.mode, each.mtime_ns, each.size_bytes, (0, 0)) for each in manifest.files
+    ]
+    links = [Entry(link.path, "link", 0, link.mtime_ns, 0, (0, 0), link.target) for link in manifest.links]
+    return Tree((*files, *links))
+
+
+def is_better(value: float | None, other: float | None, direction: str) -> bool:
+    """Return whether a metric is better than another; no metric (None) is worse than any.
+
+    Args:
+        value: Value of the metric.
+        other: Value that it is compared with.
+        direction: Whether a lower or a higher value is better, `minimize` or `maximize`; empty: no value is.
+    """
+    if not direction or value is None:
+        return False
+    return other is None or (value > other if direction == "maximize" else value < other)
+
+
+def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Small files in groups, each of which is stored as one part."""
+    group: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if group and size + entry.size_bytes > _TOGETHER_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.size_bytes
+    if group:
+        yield group
+
+
+def _identity(entry: Entry) -> tuple[object, ...]:
+    return (*entry.inode, entry.size_bytes, entry.mtime_ns)
+
+
+def _content(file: StoredFile) -> tuple[object, ...]:
+    return file.checksum, file.size_bytes, file.extents
+
+
+def _as_entry(file: StoredFile, entry: Entry) -> StoredFile:
+    """The record of a file whose content is stored already, under the name and with the attributes of another."""
+    return replace(file, path=entry.path, mode=entry.mode, mtime_ns=entry.mtime_ns, same_as="")
+
+
+def _above(manifest: Manifest) -> set[str]:
+    """Folders that files and links are in: manifests of former versions do not name them."""
+    paths = [*(file.path for file in manifest.files), *(link.path for link in manifest.links)]
+    return {path.rpartition("/")[0] for path in paths if "/" in path}
+
+
+def _is_whole(file: StoredFile, path: Path, algorithm: str) -> bool:
+    """Return whether a restored file is as it was stored; without an algorithm only its length is compared."""
+    if path.stat().st_size != file.size_bytes:
+        return False
+    return not algorithm or checksum_of(path, algorithm, file.extents)[1] == file.checksum
+
+
+def _finish(manifest: Manifest, folder: Path) -> None:
+    """Make the links of a checkpoint, and give everything its permissions and times."""
+    for file in manifest.files:
+        path = folder / relative_path(file.path)
+        if file.same_as:
+            first = folder / relative_path(file.same_as)
+            try:
+                path.hardlink_to(first)
+            except OSError:
+                copy_file(first, path)  # a file system without hard links
+        if file.mtime_ns or file.mode:
+            set_attributes(path, file.mode, file.mtime_ns)
+    for link in manifest.links:
+        path = folder / relative_path(link.path)
+        path.symlink_to(link.target)
+        set_time_of_link(path, link.mtime_ns)
+    finish_folders(folder, [(each.path, each.mode, each.mtime_ns) for each in manifest.folders])

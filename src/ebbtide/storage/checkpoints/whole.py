@@ -1,0 +1,159 @@
+"""Checkpoints of machines that train as one: each stores its own, and one is whole once all of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.errors import LostCheckpointError
+from ebbtide.storage.checkpoints.manifest import Manifest
+from ebbtide.storage.checkpoints.store import CheckpointStore, is_better
+from ebbtide.storage.objects import ObjectStore
+
+# Trials whose manifests are read at the same time.
+_AT_A_TIME = 8
+
+# A part of a whole checkpoint: the trial of the machine that stored it, and the number that it has there.
+Part = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A checkpoint that each of several machines has stored a part of.
+
+    Attributes:
+        step: Training step that it holds.
+        parts: The manifest of each part by rank; without ranks whose machines store none.
+    """
+
+    step: int
+    parts: dict[int, Manifest]
+
+    @property
+    def number(self) -> int:
+        """Number of its first part, by which it is known."""
+        return self._first.number
+
+    @property
+    def _first(self) -> Manifest:
+        return self.parts[min(self.parts)]
+
+    @property
+    def metric(self) -> float | None:
+        """Value of the metric that it was saved with, as the first machine that knows it says; None: none does."""
+        return next((part.metric for part in self.parts.values() if part.metric is not None), None)
+
+    def numbers(self) -> dict[str, int]:
+        """Numbers of its parts, by the id under which each is stored."""
+        return {part.trial_id: part.number for part in self.parts.values()}
+
+    def parts_for(self, rank: int) -> tuple[Part, ...]:
+        """The parts that a machine resumes from, its own first.
+
+        Programs that save a copy of all on each machine, or on one, need one part: their own, or else the first.
+        Where machines save files of different names, each has a share of one state, and all are needed.
+        """
+        own = self.parts.get(rank, self._first)
+        names = {frozenset(file.path for file in part.files) for part in self.parts.values()}
+        others = [part for part in self.parts.values() if part is not own] if len(names) > 1 else []
+        return tuple((part.trial_id, part.number) for part in (own, *others))
+
+
+def newest_whole(
+    objects: ObjectStore,
+    trial_ids: Sequence[str],
+    *,
+    expected: int = 0,
+    aside: Collection[int] = (),
+    runtime: Runtime = RUNTIME,
+) -> Whole | None:
+    """The newest checkpoint that is whole; None: there is none, and training starts from the beginning.
+
+    A machine that has stored nothing at all is taken for one that has nothing to store: of many programs only the
+    first process saves.
+
+    Args:
+        objects: Storage that holds the checkpoints.
+        trial_ids: Ids under which the machines save, by rank; of all ranks that there have been.
+        expected: Number of a whole checkpoint that is known to be stored; 0: none is.
+        aside: Numbers of whole checkpoints that must not be resumed from.
+        runtime: Gives the time, and reads of several trials at once.
+
+    Raises:
+        LostCheckpointError: Storage lacks what is known to be stored: perhaps it is not mounted.
+        OSError: It does not answer.
+    """
+    stores = [CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids]
+    stored = _manifests(stores, runtime)
+    first = next((rank for rank, found in enumerate(stored) if found), None)
+    if expected and expected not in aside:
+        numbers = max(stores[first or 0].numbers("manifests"), default=0)
+        if numbers < expected:
+            raise LostCheckpointError(
+                f"storage has no checkpoint {expected} of trial {trial_ids[first or 0]}, which was stored: is it "
+                "mounted?"
+            )
+    return next((whole for whole in _wholes(stored) if whole.number not in aside), None)
+
+
+def best_whole(
+    objects: ObjectStore, trial_ids: Sequence[str], direction: str, runtime: Runtime = RUNTIME
+) -> Whole | None:
+    """The newest whole checkpoint of the best value of the metric.
+
+    Args:
+        objects: Storage that holds the checkpoints.
+        trial_ids: Ids under which the machines save, by rank; of all ranks that there have been.
+        direction: Whether a lower or a higher value is better, `minimize` or `maximize`; empty: none is.
+        runtime: Reads of several trials at once.
+
+    Returns:
+        The checkpoint; None: of no whole checkpoint that value is known.
+
+    Raises:
+        OSError: Storage does not answer.
+    """
+    found: Whole | None = None
+    if not direction:
+        return None
+    stored = _manifests([CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids], runtime)
+    for each in _wholes(stored):
+        if is_better(each.metric, None if found is None else found.metric, direction):
+            found = each
+    return found
+
+
+def _wholes(stored: Sequence[Sequence[Manifest]]) -> Iterator[Whole]:
+    """All whole checkpoints, the newest first, of the manifests of each machine."""
+    by_moment: dict[tuple[int, int, int], dict[int, Manifest]] = {}
+    for rank, manifests in enumerate(stored):
+        for manifest in manifests:
+            moment = manifest.attempt, manifest.step, manifest.machines
+            by_moment.setdefault(moment, {}).setdefault(rank, manifest)
+    savers = {rank for rank, manifests in enumerate(stored) if manifests}
+    for (_, step, machines), parts in sorted(by_moment.items(), reverse=True):
+        is_whole = all(rank in parts for rank in savers if rank < machines)
+        if is_whole:
+            yield Whole(step, dict(sorted(parts.items())))
+
+
+def newest_attempt(objects: ObjectStore, trial_ids: Sequence[str], runtime: Runtime = RUNTIME) -> int:
+    """Number of the last assignment that any of the machines has stored a checkpoint in; 0: none has.
+
+    Args:
+        objects: Storage that holds the checkpoints.
+        trial_ids: Ids under which the machines save.
+        runtime: Reads of several trials at once.
+
+    Raises:
+        OSError: Storage does not answer.
+    """
+    stored = _manifests([CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids], runtime)
+    return max((manifest.attempt for manifests in stored for manifest in manifests), default=0)
+
+
+def _manifests(stores: Sequence[CheckpointStore], runtime: Runtime) -> list[list[Manifest]]:
+    """The manifests of each, the newest first."""
+    with runtime.pool(_AT_A_TIME) as pool:
+        return list(pool.map(lambda store: list(store.manifests()), stores))

@@ -1,0 +1,1 @@
+"""MLflow, the model registry, and the stages of the nightly pipeline."""

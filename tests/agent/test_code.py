@@ -1,0 +1,180 @@
+"""The user's code on its way to machines."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ebbtide.agent import folders
+from ebbtide.errors import InputError
+from ebbtide.storage.objects import FolderStore
+
+
+def test_it_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    (folder / "package").mkdir(parents=True)
+    (folder / "train.py").write_text("print()\n")
+    (folder / "package" / "run.sh").write_text("true\n")
+    (folder / "package" / "run.sh").chmod(0o755)
+    for hidden in (".git", "__pycache__"):
+        (folder / hidden).mkdir()
+        (folder / hidden / "x").write_text("not code")
+    content = folders.packed(folder)
+    assert content == folders.packed(folder)
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("runs/a/code.tar.gz", content)
+    folders.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+    assert sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*")) == [
+        "package",
+        "package/run.sh",
+        "train.py",
+    ]
+    assert (tmp_path / "out" / "package" / "run.sh").stat().st_mode & 0o100
+    # Again changes nothing.
+    folders.unpack(store, "runs/a/code.tar.gz", tmp_path / "out")
+
+
+def test_no_code_is_an_empty_folder(tmp_path: Path) -> None:
+    """Of a command that needs none."""
+    (tmp_path / "none").mkdir()
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("code", folders.packed(tmp_path / "none"))
+    folders.unpack(store, "code", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("../outside"))
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("bad", buffer.getvalue())
+    with pytest.raises(tarfile.TarError):
+        folders.unpack(store, "bad", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "outside").exists()
+
+
+def test_links_lead_to_code_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "code"
+    (folder / "inside").mkdir(parents=True)
+    (folder / "inside" / "real.py").write_text("x = 1\n")
+    (folder / "link.py").symlink_to("inside/real.py")
+    (folder / "data").symlink_to(tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(folders.packed(folder))) as tar:
+        assert tar.getnames() == ["inside/real.py", "link.py"]
+        assert all(member.isreg() for member in tar)
+    assert "data is a link to a folder, and is not sent" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["../credentials", "inside", ".env", "{absolute}"])
+def test_a_link_to_what_is_no_code_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (tmp_path / "credentials").write_text("secret")
+    (folder / ".env").write_text("secret")
+    # By way of another link, too.
+    (folder / "inside").symlink_to("../credentials")
+    (folder / "data.txt").symlink_to(target.format(absolute=tmp_path / "credentials"))
+    with pytest.raises(InputError, match=r"is a link to .* would be sent to machines"):
+        folders.packed(folder)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_an_archive_with_links_is_none_of_ours(tmp_path: Path, kind: bytes) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("inside")
+        entry.type, entry.linkname = kind, "/etc/passwd"
+        tar.addfile(entry)
+    store = FolderStore(tmp_path / "objects")
+    store.put_once("bad", buffer.getvalue())
+    with pytest.raises(tarfile.TarError, match="no plain file"):
+        folders.unpack(store, "bad", tmp_path / "out")
+
+
+def test_data_are_not_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "MOST_BYTES", 10)
+    (tmp_path / "images.bin").write_bytes(b"0" * 11)
+    with pytest.raises(InputError, match=r"the largest file is images\.bin"):
+        folders.packed(tmp_path)
+
+
+def test_only_the_code_that_the_run_began_with_is_unpacked(tmp_path: Path) -> None:
+    """Whoever has a machine's role can write to storage, and all machines of the run would run it."""
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(f"print({name!r})\n")
+    ours = folders.packed(tmp_path / "ours")
+    store, key = FolderStore(tmp_path / "objects"), folders.code_key("a", ours)
+    store.put_once(key, folders.packed(tmp_path / "theirs"))
+    with pytest.raises(tarfile.TarError, match="not what was stored"):
+        folders.unpack(store, key, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    store.delete(key)
+    store.put_once(key, ours)
+    folders.unpack(store, key, tmp_path / "out")
+    assert (tmp_path / "out" / "train.py").read_text() == "print('ours')\n"
+
+
+def test_a_hundred_mebibytes_are_sent_to_each_machine_at_most(tmp_path: Path) -> None:
+    with (tmp_path / "weights.bin").open("wb") as file:
+        file.truncate(101 << 20)
+    with pytest.raises(InputError, match=r"holds 101 MiB, and 100 are sent to each machine at most"):
+        folders.packed(tmp_path)
+
+
+def code_of(folder: Path) -> set[str]:
+    with tarfile.open(fileobj=io.BytesIO(folders.packed(folder))) as tar:
+        return set(tar.getnames())
+
+
+def written(folder: Path, *names: str, text: str = "x") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_keys_and_credentials_stay_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = (
+        *("keys/id_rsa", "keys/server.pem", "tls.key", "credentials.env", "credentials.json", ".aws/credentials"),
+        *(".netrc", ".env", "kubeconfig", "deploy/prod.kubeconfig", "client_secret_12.json", "secrets.yaml"),
+    )
+    written(tmp_path, *secrets)
+    written(tmp_path, "my-project-1234.json", text='{"type": "service_account", "private_key": "-----BEGIN"}')
+    written(tmp_path, "deploy_key", text="-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    code = ("train.py", "credentials.py", "secrets.py", "tokenizer.json", "data/tokens.npy", "monkey.txt")
+    written(tmp_path, *code)
+    written(tmp_path, "hub_token.txt")
+    assert code_of(tmp_path) == {*code, "hub_token.txt"}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("left out" in line and "client_secret_12.json" in line and "more" in line for line in told)
+    assert any("hub_token.txt: sent to machines" in line for line in told)
+    # Who names a file as none is believed; a .gitignore that takes all JSON back names no secret.
+    written(tmp_path, ".gitignore", text="!*.json\n")
+    assert "credentials.json" not in code_of(tmp_path)
+    written(tmp_path, ".ebbtideignore", text="!credentials.json\nhub_token.txt\n")
+    assert {"credentials.json", *code} == code_of(tmp_path)
+
+
+def test_what_is_ignored_stays_here_as_git_has_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written(
+        tmp_path,
+        ".gitignore",
+        text="# data\n/data/\n*.pt\n!keep.pt\nbuild/\nlogs/**/*.txt\nnote[0-9].md\n\\#odd\nsub/here.csv\nspace\\ \n",
+    )
+    sent = ("train.py", "keep.pt", "other/data/a.csv", "build", "logs/a.csv", "notes.md", "here.csv")
+    written(tmp_path, *sent)
+    written(tmp_path, "data/a.csv", "model.pt", "deep/model.pt", "deep/build/x.o", "logs/a.txt", "logs/b/c/d.txt")
+    written(tmp_path, "note1.md", "#odd", "sub/here.csv", "deep/own/x.csv", "deep/own/y.csv")
+    written(tmp_path, "deep/own/.gitignore", text="x.csv\n")
+    with caplog.at_level("INFO", "ebbtide.progress"):
+        assert code_of(tmp_path) == {*sent, "deep/own/y.csv"}
+    assert "code: 8 files, 0.0 MiB are sent to machines; ignored: " in caplog.text
+    written(tmp_path, ".ebbtideignore", text="!model.pt\n!data/\nother\n")
+    assert code_of(tmp_path) == {*sent, "deep/own/y.csv", "data/a.csv", "model.pt", "deep/model.pt"} - {
+        "other/data/a.csv"
+    }

@@ -1,0 +1,158 @@
+"""What jobs that are needed have stored comes to the machine whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ebbtide.agent import restoring
+from ebbtide.agent.config import AgentConfig, Assignment
+from ebbtide.agent.folders import outputs_id
+from ebbtide.agent.inputs import DamagedInputError, Input, fetch_inputs
+from ebbtide.agent.machine import ThisMachine
+from ebbtide.agent.results import TaskResult, TaskResults
+from ebbtide.storage.checkpoints.store import CheckpointStore
+from ebbtide.storage.objects import FolderStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+def saved(
+    store: FolderStore, trial_id: str, place: Path, *, machines: int = 1, step: int = 10, **files: str
+) -> None:
+    folder = place / f"of-{trial_id}".replace("/", "-")
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    CheckpointStore(store, trial_id).begin_writing("m", attempt=1, machines=machines).save(folder, step)
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_checkpoints_and_outputs_of_a_training(store: FolderStore, tmp_path: Path) -> None:
+    saved(store, "run-000", tmp_path, weights="w")
+    saved(store, outputs_id("run-000"), tmp_path, report="r")
+    fetch_inputs(store, [Input("train", ("run-000",)), Input("sweep/1", ("run-007",))], tmp_path / "inputs")
+    assert files_in(tmp_path / "inputs") == {"train/checkpoint/weights": "w", "train/outputs/report": "r"}
+    # One that has stored nothing has a folder all the same.
+    assert (tmp_path / "inputs" / "sweep" / "1").is_dir()
+
+
+def test_the_parts_of_machines_that_trained_as_one(store: FolderStore, tmp_path: Path) -> None:
+    saved(store, "run-000", tmp_path, machines=2, part0="a")
+    saved(store, "run-000-r1", tmp_path, machines=2, part1="b")
+    fetch_inputs(store, [Input("gang", ("run-000", "run-000-r1"))], tmp_path / "inputs")
+    assert files_in(tmp_path / "inputs") == {"gang/checkpoint/part0": "a", "gang/checkpoint/part1": "b"}
+
+
+def test_results_of_an_array(store: FolderStore, tmp_path: Path) -> None:
+    results = TaskResults(store, "run-000")
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "x.txt").write_text("x")
+    assert results.keep(TaskResult(0, "a", "m", 1, 1.0, "printed"), tmp_path / "task")
+    (tmp_path / "none").mkdir()
+    assert results.keep(TaskResult(1, "b", "m", 1, 1.0, "more"), tmp_path / "none")
+    fetch_inputs(store, [Input("prepare", ("run-000",), is_array=True)], tmp_path / "inputs")
+    found = files_in(tmp_path / "inputs" / "prepare")
+    assert found.pop("results/0/x.txt") == "x"
+    lines = [json.loads(line) for line in found.pop("results.jsonl").splitlines()]
+    assert [(line["value"], line["printed"]) for line in lines] == [("a", "printed"), ("b", "more")]
+    assert found == {}
+
+
+def test_what_is_there_is_not_fetched_again_and_no_half_is_left(store: FolderStore, tmp_path: Path) -> None:
+    saved(store, "run-000", tmp_path, weights="w")
+    wanted, place = [Input("train", ("run-000",))], tmp_path / "inputs"
+    fetch_inputs(store, wanted, place)
+    (place / "train" / "checkpoint" / "weights").write_text("its own")
+    fetch_inputs(store, wanted, place)
+    assert files_in(place) == {"train/checkpoint/weights": "its own"}
+
+    results = TaskResults(store, "run-001")
+    assert results.keep(TaskResult(0, "a", "m", 1, 1.0, ""), tmp_path / "of-run-000")
+    archive = next(key for key in store.keys("results/run-001/files/"))
+    (tmp_path / "store" / archive).write_bytes(b"damaged")
+    with pytest.raises(
+        DamagedInputError, match="what array has stored cannot be had: the files of task 0 are damaged"
+    ):
+        fetch_inputs(store, [Input("array", ("run-001",), is_array=True)], place)
+    assert sorted(path.name for path in place.iterdir()) == ["train"]
+
+
+def test_an_assignment_carries_them() -> None:
+    given = Assignment(
+        "t", ("a",), 0, "", inputs=(Input("x", ("run-000", "run-000-r1")), Input("y", ("z",), True))
+    )
+    assert Assignment.decode(json.loads(json.dumps(given.encode()))) == given
+    old = {name: value for name, value in given.encode().items() if name != "inputs"}
+    assert Assignment.decode(old).inputs == ()
+
+
+def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long storage is waited for, what is damaged does not heal.
+    monkeypatch.setattr(restoring, "LACKS_S", 1e9)
+    monkeypatch.setattr(restoring, "_RETRY_S", 0.01)
+    results = TaskResults(store, "run-000")
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "x").write_text("x")
+    assert results.keep(TaskResult(0, "a", "m", 1, 1.0, ""), tmp_path / "task")
+    archive = next(key for key in store.keys("results/run-000/files/"))
+    (tmp_path / "store" / archive).write_bytes(b"damaged")
+    config = AgentConfig("run", "m-1", str(tmp_path / "store"), str(tmp_path / "work"))
+    said: list[str] = []
+    found = restoring.restored(
+        config,
+        ThisMachine(config),
+        Assignment("run-001", ("true",), 0, "", inputs=(Input("parts", ("run-000",), True),)),
+        tmp_path / "work" / "checkpoints",
+        tmp_path / "work" / "code",
+        is_over=lambda: False,
+        say=said.append,
+    )
+    assert found is not None
+    assert found.writer is None
+    assert "what parts has stored cannot be had: the files of task 0 are damaged" in found.problem
+    assert len(said) == 1
+
+
+def test_what_a_training_is_restored_from_is_not_stored_again(store: FolderStore, tmp_path: Path) -> None:
+    saved(store, "run-001", tmp_path, table="t" * 1000, weights="w")
+    config = AgentConfig("run", "m-1", str(tmp_path / "store"), str(tmp_path / "work"))
+    before = set(store.keys("trials/run-001/data/"))
+    for resume in (None, (("run-001", 1),)):
+        place = tmp_path / f"work-{resume is None}"
+        given = Assignment("run-001", ("true",), 0, "", resume=resume)
+        found = restoring.restored(
+            config, ThisMachine(config), given, place, tmp_path / "code", is_over=lambda: False, say=print
+        )
+        assert found is not None
+        assert found.writer is not None
+        # A program writes all of it anew, and only its weights are other ones.
+        (place / "table").write_text("t" * 1000)
+        (place / "weights").write_text(f"of {resume}")
+        found.writer.save(place, 20, keep=9)
+        new = set(store.keys("trials/run-001/data/")) - before
+        assert [store.size_bytes(key) for key in new] == [len(f"of {resume}")]
+        before |= new
+
+
+def test_what_is_not_there_is_fetched_beside_what_is(store: FolderStore, tmp_path: Path) -> None:
+    saved(store, "run-000", tmp_path, weights="w")
+    saved(store, "run-001", tmp_path, weights="v")
+    place = tmp_path / "inputs"
+    fetch_inputs(store, [Input("first", ("run-000",))], place)
+    fetch_inputs(store, [Input("first", ("run-000",)), Input("second", ("run-001",))], place)
+    assert files_in(place) == {"first/checkpoint/weights": "w", "second/checkpoint/weights": "v"}

@@ -1,0 +1,116 @@
+"""SIGTERM reaches the program that saves, whatever it was started by, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import eventually, holds
+
+from ebbtide.agent.leaving import Leaving
+from ebbtide.trial import CHECKPOINT_DIR
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+# Notes each SIGTERM; ends at the first one, some time later, and prints as it does.
+CHILD = """
+import os, pathlib, signal, sys, time
+place = pathlib.Path(os.environ["PLACE"])
+def told(*_):
+    print("saving", flush=True)
+    with (place / "told").open("a") as file:
+        file.write("told\\n")
+    time.sleep(1.0)
+    (place / "saved").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, told)
+workers = []
+if "workers" in sys.argv:
+    import multiprocessing
+    def work():
+        def heard(*_):
+            (place / "worker told").touch()
+            os._exit(1)
+        signal.signal(signal.SIGTERM, heard)
+        (place / "worker ready").touch()
+        while os.getppid() != 1 and (place / "child").exists() and not (place / "saved").exists():
+            time.sleep(0.05)
+    workers = [multiprocessing.get_context("fork").Process(target=work)]
+    workers[0].start()
+    while not (place / "worker ready").exists():
+        time.sleep(0.05)
+(place / "child").touch()
+for number in range(10_000):
+    sum(range(20_000))
+    print("step", number, flush=True)
+    time.sleep(0.01)
+"""
+WRAPPERS = {
+    "alone": [sys.executable, "{child}"],
+    "shell": ["bash", "-c", f"{sys.executable} {{child}}; echo done"],
+    "pipe": ["bash", "-c", f"{sys.executable} {{child}} 2>&1 | tee {{place}}/log"],
+    "trap": ["bash", "-c", f"trap 'echo kept' TERM; {sys.executable} {{child}}; echo done"],
+    "ignores": ["bash", "-c", f"trap '' TERM; env -i PLACE=$PLACE {sys.executable} -c \"import signal, runpy, sys; "
+        "signal.signal(signal.SIGTERM, signal.SIG_DFL); runpy.run_path('{child}', run_name='__main__')\"; echo done"],
+    "python": [sys.executable, "-c", "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '{child}']).returncode)"],
+    "keeps": [sys.executable, "-c", "import signal, subprocess, sys; signal.signal(signal.SIGTERM, lambda *_: None); "
+        "sys.exit(subprocess.run([sys.executable, '{child}']).returncode)"],
+    "passes": [sys.executable, "-c", "import signal, subprocess, sys\nchild = subprocess.Popen([sys.executable, '{child}'])\n"
+        "signal.signal(signal.SIGTERM, lambda *_: child.terminate())\nsys.exit(child.wait())"],
+    "session": ["bash", "-c", f"setsid {sys.executable} {{child}} > {{place}}/log 2>&1 & wait"],
+    "workers": [sys.executable, "{child}", "workers"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    (tmp_path / "child.py").write_text(CHILD)
+    found: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        words = [
+            word.replace("{child}", str(tmp_path / "child.py")).replace("{place}", str(tmp_path))
+            for word in WRAPPERS[name]
+        ]
+        environment = os.environ | {CHECKPOINT_DIR: str(tmp_path / "checkpoints"), "PLACE": str(tmp_path)}
+        found.append(subprocess.Popen(words, start_new_session=True, env=environment, stdout=subprocess.DEVNULL))
+        return found[-1]
+
+    yield start
+    for process in found:
+        subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
+        subprocess.run(["pkill", "-KILL", "-f", str(tmp_path / "child.py")], check=False)
+        process.wait()
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_program_is_told_once(
+    name: str, started: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = started(name)
+    eventually((tmp_path / "child").exists)
+    said: list[str] = []
+    leaving = Leaving(process.pid, tmp_path / "checkpoints", said.append)
+    assert not leaving.is_running()
+    leaving.begin()
+    eventually(lambda: not leaving.go_on() and process.poll() is not None)
+    assert (tmp_path / "saved").exists()
+    assert (tmp_path / "told").read_text() == "told\n"
+    assert not (tmp_path / "worker told").exists()
+    assert not leaving.is_running()
+    assert bool(said) == (name not in ("alone", "passes", "workers"))
+
+
+def test_what_does_not_end_is_seen_to_run(
+    started: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = started("python")
+    eventually((tmp_path / "child").exists)
+    leaving = Leaving(process.pid, tmp_path / "checkpoints", lambda _line: None)
+    leaving.begin()
+    eventually(lambda: process.poll() is not None)
+    holds(leaving.is_running, duration_s=0.3)

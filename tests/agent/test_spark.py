@@ -1,0 +1,42 @@
+"""A worker of Spark is begun again as long as it works, without Spark: a program of a line stands for it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ebbtide.agent import spark
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+
+def test_a_worker_that_never_works_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its machine would be paid for nothing, and nobody told."""
+    begun: list[int] = []
+
+    class Cluster:
+        def __init__(self, _place: Path) -> None:
+            pass
+
+        def start_worker(self) -> subprocess.Popen[bytes]:
+            begun.append(1)
+            return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(spark, "Cluster", Cluster)
+    monkeypatch.setattr(spark, "_RETRY_S", 0.01)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert spark._worker() == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(begun) == 5
+    assert "the worker ended 5 times at once, last with exit code 3" in capfd.readouterr().err

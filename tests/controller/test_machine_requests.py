@@ -1,0 +1,72 @@
+"""A machine is requested once, under a number that only this run has."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runs.cloud_as_told import KEY, provider
+from tests.runs.sweeps import START_S, A
+
+from ebbtide.controller.agent_provider import Pace
+from ebbtide.controller.leadership import Claim, SupersededError
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.policies.api.events import Wake
+from ebbtide.storage.objects import FolderStore
+
+
+def test_a_request_that_the_cloud_does_not_list_has_failed(tmp_path: Path) -> None:
+    rents = provider(tmp_path, None, None)
+    rents._pace = Pace(0.01, missing_s=0.0)
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S - 20.0)
+    rents.launch(lease)
+    rents._requests.waiting.clear()
+    event = rents.next_event(math.inf)
+    assert event is not None
+    assert (event.wake, lease.state) == (Wake.LAUNCH_FAILED, LeaseState.FAILED)
+
+
+def test_a_copy_that_would_rent_under_a_number_of_the_other_s_is_refused(tmp_path: Path) -> None:
+    """Neither sees the other's machine listed: before, both thought that the one machine was theirs."""
+    store, launched = FolderStore(tmp_path), []
+    each = [provider(tmp_path, None, None), provider(tmp_path, None, None)]
+    for rents in each:
+        cloud: Any = rents._cloud
+        cloud.launch = launched.append
+        rents.claim_run(Claim.take(store, "run", KEY))
+    older, newer = each
+    older.launch(Lease(0, A, 0.21, on_demand=False, requested_s=START_S))
+    newer.launch(Lease(0, A, 0.42, on_demand=False, requested_s=START_S))
+    # The older one is between its look at the claims and its request.
+    older._requests.request_all()
+    with pytest.raises(SupersededError, match="machine 0 of this run was rented by another controller"):
+        newer._look()
+    assert [wanted.max_price_usd_per_hour for wanted in launched] == [0.21]
+
+
+def test_a_number_that_cannot_be_taken_yet_is_not_requested(tmp_path: Path) -> None:
+    store, launched = FolderStore(tmp_path), []
+
+    class Silent(FolderStore):
+        def put_once(self, key: str, content: bytes) -> bool:  # noqa: ARG002
+            raise OSError("the disk is full")
+
+    rents = provider(tmp_path, None, None)
+    cloud: Any = rents._cloud
+    cloud.launch = launched.append
+    rents.claim_run(Claim.take(store, "run", KEY))
+    rents._requests.numbers.objects = Silent(tmp_path)
+    lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S)
+    rents.launch(lease)
+    rents._requests.request_all()
+    assert (launched, list(rents._requests.waiting), rents.trouble) == ([], [0], "the disk is full")
+    rents._requests.numbers.objects = store
+    rents._requests.request_all()
+    assert len(launched) == 1
+    # One that was ended before is neither requested nor written down.
+    lease = Lease(1, A, 0.21, on_demand=False, requested_s=START_S, state=LeaseState.RELEASED)
+    rents.launch(lease)
+    rents._requests.request_all()
+    assert (len(launched), list(rents._requests.waiting), rents._requests.numbers.next) == (1, [], 1)

@@ -1,0 +1,185 @@
+"""Machines that are paid for and never heard from: each is ended, and counts as a failed boot."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from pathlib import Path
+
+import pytest
+from tests.runs.cloud_as_told import KEY, Clock
+from tests.runs.sweeps import START_S, A
+
+from ebbtide.agent.config import AgentConfig, Assignment
+from ebbtide.agent.messages import MessageLog
+from ebbtide.agent.protocol import REPORTS, Channel, Envelope, Up, key_of
+from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.controller.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.errors import CloudError, InputError
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.storage.objects import FolderStore
+
+LIMIT_S = 1800.0
+
+
+class Cloud:
+    """A cloud whose machines are in the state that it is told, from their request on."""
+
+    def __init__(self, clock: Clock, state: LeaseState = LeaseState.RUNNING, started_s: float = START_S) -> None:
+        self.clock, self.state, self.started_s = clock, state, started_s
+        self.known: dict[str, Instance] = {}
+        self.refuses = self.is_away = False
+        self.is_over = False
+
+    @property
+    def now_s(self) -> float:
+        return START_S + self.clock.now_s
+
+    def time_of(self, epoch_s: float) -> float:
+        return epoch_s
+
+    def launch(self, wanted: Wanted) -> None:
+        running_s = self.started_s if self.state is LeaseState.RUNNING else math.nan
+        self.known[wanted.token] = Instance(wanted.token, self.state, self.started_s, running_s, math.nan)
+
+    def terminate(self, token: str) -> float:
+        if self.refuses:
+            raise CloudError("not allowed")
+        before = self.known[token]
+        self.known[token] = Instance(token, LeaseState.RELEASED, before.started_s, before.running_s, self.now_s)
+        return self.now_s
+
+    def instances(self) -> list[Instance]:
+        if self.is_away:
+            raise CloudError("does not answer")
+        return list(self.known.values())
+
+
+class Rented:
+    """A provider with some machines, which looks as time passes."""
+
+    def __init__(self, folder: Path, cloud: Cloud, machines: int = 1) -> None:
+        self.store, self.cloud = FolderStore(folder), cloud
+        self.rents = AgentProvider(
+            cloud,  # type: ignore[arg-type]
+            self.store,
+            AgentConfig("run", "", str(folder), ""),
+            Callbacks(lambda _: Assignment("", (), 1, "loss")),
+            key=KEY,
+            pace=Pace(5.0, silent_s=LIMIT_S),
+            runtime=cloud.clock,
+        )
+        self.rents._began_s = START_S
+        self.leases = [self.rent(number) for number in range(machines)]
+
+    def rent(self, number: int) -> Lease:
+        lease = Lease(number, A, 0.21, on_demand=False, requested_s=START_S)
+        self.rents.launch(lease)
+        return lease
+
+    def hear(self, number: int) -> None:
+        """The agent of a machine reports."""
+        machine = f"run-m{number:04d}"
+        log = MessageLog(self.store, Channel(machine, REPORTS, key_of(KEY, machine)))
+        log.write(1, [Envelope("boot", 1, 1, Up())])
+
+    def look_for(self, duration_s: float, every_s: float = 10.0) -> list[Event]:
+        found: list[Event] = []
+        until_s = self.cloud.clock.now_s + duration_s
+        while self.cloud.clock.now_s < until_s:
+            with contextlib.suppress(CloudError, OSError):
+                self.rents._look()
+            found += self.rents._out
+            self.rents._out.clear()
+            self.cloud.clock.now_s += every_s
+        return found
+
+
+def ended(events: list[Event]) -> list[tuple[int, str]]:
+    return [(event.lease_id, event.detail) for event in events if event.wake is Wake.ENDED]
+
+
+@pytest.mark.parametrize("state", [LeaseState.RUNNING, LeaseState.STARTING])
+def test_a_machine_whose_set_up_hangs_ends_and_is_named(
+    state: LeaseState, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some clouds, such as those of SkyPilot, say of such a machine that it starts."""
+    caplog.set_level(logging.WARNING)
+    one = Rented(tmp_path, Cloud(Clock(), state))
+    assert ended(one.look_for(LIMIT_S - 20.0)) == []
+    assert one.leases[0].is_open
+    assert ended(one.look_for(60.0)) == [(0, "its agent was never heard from")]
+    assert one.cloud.known["run-m0000"].state is LeaseState.RELEASED
+    assert (one.leases[0].state, one.leases[0].is_charged) == (LeaseState.RELEASED, True)
+    assert "machine run-m0000 has run for 1800 s, and its agent was never heard from" in caplog.text
+    assert one.rents._failed_boots == 1
+    assert ended(one.look_for(60.0)) == []
+
+
+def test_one_that_is_not_paid_for_is_waited_for(tmp_path: Path) -> None:
+    """A spot request may stay open for days."""
+    one = Rented(tmp_path, Cloud(Clock(), LeaseState.REQUESTED, math.nan))
+    assert ended(one.look_for(3 * LIMIT_S)) == []
+
+
+def test_one_that_was_heard_from_is_left_alone(tmp_path: Path) -> None:
+    one = Rented(tmp_path, Cloud(Clock()))
+    one.look_for(LIMIT_S - 60.0)
+    one.hear(0)
+    assert ended(one.look_for(2 * LIMIT_S)) == []
+    assert one.rents._failed_boots == 0
+
+
+def test_what_was_written_while_its_cloud_said_that_it_starts_counts(tmp_path: Path) -> None:
+    one = Rented(tmp_path, Cloud(Clock(), LeaseState.STARTING))
+    one.hear(0)
+    assert ended(one.look_for(2 * LIMIT_S)) == []
+
+
+def test_of_a_gang_s_machines_the_silent_one_ends(tmp_path: Path) -> None:
+    four = Rented(tmp_path, Cloud(Clock()), machines=4)
+    four.look_for(60.0)
+    for number in (0, 1, 3):
+        four.hear(number)
+    assert ended(four.look_for(2 * LIMIT_S)) == [(2, "its agent was never heard from")]
+
+
+def test_after_three_in_a_row_the_run_ends(tmp_path: Path) -> None:
+    one = Rented(tmp_path, Cloud(Clock()))
+    for number in (1, 2):
+        assert len(ended(one.look_for(LIMIT_S + 20.0))) == 1
+        one.rent(number)
+    with pytest.raises(InputError, match="3 machines ended before their agent began, last run-m0002"):
+        one.look_for(LIMIT_S + 20.0)
+
+
+def test_time_in_which_nobody_could_look_is_not_silence(tmp_path: Path) -> None:
+    """The machine could not have been heard either: its store was away, or the controller was suspended."""
+    one = Rented(tmp_path, Cloud(Clock()))
+    one.look_for(100.0)
+    one.cloud.clock.now_s += 10 * LIMIT_S
+    assert ended(one.look_for(LIMIT_S / 2)) == []
+    assert len(ended(one.look_for(LIMIT_S))) == 1
+
+
+def test_looks_that_fail_now_and_then_make_no_machine_immortal(tmp_path: Path) -> None:
+    one = Rented(tmp_path, Cloud(Clock()))
+    for _ in range(10):
+        one.look_for(200.0)
+        one.cloud.is_away = True
+        one.look_for(20.0)
+        one.cloud.is_away = False
+    assert not one.leases[0].is_open
+
+
+def test_one_whose_end_is_refused_is_named_and_ended_later(tmp_path: Path) -> None:
+    one = Rented(tmp_path, Cloud(Clock()))
+    one.cloud.refuses = True
+    assert len(ended(one.look_for(LIMIT_S + 20.0))) == 1
+    assert one.rents.unended == {"run-m0000": "not allowed"}
+    one.cloud.refuses = False
+    one.look_for(60.0)
+    assert one.rents.unended == {}
+    assert one.cloud.known["run-m0000"].state is LeaseState.RELEASED

@@ -1,0 +1,333 @@
+"""Simulated object storage and journal, which fail, lose, delay and damage what they are given."""
+
+from __future__ import annotations
+
+import json
+import marshal
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.harness.deterministic.faults import Faults
+from tests.harness.deterministic.virtual_time import Process, VirtualRuntime, VirtualTime
+
+from ebbtide.controller.journal.changes import NOTHING, Changes, Record, joined
+from ebbtide.controller.journal.journal import Journal, Moment
+from ebbtide.controller.journal.price_log import PricePoint
+from ebbtide.controller.snapshots import Figures, RunSnapshot
+from ebbtide.errors import JournalError, JournalWentBackError, MissingObjectError, StorageError
+from ebbtide.storage.object_keys import checked_key
+
+# Shares of requests, by fault.
+_REFUSED, _NO_REPLY, _SLOW, _TORN, _LATE, _LOST, _TWICE = 0.05, 0.04, 0.015, 0.02, 0.05, 0.006, 0.02
+_MOST_WRITTEN = 5_000
+_DIES, _DIES_BEFORE_IT_TELLS, _ROTS = 0.0015, 0.05, 0.02
+_COPIED, _GOES_BACK = 0.02, 0.05
+_LATENCY_S, _SLOW_S, _LATE_S = (0.002, 0.03), (1.0, 15.0), (0.1, 4.0)
+
+
+@dataclass
+class _Object:
+    content: bytes
+    visible_s: float
+
+
+@dataclass
+class SimulatedStorage:
+    """The objects, as they are.
+
+    Attributes:
+        time: The clock of all.
+        faults: Decides what goes wrong.
+        rotten: Keys of data that was damaged after it had been stored.
+        on_manifest: Called with the key and content of each manifest that is stored.
+        on_listed: Called with what a process was told to be below a prefix.
+        heartbeats: All heartbeats that were ever stored: since when each was seen, its key and its content.
+    """
+
+    time: VirtualTime
+    faults: Faults
+    rotten: set[str] = field(default_factory=set)
+    on_manifest: Callable[[str, bytes], None] = lambda _key, _content: None
+    on_listed: Callable[[Process, str, list[str]], None] = lambda _process, _prefix, _keys: None
+    heartbeats: list[tuple[float, str, bytes]] = field(default_factory=list)
+    _objects: dict[str, _Object] = field(default_factory=dict)
+    _folders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def put(self, key: str, content: bytes, visible_s: float) -> None:
+        """Store an object, seen from a time on."""
+        self._objects[key] = _Object(content, visible_s)
+        parts = key.split("/")
+        for depth in range(1, len(parts)):
+            self._folders["/".join(parts[:depth]) + "/"].add(key)
+        if "/manifests/" in key:
+            self.on_manifest(key, content)
+        if "/alive/" in key:
+            self.heartbeats.append((visible_s, key, content))
+
+    def has(self, key: str) -> bool:
+        """Return whether an object is stored, visible to readers or not."""
+        return key in self._objects
+
+    def seen(self, key: str) -> bytes | None:
+        """Content of an object as readers see it now; None: they see none."""
+        found = self._objects.get(key)
+        return found.content if found is not None and found.visible_s <= self.time.now_s else None
+
+    def keys(self, folder: str) -> list[str]:
+        """Keys below a folder, as readers see them now."""
+        now_s = self.time.now_s
+        return sorted(key for key in self._folders.get(folder, ()) if self._objects[key].visible_s <= now_s)
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        if self._objects.pop(key, None) is not None:
+            parts = key.split("/")
+            for depth in range(1, len(parts)):
+                self._folders["/".join(parts[:depth]) + "/"].discard(key)
+
+
+class StorageOf:
+    """Storage as one process reaches it: the `ObjectStore` that it is given.
+
+    Args:
+        storage: The objects.
+        process: The process.
+        runtime: Its runtime.
+    """
+
+    def __init__(self, storage: SimulatedStorage, process: Process, runtime: VirtualRuntime) -> None:
+        self._storage, self._process, self._runtime = storage, process, runtime
+        self._who = process.name.split("-")[0]
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        self._request("put", checked_key(key))
+        if self._storage.has(key):
+            return False
+        is_message, faults = key.startswith("machines/"), self._storage.faults
+        if is_message and self._strikes("torn", _TORN, key):
+            content = content[: int(faults.number("torn at", 0.0, len(content)))]
+        if is_message and self._strikes("lost", _LOST, key):
+            return True
+        visible_s = self._storage.time.now_s
+        if self._strikes("late", _LATE, key):
+            visible_s += faults.number("late by", *_LATE_S)
+        self._storage.put(key, content, visible_s)
+        if is_message and self._strikes("twice", _TWICE, key):
+            folder, _, number = key.rpartition("/")
+            again = f"{folder}/{int(number) + 1:08d}"
+            if not self._storage.has(again):
+                self._storage.put(again, content, visible_s)
+        self._reply("put", key)
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._request("upload", checked_key(key))
+        content = path.read_bytes()
+        if self._strikes("truncated", _TORN, key):
+            content = content[: int(self._storage.faults.number("truncated at", 0.0, len(content)))]
+        elif content and self._strikes("rots", _ROTS, key):
+            content = bytes([content[0] ^ 1]) + content[1:]
+            self._storage.rotten.add(key)
+        self._storage.put(key, content, self._storage.time.now_s)
+        self._reply("upload", key)
+
+    def get_file(self, key: str, path: Path) -> None:
+        path.write_bytes(self.get(key))
+
+    def get(self, key: str) -> bytes:
+        self._request("get", checked_key(key))
+        content = self._storage.seen(key)
+        if content is None:
+            raise MissingObjectError(key)
+        return content
+
+    def has(self, key: str) -> bool:
+        self._request("head", checked_key(key))
+        return self._storage.seen(key) is not None
+
+    def size_bytes(self, key: str) -> int:
+        return len(self.get(key))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        self._request("list", prefix)
+        found = self._storage.keys(prefix)
+        self._storage.on_listed(self._process, prefix, found)
+        return iter(found)
+
+    def delete(self, key: str) -> None:
+        self._request("delete", checked_key(key))
+        self._storage.delete(key)
+        self._reply("delete", key)
+
+    def clear_unfinished(self, prefix: str, older_s: float) -> None:  # noqa: ARG002
+        self._process.check()
+
+    def _request(self, what: str, key: str) -> None:
+        """A request on its way: others go on meanwhile, and it may not arrive."""
+        faults = self._storage.faults
+        duration_s = faults.number("latency", *_LATENCY_S)
+        if self._strikes("slow", _SLOW, key):
+            duration_s = faults.number("slow by", *_SLOW_S)
+        self._runtime.sleep(duration_s)
+        if self._strikes(f"dies before {what}", _DIES, key):
+            self._storage.time.kill(self._process)
+        if self._strikes(f"refused {what}", _REFUSED, key):
+            raise StorageError(f"{key}: the service is not available")
+
+    def _reply(self, what: str, key: str) -> None:
+        """The reply to a request that took effect, which may be lost."""
+        if self._strikes(f"dies after {what}", _DIES, key):
+            self._storage.time.kill(self._process)
+        if self._strikes(f"no reply to {what}", _NO_REPLY, key):
+            raise StorageError(f"{key}: the connection was closed")
+
+    def _strikes(self, kind: str, share: float, key: str) -> bool:
+        faults, now_s = self._storage.faults, self._storage.time.now_s
+        return faults.strikes(f"{self._who}: {kind}", share, now_s, key)
+
+
+@dataclass
+class Disk:
+    """Contents of the disk of a run's folder: states and moments of its journal.
+
+    Attributes:
+        states: States as JSON text, by name.
+        moments: Events of the run.
+        records: Records of the run, marshalled, by kind and number, in the order of writing.
+        metrics: Value of each metric, by job id and step.
+        prices: Each price in USD per hour, by market and time.
+        full_until_s: Time until which nothing can be written, seconds since 1970.
+        behind: Older copy to which the database may fail over; None: there is none.
+        ahead: Contents lost by a failover, which come back unless a controller writes them again; None: none.
+    """
+
+    states: dict[str, str] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    records: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    metrics: dict[tuple[int, int], float] = field(default_factory=dict)
+    prices: dict[tuple[str, float], float] = field(default_factory=dict)
+    full_until_s: float = 0.0
+    behind: Disk | None = None
+    ahead: Disk | None = None
+
+    def go_back(self) -> None:
+        """Fail over to the older copy: what was written since is lost."""
+        assert self.behind is not None
+        older, self.behind, self.ahead = self.behind, None, self.copy()
+        self._become(older)
+
+    def come_back(self) -> None:
+        """Fail over again, to what was lost, if nobody has written it again: a user repairs a database as well."""
+        if self.ahead is not None:
+            self._become(self.ahead)
+            self.ahead = None
+
+    def _become(self, other: Disk) -> None:
+        for name in ("states", "moments", "records", "metrics", "prices"):
+            setattr(self, name, getattr(other, name))
+
+    def copy(self) -> Disk:
+        """The same, in another folder."""
+        return Disk(
+            dict(self.states), list(self.moments), dict(self.records), dict(self.metrics), dict(self.prices)
+        )
+
+    def run(self) -> RunSnapshot | None:
+        """The run as it was last written; None: it never was."""
+        records = [
+            # JSON knows no tuples, and no names but text.
+            Record(kind, number, json.loads(json.dumps(marshal.loads(content))))
+            for (kind, number), content in self.records.items()
+        ]
+        return joined(records, ((job_id, step, value) for (job_id, step), value in self.metrics.items()))
+
+
+class SimulatedJournal(Journal):
+    """The journal of a run, as one controller reaches it: each write is there whole or not at all.
+
+    Args:
+        disk: What is on the disk.
+        process: The controller's process.
+        time: The clock of all.
+        faults: Decides what goes wrong.
+        on_written: Called after what has changed of the run was written.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        process: Process,
+        time: VirtualTime,
+        faults: Faults,
+        on_written: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._disk, self._process, self._time, self._faults = disk, process, time, faults
+        self._on_written = on_written
+        disk.come_back()
+        self._written_s, self._written = 0.0, 0
+
+    def keep(
+        self,
+        states: Mapping[str, Any],
+        moments: Sequence[Moment] = (),
+        changes: Changes = NOTHING,
+        prices: Sequence[PricePoint] = (),
+    ) -> None:
+        self._process.check()
+        strikes, now_s = self._faults.strikes, self._time.now_s
+        self._written = self._written + 1 if now_s == self._written_s else 0
+        self._written_s = now_s
+        if self._written > _MOST_WRITTEN:
+            raise RuntimeError(f"the journal is written {self._written} times, and no time passes")
+        if strikes("controller: dies before journal", 2 * _DIES, now_s):
+            self._time.kill(self._process)
+        if strikes("controller: disk fills", _DIES, now_s):
+            self._disk.full_until_s = now_s + self._faults.number("disk full for", 5.0, 90.0)
+        if now_s < self._disk.full_until_s and self._faults.is_active:
+            raise JournalError("database or disk is full")
+        if self._disk.behind is not None and strikes("controller: database goes back", _GOES_BACK, now_s):
+            lost = len(self._disk.moments) - len(self._disk.behind.moments)
+            self._disk.go_back()
+            raise JournalWentBackError("the database failed over to an older copy", max(lost, 0))
+        if strikes("controller: database has a copy", _COPIED, now_s):
+            self._disk.behind = self._disk.copy()
+        written = {name: json.dumps(content) for name, content in states.items()}
+        self._disk.states.update(written)
+        if changes.records:
+            self._disk.ahead = None
+        for record in changes.records:
+            # What is replaced is written last.
+            self._disk.records.pop((record.kind, record.number), None)
+            self._disk.records[record.kind, record.number] = marshal.dumps(record.content)
+        self._disk.prices.update({(market, time_s): usd for market, time_s, usd in prices})
+        self._disk.metrics.update({(job_id, step): value for job_id, step, value in changes.metrics})
+        if changes.records:
+            self._on_written()
+        self._disk.moments.extend(moments)
+        # Events that nobody was told of yet are told by whoever resumes the run: a rare moment, worth more deaths.
+        tells = any(record.kind == "provider" and record.content["out"] for record in changes.records)
+        if strikes("controller: dies after journal", 2 * _DIES, now_s) or (
+            tells and strikes("controller: dies before it tells", _DIES_BEFORE_IT_TELLS, now_s)
+        ):
+            self._time.kill(self._process)
+
+    def controlled(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def state(self, name: str) -> Any:
+        found = self._disk.states.get(name)
+        return None if found is None else json.loads(found)
+
+    def run(self, *, decisions: bool = True, metrics: bool = True) -> RunSnapshot | None:  # noqa: ARG002
+        return self._disk.run()
+
+    def figures(self) -> Figures | None:
+        found: Figures | None = self.state("figures")
+        return found
+
+    def moments(self) -> list[Moment]:
+        return list(self._disk.moments)

@@ -1,0 +1,153 @@
+"""Programs of frameworks, taken from their machines five times: `python -m tests.harness.framework_study`.
+
+The examples of PyTorch Lightning, of Hugging Face's Trainer, of Accelerate and of Keras run on the local cloud in
+a market whose price rises now and then. Their final weights must be those of an undisturbed run, bit for bit, and
+no step may be trained twice. Written to reports/frameworks.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.harness.spiking_market import OneAZone, SpikingMarket
+
+from ebbtide.base.files import write_text
+from ebbtide.clouds.settings import NewRun
+from ebbtide.errors import InputError
+from ebbtide.jobs.job_files import read_sweep
+from ebbtide.runs.start_local import begin_local, end_local, run_local
+
+EXAMPLES = Path("examples/frameworks")
+NAMES = ("lightning", "transformers", "accelerate", "keras")
+# Spikes, each of which takes the machine; real seconds between two, longer than a framework takes to start.
+TAKEN, BETWEEN_S = 5, 40.0
+# A line of a program that has to do with Ebbtide.
+_OURS = re.compile(r"ebbtide|SpotCallback\(|newest_checkpoint\(|\btrial\.|\bbatches\b")
+
+
+@dataclass(frozen=True)
+class FrameworkRow:
+    """Result of one example program.
+
+    Attributes:
+        framework: Name of the example.
+        lines_changed: Lines of the program that are there, or differ, only because of Ebbtide.
+        finished: Whether the training reached its end.
+        revocations: Number of machines that were revoked.
+        steps: Steps of the training.
+        steps_lost: Steps that had to be trained again.
+        weights_equal: Whether the weights equal those of the undisturbed run bit for bit.
+        seconds: Duration of the run, real seconds.
+    """
+
+    framework: str
+    lines_changed: int
+    finished: bool
+    revocations: int
+    steps: float
+    steps_lost: float
+    weights_equal: bool
+    seconds: float
+
+    @property
+    def problems(self) -> list[str]:
+        """Failed checks, in words; empty if all hold."""
+        checks = {
+            "is not finished": self.finished,
+            "its weights differ": self.weights_equal,
+            "steps were lost": self.steps_lost == 0,
+        }
+        return [what for what, holds in checks.items() if not holds]
+
+
+def lines_changed(program: Path) -> int:
+    """Number of lines of a program that have to do with Ebbtide, its description aside."""
+    code = program.read_text().partition('"""\n\n')[2]
+    return sum(bool(_OURS.search(line)) for line in code.splitlines())
+
+
+def undisturbed(name: str, options: Sequence[str]) -> str:
+    """Digest of the weights of a program that runs alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str((EXAMPLES / f"{name}_digits.py").resolve()), *options]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return _weights(done.stdout)
+
+
+def _weights(output: str) -> str:
+    found = re.findall(r"weights ([0-9a-f]{64})", output)
+    return found[-1] if found else ""
+
+
+def studied(name: str, runs: Path, taken: int, options: Sequence[str], alone: str) -> FrameworkRow:
+    """Run a program through spikes.
+
+    Args:
+        name: Name of the framework.
+        runs: Folder in which the run is kept.
+        taken: How often its machine is taken.
+        options: Options of the program.
+        alone: Digest of the weights of the undisturbed run.
+    """
+    file = EXAMPLES / f"{name}.yaml"
+    job = read_sweep(file, to_run=True)
+    job = job.model_copy(update={"command": ["python", f"{name}_digits.py", *options]})
+    market = SpikingMarket(zones=1, first_s=BETWEEN_S, between_s=BETWEEN_S, high_s=4.0).local((1,) * taken)
+    began_s = time.monotonic()
+    folder = begin_local(job, file.parent, NewRun(runs), market, policy="one-a-zone")
+    try:
+        outcome = run_local(folder, OneAZone()).outcome
+    finally:
+        end_local(folder)
+    (trained,) = outcome.jobs
+    log = folder.log_of(f"{folder.path.name}-000")
+    return FrameworkRow(
+        name,
+        lines_changed(EXAMPLES / f"{name}_digits.py"),
+        outcome.finished and not trained.stopped,
+        outcome.revocations,
+        trained.steps_done,
+        trained.steps_lost,
+        log.exists() and _weights(log.read_text()) == alone,
+        time.monotonic() - began_s,
+    )
+
+
+def options_for(taken: int) -> tuple[str, ...]:
+    """Options with which a program trains for so long that its machine is taken that often."""
+    # An epoch is of 25 steps or more, of a quarter of a second: it trains past the last spike.
+    return ("--epochs", str(6 + 4 * taken), "--step-s", "0.25")
+
+
+def main() -> None:
+    """Run all programs, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("reports/frameworks.json"))
+    parser.add_argument("--runs", type=Path, help="folder in which the runs are kept; by default a temporary one")
+    options = parser.parse_args()
+    given, rows = options_for(TAKEN), []
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in NAMES:
+            alone = undisturbed(name, given[:2])
+            rows.append(studied(name, options.runs or Path(temporary), TAKEN, given, alone))
+            print(json.dumps(asdict(rows[-1])), flush=True)
+    write_text(options.out, json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    wrong = [f"{row.framework}: {problem}" for row in rows for problem in row.problems]
+    wrong += [
+        f"{row.framework}: its machine was taken {row.revocations} times" for row in rows if row.revocations < 1
+    ]
+    if wrong:
+        raise InputError("; ".join(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""An MPI program whose machines are taken: `python -m tests.harness.mpi_study`.
+
+Four machines of the local cloud, each with an address of its own, have a rank each; a market takes one, two and
+four of them at a time. The result must be that of an undisturbed run, bit for bit. Written to reports/mpi.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.harness.spiking_market import OneAZone, SpikingMarket
+
+from ebbtide.base.files import write_text
+from ebbtide.clouds.settings import NewRun
+from ebbtide.errors import InputError
+from ebbtide.jobs.job_files import read_sweep
+from ebbtide.runs.start_local import begin_local, end_local, run_local
+
+EXAMPLE = Path("examples/mpi/mpi.yaml")
+TAKEN = (1, 2, 4, 1)
+
+
+@dataclass(frozen=True)
+class MpiReport:
+    """Result of an MPI job.
+
+    Attributes:
+        finished: Whether the job ran to its end.
+        revocations: Number of machines that were revoked.
+        assignments: Number of times that the job was begun or resumed.
+        steps: Steps of the job.
+        steps_lost: Steps that had to be done again.
+        result: Output at the end of the job.
+        undisturbed: Output of an undisturbed run.
+        cost_usd: Cost by the run's ledger, USD.
+        ledger_difference_usd: Difference from the cloud's own record, USD.
+        machines_left_running: Number of machines still running after the run.
+        seconds: Duration of the run, real seconds.
+    """
+
+    finished: bool
+    revocations: int
+    assignments: int
+    steps: float
+    steps_lost: float
+    result: str
+    undisturbed: str
+    cost_usd: float
+    ledger_difference_usd: float
+    machines_left_running: int
+    seconds: float
+
+    @property
+    def problems(self) -> list[str]:
+        """Failed checks, in words; empty if all hold."""
+        checks = {
+            "is not finished": self.finished,
+            "its result differs": self.result == self.undisturbed != "",
+            "the ledger differs": self.ledger_difference_usd < 0.005,
+            "machines were left": self.machines_left_running == 0,
+        }
+        return [what for what, holds in checks.items() if not holds]
+
+
+def undisturbed(steps: int) -> str:
+    """The result of the program, run by `mpirun` alone on this machine."""
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", sys.executable, "power.py"]
+    done = subprocess.run(
+        [*command, "--steps", str(steps)], cwd=EXAMPLE.parent, capture_output=True, text=True, check=True
+    )
+    return _result(done.stdout)
+
+
+def _result(output: str) -> str:
+    found = re.findall(r"vector [0-9a-f]{64} eigenvalue \S+", output)
+    return found[-1] if found else ""
+
+
+def studied(place: Path, taken: Sequence[int], steps: int) -> MpiReport:
+    """Run the example with so many steps through spikes.
+
+    Args:
+        place: Folder in which the run is kept.
+        taken: How many machines each spike takes.
+        steps: Steps of the program.
+    """
+    sweep = read_sweep(EXAMPLE, to_run=True)
+    assert isinstance(sweep.command, str)
+    words = shlex.split(sweep.command)
+    words[words.index("--steps") + 1] = str(steps)
+    sweep = sweep.model_copy(update={"command": words})
+    market = SpikingMarket(zones=4, first_s=12.0, between_s=16.0, high_s=5.0)
+    began_s = time.monotonic()
+    folder = begin_local(sweep, EXAMPLE.parent, NewRun(place), market.local(taken), policy="one-a-zone")
+    try:
+        ended = run_local(folder, OneAZone())
+    finally:
+        end_local(folder)
+    outcome = ended.outcome
+    (job,) = outcome.jobs
+    log = folder.log_of(f"{folder.path.name}-000")
+    return MpiReport(
+        outcome.finished and not job.stopped,
+        outcome.revocations,
+        job.restores,
+        job.steps_done,
+        job.steps_lost,
+        _result(log.read_text(encoding="utf-8") if log.exists() else ""),
+        undisturbed(steps),
+        outcome.cost_usd,
+        abs(outcome.cost_usd - ended.billed_usd),
+        ended.left_running,
+        time.monotonic() - began_s,
+    )
+
+
+def main() -> None:
+    """Run it, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--out", type=Path, default=Path("reports/mpi.json"))
+    parser.add_argument("--runs", type=Path, help="folder in which the run is kept; by default a temporary one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        report = studied(options.runs or Path(place), TAKEN, options.steps)
+    write_text(options.out, json.dumps(asdict(report), indent=2) + "\n")
+    print(json.dumps(asdict(report)))
+    if report.problems:
+        raise InputError("; ".join(report.problems))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""An object store in memory: what controller and agents of one process share, and nothing outlives it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from ebbtide.errors import MissingObjectError
+from ebbtide.storage.object_keys import checked_key
+
+
+class MemoryStore:
+    """Objects by key, listed by folder: a long run has many messages, and those of a machine are often listed."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, bytes] = {}
+        self._folders: defaultdict[str, dict[str, None]] = defaultdict(dict)
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        """Write an object, unless there is one under the key; returns whether it was written."""
+        if checked_key(key) in self._objects:
+            return False
+        self._put(key, content)
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Write a file as an object, in place of any under the key."""
+        self._put(checked_key(key), path.read_bytes())
+
+    def get_file(self, key: str, path: Path) -> None:
+        """Read an object into a file."""
+        path.write_bytes(self.get(key))
+
+    def get(self, key: str) -> bytes:
+        """Read an object.
+
+        Raises:
+            MissingObjectError: There is no such object.
+        """
+        try:
+            return self._objects[checked_key(key)]
+        except KeyError:
+            raise MissingObjectError(key) from None
+
+    def has(self, key: str) -> bool:
+        """Return whether an object has this key."""
+        return checked_key(key) in self._objects
+
+    def size_bytes(self, key: str) -> int:
+        """Length of an object in bytes."""
+        return len(self.get(key))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Keys that begin with the prefix, in order."""
+        folder = prefix.rpartition("/")[0]
+        return iter(sorted(key for key in self._folders[folder] if key.startswith(prefix)))
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it exists."""
+        if self._objects.pop(checked_key(key), None) is not None:
+            for folder in _folders_of(key):
+                del self._folders[folder][key]
+
+    def clear_unfinished(self, prefix: str, older_s: float) -> None:
+        """Nothing is ever left unfinished in memory."""
+
+    def _put(self, key: str, content: bytes) -> None:
+        self._objects[key] = content
+        for folder in _folders_of(key):
+            self._folders[folder][key] = None
+
+
+def _folders_of(key: str) -> list[str]:
+    """Every folder that a key lies in, the uppermost, without a name, included."""
+    parts = key.split("/")[:-1]
+    return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]

@@ -1,0 +1,171 @@
+"""Objects in a folder and on a real S3 API keep the contract of object stores; and what is special to each."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from tests.runs.sweeps import steady
+
+from ebbtide.errors import InputError, StorageError
+from ebbtide.storage import buckets
+from ebbtide.storage.buckets import S3Store, gcs_client
+from ebbtide.storage.google_tokens import GoogleTokens
+from ebbtide.storage.objects import FolderStore, ObjectStore, object_store
+from ebbtide.testing.contracts.stores import ObjectStoreContract
+from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
+
+
+class TestFolder(ObjectStoreContract):
+    def make_store(self, folder: Path) -> ObjectStore:
+        return object_store(folder)
+
+    def open_again(self, folder: Path) -> ObjectStore:
+        return object_store(folder)
+
+
+class TestS3(ObjectStoreContract):
+    @pytest.fixture(autouse=True)
+    def _client(self, aws_server: str, aws_credentials: None) -> None:  # noqa: ARG002
+        self.client = boto3.client("s3", endpoint_url=aws_server, region_name="us-east-1")
+
+    def make_store(self, folder: Path) -> ObjectStore:
+        self.client.create_bucket(Bucket=_bucket(folder))
+        return self.open_again(folder)
+
+    def open_again(self, folder: Path) -> ObjectStore:
+        return S3Store(_bucket(folder), "runs/1", self.client)
+
+
+class TestGcs(ObjectStoreContract):
+    """On a stand-in that speaks Google's XML API, with tokens by Google's standard chain."""
+
+    @pytest.fixture(autouse=True)
+    def _stand_in(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        folder = tmp_path_factory.mktemp("gcs") / "stand-in"
+        with gcp_stand_in(folder, steady()) as (self.api, _, _):
+            self.client = gcs_client(GoogleTokens())
+            yield
+
+    def make_store(self, folder: Path) -> ObjectStore:
+        self.client.create_bucket(Bucket=_bucket(folder))
+        return self.open_again(folder)
+
+    def open_again(self, folder: Path) -> ObjectStore:
+        return object_store(f"gs://{_bucket(folder)}/runs/1")
+
+    def test_a_token_that_is_refused_is_renewed(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path / "store")
+        store.put_once("a", b"1")
+        self.api.expired.update(self.api.given)
+        with pytest.raises(StorageError, match="Invalid Credentials"):
+            store.get("a")
+        assert store.get("a") == b"1"
+
+
+def _bucket(folder: Path) -> str:
+    return f"b{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    store = FolderStore(tmp_path)
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        store.put_once("a/x", b"1")
+    assert not list(store.keys())
+    assert not list((tmp_path / "a").iterdir())
+
+
+def test_addresses() -> None:
+    with pytest.raises(InputError, match="names no bucket"):
+        object_store("s3:///prefix")
+    with pytest.raises(InputError, match="is no place for objects"):
+        object_store("ftp://host/x")
+
+
+def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def __init__(self, expired: bool) -> None:
+            self.expired = expired
+
+        def get_object(self, **_: object) -> dict[str, io.BytesIO]:
+            if self.expired:
+                answer = {
+                    "Error": {"Code": "ExpiredToken", "Message": "no"},
+                    "ResponseMetadata": {"HTTPStatusCode": 400},
+                }
+                raise ClientError(answer, "GetObject")  # type: ignore[arg-type]
+            return {"Body": io.BytesIO(b"found")}
+
+    clients = [Client(True), Client(False)]
+    monkeypatch.setattr(buckets, "_s3_client", lambda _within_s: clients.pop(0))
+    store = S3Store("bucket")
+    with pytest.raises(StorageError, match="ExpiredToken"):
+        store.get("a")
+    assert store.get("a") == b"found"
+
+
+@pytest.mark.parametrize(
+    ("known", "problem"),
+    [
+        ({}, "unable to locate credentials"),
+        ({"AWS_ACCESS_KEY_ID": "half"}, "partial credentials found"),
+        ({"AWS_PROFILE": "none-such"}, "the config profile .*none-such.* could not be found"),
+    ],
+)
+def test_missing_credentials_are_told_with_the_store_and_what_to_do(
+    known: dict[str, str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StorageError, match=f"(?i)^s3://bucket/x cannot be used: {problem}") as refused:
+        object_store("s3://bucket/x").put_once("a", b"1")
+    for help_with in ("`aws configure`", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "role"):
+        assert help_with in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_bucket_that_says_for_long_that_another_writes_does_not_answer() -> None:
+    asked: list[str] = []
+
+    class Conflicted:
+        def put_object(self, **given: str) -> None:
+            asked.append(given["Key"])
+            answer = {"Error": {"Code": "ConditionalRequestConflict"}, "ResponseMetadata": {"HTTPStatusCode": 409}}
+            raise ClientError(answer, "PutObject")  # type: ignore[arg-type]
+
+    with pytest.raises(StorageError, match="ConditionalRequestConflict"):
+        S3Store("bucket", client=Conflicted()).put_once("a", b"1")
+    assert 1 < len(asked) < 100
+
+
+def test_a_folder_that_cannot_be_written_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose disk has turned read-only, or is not mounted: whoever writes asks again."""
+    store, file = FolderStore(tmp_path / "store"), tmp_path / "file"
+    file.write_text("1")
+    store.put_file("a/b", file)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OSError, match="nothing may be written in"):
+        store.put_file("a/b", file)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="is a file"):
+        store.put_file("a/b/c", file)
+    (tmp_path / "store" / "a" / "d").mkdir()
+    with pytest.raises(OSError, match="is a folder"):
+        store.put_file("a/d", file)
+    assert store.get("a/b") == b"1"

@@ -1,0 +1,181 @@
+"""Jobs of every kind, replayed on days that no model has seen, with the models and without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tracking.small_bundle import section, solved, trained
+
+from ebbtide.backtesting.record import Record, metrics_of, read_records, write_records
+from ebbtide.backtesting.report import render
+from ebbtide.cli.main import main
+from ebbtide.errors import InputError
+from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.registry import ASK_MODELS
+from ebbtide.tracking.execute_stage import WITHOUT, JobRun, executed, played, record_of, runs_of
+
+RUNS = {run.name: replace(run, starts=2) for run in runs_of(section("execute"))}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("executed")
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path) -> ModelBundle:
+    return solved(trained(folder), section("solve"))
+
+
+@pytest.fixture(scope="module")
+def prices(models: ModelBundle, folder: Path) -> PriceHistory:
+    assert models.folder.parent == folder
+    return PriceHistory.read(folder / "prices.parquet")
+
+
+@pytest.fixture(scope="module")
+def later(prices: PriceHistory, models: ModelBundle) -> PriceHistory:
+    return prices.window(models.trained_until_s, prices.end_s)
+
+
+@pytest.fixture(scope="module")
+def records(models: ModelBundle, later: PriceHistory) -> dict[str, Record]:
+    return {
+        run.name: record_of(run, [executed(run, name, models, later) for name in run.names(models)], models, later)
+        for run in RUNS.values()
+    }
+
+
+def test_the_policies_of_all_five_systems_are_executed_each_beside_on_demand() -> None:
+    named = {name for run in RUNS.values() for name in run.policies}
+    assert {"spottune", "dynamic-pricing-cost", "exosphere", "cookbook", "deadline"} <= named
+    assert all("on-demand" in run.policies for run in RUNS.values())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_start_in_days_that_a_part_was_trained_on_is_refused(
+    name: str, models: ModelBundle, prices: PriceHistory
+) -> None:
+    run = RUNS[name]
+    for policy in run.names(models):
+        # Some of twenty starts fall into the first third of the days.
+        with pytest.raises(InputError, match=r"was trained on prices until .*; start at .* or later"):
+            executed(replace(run, starts=20), policy, models, prices)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_policies_that_ask_models_run_without_them_too_from_the_same_starts(
+    name: str, records: dict[str, Record], models: ModelBundle
+) -> None:
+    told = records[name].summary()
+    asking = {name for name in told if set(ASK_MODELS.get(name, ())) & models.parts.keys()}
+    assert {each for each in told if each.endswith(WITHOUT)} == {each + WITHOUT for each in asking}
+    starts = records[name].outcomes.groupby("policy", observed=True)["start"].apply(tuple)
+    assert len(set(starts)) == 1
+    assert records[name].about["models"] == models.versions
+
+
+def test_deadlines_are_kept_and_counted(records: dict[str, Record]) -> None:
+    assert {name for name, record in records.items() if "deadline_h" in record.about} == {
+        "sweep",
+        "by-morning",
+        "workflow",
+    }
+    for name in ("by-morning", "workflow"):
+        for policy, row in records[name].summary().items():
+            assert row["missed"] == 0, policy
+    late = replace(records["workflow"], about=records["workflow"].about | {"deadline_h": 1.0})
+    assert all(row["missed"] == 2 for row in late.summary().values())
+    assert "missed" not in records["one-day"].summary()["reactive"]
+
+
+def test_the_cookbook_plays_beside_the_least_cluster_that_keeps_its_deadline(
+    records: dict[str, Record], models: ModelBundle, later: PriceHistory
+) -> None:
+    record = records["workflow"]
+    assert list(record.summary()) == ["on-demand", "cheapest-spot", "cookbook"]
+    work = played(RUNS["workflow"], models, later)
+    assert work.book is not None
+    workflow, (job,) = work.book.problem.workflow, work.jobs
+    assert workflow.finish_h(33.0, 0, job.machines) < 15.0 <= workflow.finish_h(33.0, 0, job.machines - 1)
+    # It begins at the hour of the day for which it was solved.
+    starts = {row.start.timestamp() for row in record.outcomes.itertuples()}
+    assert starts == {models.trained_until_s, models.trained_until_s + 86_400.0}
+
+
+def test_records_are_one_folder_each_and_one_report(
+    records: dict[str, Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(records, tmp_path)
+    again = read_records(tmp_path)
+    assert list(again) == list(RUNS)
+    told = metrics_of(again)
+    assert set(told) == {"models", "jobs"}
+    assert list(told["jobs"]) == list(RUNS)
+    assert told["jobs"]["sweep"]["starts"] == 2
+    assert told["models"] == records["sweep"].about["models"]
+    for name, record in again.items():
+        assert told["jobs"][name]["policies"] == record.summary()
+    page = render(again)
+    assert all(f'<section id="job-{name}">' in page for name in RUNS)
+    assert page.count("plotly.js v") == render(records["array"]).count("plotly.js v")
+    assert render(again) == page
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")])
+    assert not ended.value.code
+    assert (tmp_path / "report.html").read_text() == page
+    printed = capsys.readouterr().out
+    assert all(f"{name}: " in printed for name in RUNS)
+    (tmp_path / "records.json").write_text('["../elsewhere"]')
+    with pytest.raises(InputError, match="is no list of records"):
+        read_records(tmp_path)
+
+
+def test_one_record_is_read_by_its_title(records: dict[str, Record], tmp_path: Path) -> None:
+    records["array"].write(tmp_path)
+    assert list(read_records(tmp_path)) == [records["array"].title]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"runs": {}}, "execute.runs: names no job"),
+        ({"runs": {"a": {"job": "x.yaml"}}}, "execute.runs.a: needs a job and policies"),
+        ({"runs": {"a": {"job": "x", "policies": ["reactive"], "start": 3}}}, "unknown field 'start'"),
+        (
+            {"runs": {"a": {"job": "x", "policies": ["reactive"], "starts": "x"}}},
+            "a.starts: is 'x'; a positive whole",
+        ),
+        ({"runs": {"a": {"job": "x", "policies": ["reactive"], "every_h": -24}}}, "a.every_h: is -24; a positive"),
+        ({"runs": {"../a": {"job": "x", "policies": ["reactive"]}}}, "is no name of a folder"),
+    ],
+)
+def test_a_wrong_section_is_told(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        runs_of(section("execute") | changes)
+
+
+def test_a_workflow_needs_the_cookbook_of_its_market(
+    models: ModelBundle, later: PriceHistory, tmp_path: Path
+) -> None:
+    run = RUNS["workflow"]
+    with pytest.raises(InputError, match="give the market that its cookbook is for"):
+        played(replace(run, market=None), models, later)
+    with pytest.raises(InputError, match="is not for us-east-1b c3.xlarge"):
+        played(replace(run, market="us-east-1b c3.xlarge"), models, later)
+    other = tmp_path / "other.yaml"
+    other.write_text(run.job.read_text().replace("work_h: 33", "work_h: 30"))
+    with pytest.raises(InputError, match="is for another workflow, rsvd-1"):
+        played(replace(run, job=other), models, later)
+
+
+def test_starts_of_every_day_leave_room_for_the_deadline(models: ModelBundle, later: PriceHistory) -> None:
+    run: JobRun = replace(RUNS["workflow"], starts=100)
+    result = executed(run, "on-demand", models, later)
+    assert len(result.starts_s) == 14
+    with pytest.raises(InputError, match="hold back more days"):
+        executed(run, "on-demand", models, later.window(later.start_s, later.start_s + 3600.0))
