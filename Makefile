@@ -6,7 +6,7 @@ BIN := .venv/bin
 DEMO := .venv/demo-installed
 INSTALLED := .venv/installed
 
-.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases chaos simulate simulate-mutants parity live-matrix benchmark test long docs docs-links lint house bench clean
+.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases chaos simulate simulate-mutants parity live-matrix benchmark test long exhaustive docs docs-links lint house bench clean
 
 install: $(INSTALLED)
 
@@ -142,9 +142,13 @@ benchmark: $(INSTALLED)
 test: lint
 	$(BIN)/python -m tests.run
 
-# Tests that take minutes: killed nightly runs, the schedule with a server and a worker, the pages in a browser.
+# Tests that take minutes: the pipeline, the schedule with a server and a worker, the pages in a browser.
 long: $(INSTALLED)
 	$(BIN)/python -m tests.run --long
+
+# The same on every kind of job, framework, cloud and program, and nights that are killed at each stage: for nights.
+exhaustive: $(INSTALLED)
+	$(BIN)/python -m tests.run --exhaustive
 
 # The documentation as a site: reports/docs/index.html, searched without a network. A warning is an error.
 docs: $(INSTALLED)

@@ -31,7 +31,7 @@ SIDE_BY_SIDE = (
     {"long": ("make", "long")},
     {
         "parity": ("make", "parity"),
-        "simulate": ("make", "simulate", "RUNS=500"),
+        "simulate": ("make", "simulate", "RUNS=300"),
     },
 )
 

@@ -1,6 +1,6 @@
 """Tests that start processes: they say so by the fixture `processes`, and no other test may start one.
 
-A pytest plugin, loaded by conftest.py. The fixture's name among those of a test, directly or through another fixture,
+A pytest plugin, loaded by conftest.py. A test with the marker `exhaustive` has the marker `long`, too. The fixture's name among those of a test, directly or through another fixture,
 gives the test the marker `processes`; `tests.run` runs these tests with more workers than the machine has cores.
 With `--dist loadscope`, the tests of a file stay together only if they share a fixture of their module.
 """
@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that have the fixture, before those of other markers are left out."""
     files = set()
     for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("long")
         if _FIXTURE in getattr(item, "fixturenames", ()):
             item.add_marker(_FIXTURE)
             files.add(item.path)

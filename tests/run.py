@@ -1,4 +1,6 @@
-"""Tests as `make test` and `make long` run them: `python -m tests.run [--long] [PYTEST ARGUMENT ...]`.
+"""Tests as `make test`, `make long` and `make exhaustive` run them.
+
+`python -m tests.run [--long | --exhaustive] [PYTEST ARGUMENT ...]`
 
 Tests that compute come first, one worker a core. Tests that start processes and wait for them (those with the fixture
 `processes`) follow, with more workers; long tests run all together. If at most ten that wait fail, they run once more,
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,7 +29,8 @@ SLOWEST = 50
 # More failures than this are a defect, or a machine that lacks something: running them again would hide it.
 MOST_REPEATED = 10
 # A test that hangs fails, and the others go on.
-_LIMIT_S = {"not long": 1200, "long": 2400}
+_LIMIT_S = {"": 1200, "--long": 2400, "--exhaustive": 3600}
+_MARKS = {"--long": "long and not exhaustive", "--exhaustive": "exhaustive"}
 # Exit codes of pytest.
 _FAILED, _NO_TESTS = 1, 5
 
@@ -67,10 +71,10 @@ class Run:
 
 def main() -> None:
     """Run all tests of a kind; exit code 1 if a test failed for good, another one if pytest itself could not run."""
-    kind = "long" if "--long" in sys.argv[1:] else "not long"
+    kind = next((word for word in sys.argv[1:] if word in _MARKS), "")
     limit = f"--timeout={_LIMIT_S[kind]}"
-    arguments = [limit, *(word for word in sys.argv[1:] if word != "--long")]
-    groups = [run_all(arguments)] if kind == "long" else list(run_in_two_groups(arguments))
+    arguments = [limit, *(word for word in sys.argv[1:] if word not in _MARKS)]
+    groups = [run_long(_MARKS[kind], arguments)] if kind else list(run_in_two_groups(arguments))
     failed = [one for group in groups for one in group.outcomes if one.failure]
     waiting = [one for one in failed if one.waits]
     flaky: list[Outcome] = []
@@ -96,14 +100,23 @@ def run_in_two_groups(arguments: Sequence[str]) -> Iterator[Run]:
         yield run("not long and not processes", cores, arguments, "worksteal")
         del os.environ[FILES_VARIABLE]
         # Collecting all files again takes each worker half a minute.
-        all_of_it = not any(Path(word.split("::")[0]).exists() for word in arguments)
-        places = files.read_text(encoding="utf-8").splitlines() if all_of_it and files.exists() else []
-    yield run("not long and processes", 3 * cores, [*arguments, *places], "worksteal")
+        places = files.read_text(encoding="utf-8").splitlines() if files.exists() else []
+    yield run("not long and processes", 3 * cores, in_files(arguments, places), "worksteal")
 
 
-def run_all(arguments: Sequence[str]) -> Run:
-    """Run the long tests, of which few compute; those that share a project stay together, in their file's order."""
-    return run("long", 2 * len(os.sched_getaffinity(0)), arguments, "loadscope")
+def run_long(marks: str, arguments: Sequence[str]) -> Run:
+    """Run long tests, of which few compute; those that share a project stay together, in their file's order."""
+    files = sorted(Path("tests").rglob("test_*.py"))
+    marked = [
+        str(file) for file in files if re.search(r"mark\.(long|exhaustive)", file.read_text(encoding="utf-8"))
+    ]
+    return run(marks, 2 * len(os.sched_getaffinity(0)), in_files(arguments, marked), "loadscope")
+
+
+def in_files(arguments: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Arguments of pytest that name some files, unless they name files or tests already."""
+    is_named = any(Path(word.split("::")[0]).exists() for word in arguments)
+    return [*arguments, *(() if is_named else files)]
 
 
 def run(marks: str, workers: int, arguments: Sequence[str], dist: str = "") -> Run:

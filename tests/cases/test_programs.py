@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,13 +42,21 @@ CASES = (
 )
 
 
-def cases(kinds: tuple[Case, ...]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", kinds, ids=lambda case: case.name)
+# Rehearsals that every check runs; the others are rehearsed by `make exhaustive` and `make cases`.
+REHEARSED = frozenset({"hidden_files", "late_second_file", "pipe", "nanogpt", "lightning"})
+
+
+def cases(every_check: Collection[str]) -> pytest.MarkDecorator:
+    """A parameter for each case; those outside of `every_check` are exhaustive."""
+    marks = {case.name: () if case.name in every_check else pytest.mark.exhaustive for case in CASES}
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, marks=marks[case.name], id=case.name) for case in CASES]
+    )
 
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.long
-@cases(CASES)
+@cases({case.name for case in CASES})
 def test_a_program_that_is_taken_five_times_ends_as_if_it_were_not(case: Case, tmp_path: Path) -> None:
     if case.needs and find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")
@@ -62,7 +71,7 @@ def test_a_program_that_is_taken_five_times_ends_as_if_it_were_not(case: Case, t
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.long
-@cases(CASES)
+@cases(REHEARSED)
 def test_a_rehearsal_of_it_says_that_it_is_right(case: Case, tmp_path: Path) -> None:
     if case.needs and find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")

@@ -76,7 +76,7 @@ def test_a_sweep_ends_through_refusals_and_a_revocation(rented: Renter) -> None:
 # How machines of a run are found is tested for each cloud in its folder; it is one `down` that ends them.
 @pytest.mark.parametrize(
     "rented",
-    [pytest.param(EC2, marks=pytest.mark.long), pytest.param(GCP, marks=pytest.mark.long), SKYPILOT],
+    [pytest.param(EC2, marks=pytest.mark.exhaustive), pytest.param(GCP, marks=pytest.mark.exhaustive), SKYPILOT],
     indirect=True,
     ids=str,
 )

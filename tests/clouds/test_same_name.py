@@ -32,7 +32,11 @@ STEPS, NAME = 60, "train-20261127-020000"
 
 
 @pytest.fixture(
-    params=[EC2, pytest.param(GCP, marks=pytest.mark.long), pytest.param(SKYPILOT, marks=pytest.mark.long)],
+    params=[
+        EC2,
+        pytest.param(GCP, marks=pytest.mark.exhaustive),
+        pytest.param(SKYPILOT, marks=pytest.mark.exhaustive),
+    ],
     ids=str,
 )
 def rented(request: pytest.FixtureRequest, tmp_path: Path, machine_python: str) -> Iterator[Renter]:

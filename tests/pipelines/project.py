@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,14 @@ class Project:
     Args:
         folder: Where.
         server: Of Prefect; empty: each stage has one of its own, as without any setting.
+
+    Attributes:
+        times_run: Number of times that `stages_run` ran each stage.
     """
 
     def __init__(self, folder: Path, server: str = "") -> None:
         self.folder, self.server = folder, server
+        self.times_run: Counter[str] = Counter()
         listed = subprocess.run(
             ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.splitlines()
@@ -117,7 +122,9 @@ class Project:
         """Bring the pipeline up to date; which stages did that run?"""
         done = self.repro()
         assert done.returncode == 0, done.stdout + done.stderr
-        return [name for name in STAGES if f"Running stage '{name}'" in done.stdout]
+        found = [name for name in STAGES if f"Running stage '{name}'" in done.stdout]
+        self.times_run.update(found)
+        return found
 
     def stages_changed(self) -> list[str]:
         """The stages that a next run begins with; what depends on them is not among them."""

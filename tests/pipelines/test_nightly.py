@@ -32,7 +32,7 @@ from ebbtide.runs.status import standing_of
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import object_store
 
-pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.exhaustive]
 
 TARGETS = ["interpolate", "promote", "evaluate"]
 # A new day of prices changes all but the learning curves.

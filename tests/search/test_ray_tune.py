@@ -46,6 +46,7 @@ def tuned(folder: Path, xs: list[float], pause_s: float = 0.05, **more: Any) -> 
     ).fit()
 
 
+@pytest.mark.exhaustive
 def test_trials_are_trained_and_told(tmp_path: Path) -> None:
     results = tuned(tmp_path, [3.0, 1.0, 9.5])
     by_x = {one.config["x"]: one for one in results if one.config}
@@ -57,6 +58,7 @@ def test_trials_are_trained_and_told(tmp_path: Path) -> None:
     assert results.get_best_result().config == {"x": 3.0}
 
 
+@pytest.mark.exhaustive
 def test_what_asha_ends_gives_its_machines_back(tmp_path: Path) -> None:
     scheduler = ASHAScheduler(time_attr="step", max_t=8, grace_period=2, reduction_factor=2)
     results = tuned(tmp_path, [3.0, -8.0, -9.0, -7.0], pause_s=0.5, scheduler=scheduler)

@@ -198,7 +198,7 @@ class Program:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_killed_twenty_times_a_training_ends_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
     """Real processes, killed without warning or told to stop at random steps; dropout and noise in every step."""
     steps = 120
