@@ -15,8 +15,8 @@ from ebbtide.forecasts.bundle import (
     REVPRED,
     SPEEDS,
     SPELLS,
+    BundlePart,
     ModelBundle,
-    Part,
     part_of,
     write_manifest,
 )
@@ -33,7 +33,7 @@ _REPORTS = {
 
 
 @task(persist_result=False)
-def collect(folder: Path, reports: Path, data: Mapping[str, Path]) -> dict[str, Part]:
+def collect(folder: Path, reports: Path, data: Mapping[str, Path]) -> dict[str, BundlePart]:
     """What the manifest says of each part that is there."""
     found = {}
     for name, (path, report) in _REPORTS.items():

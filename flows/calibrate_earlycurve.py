@@ -11,14 +11,14 @@ from prefect import flow, task
 
 from ebbtide.base.cores import usable_cores
 from ebbtide.base.files import write_text
-from ebbtide.forecasts.learning_curves.calibration import Calibration, calibrate, write_calibration
+from ebbtide.forecasts.learning_curves.calibration import StageCalibration, calibrate, write_calibration
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
 from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods
 from ebbtide.tracking.tracking import log_calibration
 
 
 @task(persist_result=False)
-def choose(curves: list[Curve], parameters: Mapping[str, Any]) -> Calibration:
+def choose(curves: list[Curve], parameters: Mapping[str, Any]) -> StageCalibration:
     """Choose thresholds on all workloads, and on all but each."""
     return calibrate(
         curves,
@@ -30,14 +30,16 @@ def choose(curves: list[Curve], parameters: Mapping[str, Any]) -> Calibration:
 
 
 @task(task_run_name="score-{method}", persist_result=False)
-def score(method: str, curves: list[Curve], calibration: Calibration) -> dict[str, Any]:
+def score(method: str, curves: list[Curve], calibration: StageCalibration) -> dict[str, Any]:
     """Score one method; EarlyCurve on each workload with what was chosen on the others."""
     scores: dict[str, Any] = evaluate_methods(curves, calibration, [method])["methods"][method]
     return scores
 
 
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
-def track(calibration: Calibration, scores: Mapping[str, Any], file: Path, tracking: Mapping[str, Any]) -> None:
+def track(
+    calibration: StageCalibration, scores: Mapping[str, Any], file: Path, tracking: Mapping[str, Any]
+) -> None:
     """Log the thresholds and every method's scores."""
     log_calibration(calibration, scores, file, uri=tracking["uri"], artifacts=tracking["artifacts"])
 

@@ -10,11 +10,11 @@ from typing import Any
 from prefect import flow, task
 
 from ebbtide.base.files import write_text
-from ebbtide.runs.collected_speeds import Rates, speeds_of_runs
+from ebbtide.runs.collected_speeds import CollectedSpeeds, speeds_of_runs
 
 
 @task(persist_result=False)
-def collect(runs: Path) -> dict[str, Rates]:
+def collect(runs: Path) -> dict[str, CollectedSpeeds]:
     """The speeds of every job that has run."""
     return speeds_of_runs(runs)
 

@@ -26,7 +26,7 @@ from ebbtide.clouds.settings import RUNS
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, SPEEDS, ModelBundle
 from ebbtide.jobs.schedule import DueJob
-from ebbtide.market.ingestion import BatchRules, Verdict, judged
+from ebbtide.market.ingestion import BatchRules, BatchVerdict, judged
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.tracking.due_runs import DueResult, DueRun, due_runs, failed, unreadable
@@ -64,13 +64,13 @@ def collect(regions: list[str], instance_types: list[str], known: PriceHistory |
 
 
 @task(task_run_name="judge-{file.name}", timeout_seconds=1800, persist_result=False)
-def judge(file: Path, known: PriceHistory | None, rules: BatchRules, known_until_s: float) -> Verdict:
+def judge(file: Path, known: PriceHistory | None, rules: BatchRules, known_until_s: float) -> BatchVerdict:
     """Check one batch against the known prices and the rules."""
     return judged(file, known, rules, known_until_s=known_until_s)
 
 
 @task
-def sort_out(verdicts: Sequence[Verdict]) -> None:
+def sort_out(verdicts: Sequence[BatchVerdict]) -> None:
     """Move good batches to those that the pipeline reads, numbered as they came; set bad ones aside and say why.
 
     The pipeline reads batches in the order of their names, so that a later batch corrects an earlier one. One that
@@ -228,7 +228,7 @@ def _add_batches(parameters: Mapping[str, Any], known: PriceHistory | None, stat
     except TypeError as error:
         raise InputError(str(error), file="params.yaml", field="nightly.rules") from None
     collect(parameters["regions"], parameters["instance_types"], known, incoming)
-    verdicts: list[Verdict] = []
+    verdicts: list[BatchVerdict] = []
     for file in batches(incoming):
         # Those that come together may follow one another.
         until_s = max((each.ends_s for each in verdicts if not each.problem), default=-math.inf)

@@ -15,7 +15,7 @@ from prefect.logging import get_run_logger
 import ebbtide
 from ebbtide.base.cores import usable_cores
 from ebbtide.base.files import write_text
-from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle, Part, version_of
+from ebbtide.forecasts.bundle import MODEL_PARTS, BundlePart, ModelBundle, version_of
 from ebbtide.forecasts.champions import bundle_of_versions, champion_versions, registry_client
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.market.availability import Availability
@@ -115,7 +115,7 @@ def _setting(parameters: Mapping[str, Any], prices: Path, curves: Path, capacity
     )
 
 
-def _row(version: str, champion: Part | None, part: Part, found: Judgement) -> dict[str, Any]:
+def _row(version: str, champion: BundlePart | None, part: BundlePart, found: Judgement) -> dict[str, Any]:
     """What the report says of one kind; costs, misses and scores stand beside each other."""
     before = None if champion is None else champion.registry_version
     promoted = found.verdict.is_promotion

@@ -18,7 +18,7 @@ import pytest
 
 from ebbtide.agent.processes import TrainingProcess
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, TRIAL_ID
-from ebbtide.trial_processes import LEAVE, SAVE, CalledAgreement, Process, first_part
+from ebbtide.trial_processes import LEAVE, SAVE, CalledAgreement, ProcessPlace, first_part
 from tests.waiting import LIMIT_S, work
 
 PROGRAM = Path(__file__).with_name("distributed_program.py")
@@ -199,22 +199,26 @@ def heard(lines: queue.Queue[Any], name: str) -> dict[str, Any]:
 
 
 def test_who_a_process_is_by_what_started_it() -> None:
-    assert Process.current({}) == Process()
+    assert ProcessPlace.current({}) == ProcessPlace()
     by_torchrun = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "RANK": "5"}
-    assert Process.current(by_torchrun) == Process(8, 2, 1)
+    assert ProcessPlace.current(by_torchrun) == ProcessPlace(8, 2, 1)
     by_mpirun = {
         "OMPI_COMM_WORLD_SIZE": "4",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
         "OMPI_COMM_WORLD_LOCAL_RANK": "3",
     }
-    assert Process.current(by_mpirun) == Process(4, 4, 3)
+    assert ProcessPlace.current(by_mpirun) == ProcessPlace(4, 4, 3)
     # Others use the same names for something else.
-    assert Process.current({"WORLD_SIZE": "8"}) == Process.current({**by_torchrun, "LOCAL_RANK": "x"}) == Process()
+    assert (
+        ProcessPlace.current({"WORLD_SIZE": "8"})
+        == ProcessPlace.current({**by_torchrun, "LOCAL_RANK": "x"})
+        == ProcessPlace()
+    )
 
 
 def test_parts_of_a_checkpoint() -> None:
-    assert Process(8, 2, 1).part == "process-1"
-    assert Process(8, 1, 0).part == ""
+    assert ProcessPlace(8, 2, 1).part == "process-1"
+    assert ProcessPlace(8, 1, 0).part == ""
     assert first_part(["position.json", "process-1", "process-0"]) == "process-0"
     assert first_part(["position.json", "state.pt"]) == ""
 

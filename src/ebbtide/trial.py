@@ -39,7 +39,7 @@ from ebbtide.trial_processes import (
     Agreement,
     Agrees,
     CalledAgreement,
-    Process,
+    ProcessPlace,
     first_part,
 )
 
@@ -194,7 +194,7 @@ class Trial:
     _step_began_s: float | None = None
     _slowest_s: float = 0.0
     _pid: int = field(default_factory=os.getpid)
-    _process: Process = field(default_factory=Process.current)
+    _process: ProcessPlace = field(default_factory=ProcessPlace.current)
     # Set while a loop runs in which several processes train as one.
     _agreement: Agreement | None = None
     _agree: Callable[[int], int] | None = None

@@ -68,7 +68,7 @@ class CalledAgreement:
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessPlace:
     """Place of this process among the processes of its training.
 
     Attributes:
@@ -82,7 +82,7 @@ class Process:
     local_rank: int = 0
 
     @classmethod
-    def current(cls, environment: Mapping[str, str] = os.environ) -> Process:
+    def current(cls, environment: Mapping[str, str] = os.environ) -> ProcessPlace:
         """This process, as torchrun or mpirun started it; alone, if neither did."""
         for names in _WORLDS:
             given = [environment.get(name, "") for name in names]

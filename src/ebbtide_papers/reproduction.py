@@ -83,7 +83,7 @@ def _with(rule: str, why: str) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class ClaimRow:
     """Claim of a paper and our result. A row without a figure never holds, and says why there is none.
 
     Attributes:
@@ -126,8 +126,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim without our figure; attributes as those of `Row`."""
+class PaperClaim:
+    """A claim without our figure; attributes as those of `ClaimRow`."""
 
     text: str
     paper: float | None
@@ -136,10 +136,12 @@ class Claim:
     note: str = ""
     fitted: bool = False
 
-    def row(self, row_id: str, ours: float | None, *, note: str = "", missing: str = "") -> Row:
+    def row(self, row_id: str, ours: float | None, *, note: str = "", missing: str = "") -> ClaimRow:
         """The row with our figure, or with why there is none; a note is added to the claim's own."""
         notes = "; ".join(part for part in (note, self.note) if part)
-        return Row(row_id, self.text, self.paper, ours, self.unit, self.tolerance, notes, missing, self.fitted)
+        return ClaimRow(
+            row_id, self.text, self.paper, ours, self.unit, self.tolerance, notes, missing, self.fitted
+        )
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class Reproduction:
     name: str
     inputs: dict[str, str]
     seed: int
-    rows: tuple[Row, ...]
+    rows: tuple[ClaimRow, ...]
     tables: dict[str, Any]
 
     def to_json(self) -> str:
@@ -188,7 +190,7 @@ def counted(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{hold} of {len(rows)}" + (f", {unknown} could not be worked out here" if unknown else "")
 
 
-def require_any(rows: Sequence[Row]) -> None:
+def require_any(rows: Sequence[ClaimRow]) -> None:
     """Refuse a reproduction in which no row has a figure.
 
     Raises:

@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.agent.agent import _in_force
 from ebbtide.agent.config import Assignment
-from ebbtide.agent.protocol import Leave, Order, Save, Train
+from ebbtide.agent.protocol import Leave, Order, SaveOrder, Train
 
 
 def train(trial: str, attempt: int = 0, beside: tuple[str, ...] = ()) -> Train:
@@ -16,9 +16,9 @@ def train(trial: str, attempt: int = 0, beside: tuple[str, ...] = ()) -> Train:
 @pytest.mark.parametrize(
     ("orders", "in_force"),
     [
-        ([train("a"), Save("a")], [train("a"), Save("a")]),
+        ([train("a"), SaveOrder("a")], [train("a"), SaveOrder("a")]),
         # What was trained before is to leave; its end is reported, and what was said of it is over.
-        ([train("a", 3), Save("a"), train("b", 4)], [Leave(3, "a"), train("b", 4)]),
+        ([train("a", 3), SaveOrder("a"), train("b", 4)], [Leave(3, "a"), train("b", 4)]),
         ([train("a", 3), train("b", 4, ("a",))], [train("a", 3), train("b", 4, ("a",))]),
         ([train("a", 3), Leave(3, "a")], [Leave(3, "a")]),
         # Of another assignment of its trial nothing is said.

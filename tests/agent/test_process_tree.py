@@ -11,7 +11,7 @@ import pytest
 
 from ebbtide.agent.process_tree import (
     LeftProcesses,
-    Process,
+    SystemProcess,
     _ancestry,
     _process,
     _recorded,
@@ -32,10 +32,10 @@ PARENTS = {
     NONE + 4: NONE + 3,
     NONE + 5: OWN,
 }
-TABLE = {pid: Process(pid, 10 * pid, pid, parent, "S", 1) for pid, parent in PARENTS.items()}
+TABLE = {pid: SystemProcess(pid, 10 * pid, pid, parent, "S", 1) for pid, parent in PARENTS.items()}
 
 
-def ids(found: list[Process]) -> list[int]:
+def ids(found: list[SystemProcess]) -> list[int]:
     return sorted(each.pid for each in found)
 
 
@@ -69,7 +69,7 @@ def test_a_signal_reaches_the_process_that_was_meant_and_none_that_has_its_id_si
 def test_a_process_whose_threads_go_on_is_not_dead(
     state: str, threads: int, is_dead: bool, is_frozen: bool
 ) -> None:
-    each = Process(7, 1, 7, 1, state, threads)
+    each = SystemProcess(7, 1, 7, 1, state, threads)
     assert (each.is_dead, each.is_frozen) == (is_dead, is_frozen)
 
 

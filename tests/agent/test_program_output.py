@@ -13,9 +13,9 @@ from tests.agent.test_training import StillRuntime, begun
 
 from ebbtide.agent.messages import MessageLog
 from ebbtide.agent.outbox import Outbox
-from ebbtide.agent.program_output import LeftOut, LineReader, Printed, ProgramOutput, Thinning
+from ebbtide.agent.program_output import DroppedLines, LineReader, Printed, ProgramOutput, Thinning
 from ebbtide.agent.protocol import REPORTS, Channel, Envelope, Log, Message, Stepped
-from ebbtide.agent.training import Training
+from ebbtide.agent.training import TrainingRun
 from ebbtide.base.runtime import Flag
 from ebbtide.storage.objects import FolderStore, numbers_below
 
@@ -36,7 +36,7 @@ def words(count: int) -> list[str]:
 
 
 def left_out(printed: Iterable[Printed]) -> int:
-    return sum(each.lines for each in printed if isinstance(each, LeftOut))
+    return sum(each.lines for each in printed if isinstance(each, DroppedLines))
 
 
 def test_of_a_flood_little_waits_and_the_rest_is_counted() -> None:
@@ -63,10 +63,10 @@ def test_what_is_printed_slowly_is_read_whole() -> None:
 def test_of_lines_that_differ_in_their_numbers_the_newest_is_read() -> None:
     lines = [line for at in range(5_000) for line in ({"step": at, "loss": 0.5}, f"epoch {at} of 9", f"saw {at}")]
     taken = list(filled([*words(1_990), *lines]).take())
-    assert taken[-4:] == [{"step": 4_999, "loss": 0.5}, "epoch 4999 of 9", "saw 4999", LeftOut(14_990)]
+    assert taken[-4:] == [{"step": 4_999, "loss": 0.5}, "epoch 4999 of 9", "saw 4999", DroppedLines(14_990)]
     # Where other lines fill it, what may be progress has a place of its own.
     taken = list(filled([*words(3_000), *lines]).take())
-    assert taken[-3:] == [{"step": 4_999, "loss": 0.5}, "epoch 4999 of 9", LeftOut(1_000 + 15_000 - 2)]
+    assert taken[-3:] == [{"step": 4_999, "loss": 0.5}, "epoch 4999 of 9", DroppedLines(1_000 + 15_000 - 2)]
 
 
 def test_a_rare_line_of_progress_is_read_among_words_without_end() -> None:
@@ -207,7 +207,7 @@ def test_no_object_is_larger_than_its_reader_takes(tmp_path: Path) -> None:
 def test_notices_do_not_wait_for_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training, machine = begun(tmp_path)
     read = list[Printed]()
-    monkeypatch.setattr(Training, "_read_output", lambda _self, line: read.append(line))
+    monkeypatch.setattr(TrainingRun, "_read_output", lambda _self, line: read.append(line))
     for line in words(1_000):
         machine.on_line(line)
     before = len(read)

@@ -14,9 +14,9 @@ import pytest
 from tests.waiting import LIMIT_S
 
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.agent.core_shares import Part
+from ebbtide.agent.core_shares import CoreShare
 from ebbtide.agent.processes import TrainingProcess
-from ebbtide.agent.training import Loop, Training
+from ebbtide.agent.training import Loop, TrainingRun
 from ebbtide.agent.work import SavingTimes
 from ebbtide.base.runtime import Runtime
 from ebbtide.storage.objects import FolderStore
@@ -180,7 +180,7 @@ class HeldMachine:
         return self.program
 
 
-def begun(folder: Path) -> tuple[Training, HeldMachine]:
+def begun(folder: Path) -> tuple[TrainingRun, HeldMachine]:
     """A training whose program runs, and its machine; saving is assumed to take ten seconds."""
     machine = HeldMachine(folder / "store")
     loop = Loop(
@@ -190,19 +190,19 @@ def begun(folder: Path) -> tuple[Training, HeldMachine]:
         is_waiting=lambda _training: False,
         end_left=lambda _training: None,
     )
-    training = Training(
+    training = TrainingRun(
         Assignment("t", ("train",), 100, "loss"),
         AgentConfig("run", "m-1", str(folder / "store"), str(folder / "work")),
         machine,  # type: ignore[arg-type]
         SavingTimes(first_s=10.0, margin_s=0.0),
         loop,
-        Part(),
+        CoreShare(),
     )
     machine.runtime.waiting.pop(0)()
     return training, machine
 
 
-def asked_by(training: Training, program: HeldProgram, now_s: float, taken_at_s: float) -> list[str]:
+def asked_by(training: TrainingRun, program: HeldProgram, now_s: float, taken_at_s: float) -> list[str]:
     """Look at a training; returns what its program has been asked for so far."""
     training.tick(now_s, taken_at_s, taken_at_s)
     return program.asked

@@ -12,7 +12,7 @@ import pytest
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.machine import Mirrors
 from ebbtide.agent.protocol import Ending
-from ebbtide.agent.work import Work
+from ebbtide.agent.work import AssignmentWork
 
 
 class Asked:
@@ -27,10 +27,10 @@ class Asked:
         self.times += 1
 
 
-def work_of(direction: str = "minimize", began: int = 0) -> tuple[Work, Asked]:
+def work_of(direction: str = "minimize", began: int = 0) -> tuple[AssignmentWork, Asked]:
     program = Asked()
     assignment = Assignment("t", ("true",), 100, "loss", direction=direction)
-    work = Work(assignment, Path("/nowhere"), 0.0, process=program, began=began, has_api=True)  # type: ignore[arg-type]
+    work = AssignmentWork(assignment, Path("/nowhere"), 0.0, process=program, began=began, has_api=True)  # type: ignore[arg-type]
     return work, program
 
 
@@ -88,8 +88,10 @@ def test_one_of_several_machines_is_not_asked_to_save_alone() -> None:
     assert work.metric_of(10) == 0.5
 
 
-def work_with(*steps: tuple[float, int], direction: str = "") -> Work:
-    found = Work(Assignment("t", ("train",), 100, "loss", direction=direction), Path("checkpoints"), 0.0, began=4)
+def work_with(*steps: tuple[float, int], direction: str = "") -> AssignmentWork:
+    found = AssignmentWork(
+        Assignment("t", ("train",), 100, "loss", direction=direction), Path("checkpoints"), 0.0, began=4
+    )
     found.steps.extend(steps)
     return found
 

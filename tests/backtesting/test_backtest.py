@@ -9,7 +9,7 @@ import pytest
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
-from ebbtide.backtesting.record import Record
+from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.base.utc import to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
@@ -130,7 +130,7 @@ def test_a_replay_is_the_run_again_with_its_timeline(result: eb.BacktestResult) 
 def test_a_record_is_written_and_read_whole(result: eb.BacktestResult, tmp_path: Path) -> None:
     record = result.record()
     record.write(tmp_path / "record")
-    again = Record.read(tmp_path / "record")
+    again = BacktestRecord.read(tmp_path / "record")
     assert again.to_dict() == result.to_dict()
     assert again.title == "one-day: 12 starts, billing ec2-hourly"
     total = record.ledger.groupby("policy")["usd"].sum()
@@ -139,7 +139,7 @@ def test_a_record_is_written_and_read_whole(result: eb.BacktestResult, tmp_path:
         assert total[name] == pytest.approx(leases[name])
     (tmp_path / "record" / "about.json").unlink()
     with pytest.raises(InputError, match="is not the record of a backtest"):
-        Record.read(tmp_path / "record")
+        BacktestRecord.read(tmp_path / "record")
 
 
 def test_the_picture_has_prices_leases_costs_and_progress(result: eb.BacktestResult, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.backtesting.benchmark_records import LeftOut
+from ebbtide.backtesting.benchmark_records import UnusedFile
 from ebbtide.backtesting.benchmark_rounds import Rounds, Task
-from ebbtide.backtesting.benchmark_starts import MOST_STARTS, Replays, cheapest, mean_costs_usd, more_starts
+from ebbtide.backtesting.benchmark_starts import MOST_STARTS, CellRuns, cheapest, mean_costs_usd, more_starts
 
 
-def runs(*costs_usd: float, misses: int = 0) -> Replays:
-    return Replays(costs_usd, tuple(1.0 for _ in costs_usd), misses, 0)
+def runs(*costs_usd: float, misses: int = 0) -> CellRuns:
+    return CellRuns(costs_usd, tuple(1.0 for _ in costs_usd), misses, 0)
 
 
 def test_policies_whose_difference_is_known_need_no_more() -> None:
@@ -118,7 +118,7 @@ def test_rounds_end_and_none_that_stopped_seems_cheaper(
 def test_a_policy_that_fails_in_a_part_of_its_starts_is_left_out_whole() -> None:
     rounds = Rounds((0, 0), ["good", "bad"], "good", 8, MOST_STARTS)
     assert [(task.first, task.end) for task in rounds.tasks if task.policy == "bad"] == [(0, 4), (4, 8)]
-    why = LeftOut("bad", "it fails")
+    why = UnusedFile("bad", "it fails")
     for task in list(rounds.tasks):
         rounds.note(task, why if task == Task(0, 0, "bad", 4, 8) else runs(1.0, 1.0, 1.0, 1.0))
     assert (set(rounds.replays), rounds.left_out, rounds.tasks) == ({"good"}, [why], [])

@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from ebbtide.backtesting.policy_table import PLAIN_WIDTH, PolicyTable, Spread, policy_marks
+from ebbtide.backtesting.policy_table import PLAIN_WIDTH, MeanAndDeviation, PolicyTable, policy_marks
 from ebbtide.backtesting.summary import summary_table
 from ebbtide.policies.registry import POLICIES
 
@@ -54,7 +54,7 @@ def test_the_cheapest_is_first_and_what_never_finished_last() -> None:
 
 def test_names_are_text_and_never_markup() -> None:
     hostile = PolicyTable(
-        "[/red] title", ["cost"], [("[/b]x", [Spread(1.0, 0.5, 2)]), ("[bold]", ["<i>"])], ["[/i]"]
+        "[/red] title", ["cost"], [("[/b]x", [MeanAndDeviation(1.0, 0.5, 2)]), ("[bold]", ["<i>"])], ["[/i]"]
     )
     text = drawn(hostile, 80)
     assert all(part in text for part in ("[/red] title", "[/b]x", "[bold]", "[/i]", "1.00 ± 0.50"))
@@ -64,7 +64,7 @@ def test_names_are_text_and_never_markup() -> None:
 
 
 def test_a_spread_of_nothing_is_a_dash() -> None:
-    assert str(Spread(math.nan, 0.0, 2)) == "-"
+    assert str(MeanAndDeviation(math.nan, 0.0, 2)) == "-"
 
 
 def test_colours_do_not_repeat_and_marks_never() -> None:

@@ -10,18 +10,18 @@ import pytest
 import ebbtide as eb
 from ebbtide.backtesting.comparison import compare
 from ebbtide.backtesting.figures import record_figure
-from ebbtide.backtesting.record import Record
+from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.report import render, write_report
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.registry import policies
 
 
 @pytest.fixture(scope="module")
-def record(one_day: eb.Job) -> Record:
+def record(one_day: eb.Job) -> BacktestRecord:
     return eb.backtest(policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=4).record()
 
 
-def test_the_report_is_one_page_that_needs_no_network(record: Record, tmp_path: Path) -> None:
+def test_the_report_is_one_page_that_needs_no_network(record: BacktestRecord, tmp_path: Path) -> None:
     path = write_report(record, tmp_path / "deep" / "report.html")
     page = path.read_text(encoding="utf-8")
     loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"([^\"]*)\"", page)
@@ -29,7 +29,7 @@ def test_the_report_is_one_page_that_needs_no_network(record: Record, tmp_path: 
     assert page.startswith("<!doctype html>")
 
 
-def test_the_report_tells_what_the_record_holds(record: Record) -> None:
+def test_the_report_tells_what_the_record_holds(record: BacktestRecord) -> None:
     page = render(record)
     for name, row in record.summary().items():
         assert name in page
@@ -39,7 +39,7 @@ def test_the_report_tells_what_the_record_holds(record: Record) -> None:
         assert market in page
 
 
-def test_a_record_among_others_is_headed_by_its_name_once(record: Record) -> None:
+def test_a_record_among_others_is_headed_by_its_name_once(record: BacktestRecord) -> None:
     (job,) = record.about["jobs"]
     rest = f"4 starts, billing {record.about['billing']}"
     assert record.title_under(job) == f"{job}: {rest}"
@@ -49,13 +49,15 @@ def test_a_record_among_others_is_headed_by_its_name_once(record: Record) -> Non
     assert f"<h2>second: {job}: {rest}</h2>" in page
 
 
-def test_the_same_record_gives_the_same_page(record: Record) -> None:
+def test_the_same_record_gives_the_same_page(record: BacktestRecord) -> None:
     assert render(record) == render(record)
 
 
-def test_names_are_escaped(record: Record) -> None:
+def test_names_are_escaped(record: BacktestRecord) -> None:
     about = dict(record.about) | {"jobs": ["<script>alert(1)</script>"]}
-    page = render(Record(about, record.outcomes, record.leases, record.timeline, record.ledger, record.prices))
+    page = render(
+        BacktestRecord(about, record.outcomes, record.leases, record.timeline, record.ledger, record.prices)
+    )
     assert "<script>alert(1)</script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
@@ -97,7 +99,7 @@ def test_results_are_reports_from_python_and_tables_in_notebooks(one_day: eb.Job
     assert repr(result) == "<BacktestResult of on-demand, reactive: 2 starts>"
 
 
-def test_every_policy_has_its_label_mark_and_place_in_the_figure(record: Record) -> None:
+def test_every_policy_has_its_label_mark_and_place_in_the_figure(record: BacktestRecord) -> None:
     many = [f"policy-{number}" for number in range(25)]
     outcomes = pd.concat(
         [record.outcomes[record.outcomes["policy"] == "reactive"].assign(policy=name) for name in many]

@@ -16,7 +16,7 @@ import pytest
 from ebbtide.agent.config import AgentConfig
 from ebbtide.agent.heartbeats import every_s_of
 from ebbtide.base.runtime import RUNTIME
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.controller import Controller, Outside, Programs
 from ebbtide.controller.journal.journal import Journal
@@ -59,7 +59,7 @@ class InstantCloud:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         now_s = self.now_s
         self._machines[wanted.token] = Instance(wanted.token, LeaseState.RUNNING, now_s, now_s, np.nan)
 

@@ -14,12 +14,14 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.spottune.offers import StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 from ebbtide_papers.spottune.study import forecasts
-from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
+from ebbtide_papers.spottune.sweeps import WorkloadTrials, sweeps_of
 
 STARTS = 20
 
 
-def replayed_s(sweeps: list[Sweep], policies: list[Policy], prices: eb.PriceHistory, starts: list[float]) -> float:
+def replayed_s(
+    sweeps: list[WorkloadTrials], policies: list[Policy], prices: eb.PriceHistory, starts: list[float]
+) -> float:
     began = time.perf_counter()
     for sweep in sweeps:
         eb.backtest(policies, sweep.jobs, prices, starts=starts, seed=1, curves=sweep.curves)

@@ -15,7 +15,7 @@ from tests.runs.sweeps import A, flapping, sweep
 from tests.ui.made_run import made_run
 
 from ebbtide.cli.main import main
-from ebbtide.controller.team.account_book import Account, AccountBook, account_name
+from ebbtide.controller.team.account_book import AccountBook, RunAccount, account_name
 from ebbtide.controller.team.account_lines import AccountLine
 from ebbtide.controller.team.team import Accounting, Team, read_team
 from ebbtide.storage.objects import FolderStore
@@ -118,7 +118,9 @@ def test_a_run_of_refunds_and_open_machines_adds_up(tmp_path: Path) -> None:
 def test_two_people_s_runs_of_one_name_are_two(tmp_path: Path) -> None:
     mine = made_run(tmp_path / "runs", 6, stops_after_h=2.2)
     theirs = AccountLine(NOW, "charge", 0, str(A), False, f"{NOW}-01T00:00:00Z", f"{NOW}-01T01:00:00Z", 3.0, 3.0)
-    account = Account("made-0a1b2c3d", "made", NOW, "bob", {}, "ec2", "p", "running", 3.0, 1, 3.0, 0.0, [theirs])
+    account = RunAccount(
+        "made-0a1b2c3d", "made", NOW, "bob", {}, "ec2", "p", "running", 3.0, 1, 3.0, 0.0, [theirs]
+    )
     book = AccountBook(FolderStore(tmp_path / "accounts"))
     book.write(account)
     team = Team(accounts=str(tmp_path / "accounts"), monthly_budget_usd=50.0)

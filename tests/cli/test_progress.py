@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import eventually
 
 from ebbtide.cli import progress as module
-from ebbtide.cli.progress import Progress, lasting, progress
+from ebbtide.cli.progress import CommandProgress, lasting, progress
 
 
 def tells() -> bool:
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.mark.usefixtures("clock")
 def test_remaining_time_is_told_once_some_is_done() -> None:
-    state = Progress("replaying", 400.0, began_s=940.0)
+    state = CommandProgress("replaying", 400.0, began_s=940.0)
     assert state.remaining_s is None
     state.done(100)
     assert state.remaining_s == 180.0
@@ -45,18 +45,18 @@ def test_remaining_time_is_told_once_some_is_done() -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_without_a_total_the_time_so_far_is_told() -> None:
-    assert Progress("training", began_s=993.0).line() == "training, 7 s so far"
+    assert CommandProgress("training", began_s=993.0).line() == "training, 7 s so far"
 
 
 def test_a_total_of_nothing_is_no_division_by_zero() -> None:
-    state = Progress("fitting", 0.0)
+    state = CommandProgress("fitting", 0.0)
     state.advance()
     assert state.remaining_s is None
 
 
 @pytest.mark.usefixtures("clock")
 def test_another_part_counts_from_its_own_beginning() -> None:
-    state = Progress("fitting", 10.0, 5.0, 900.0)
+    state = CommandProgress("fitting", 10.0, 5.0, 900.0)
     state.step("scoring", 4.0)
     assert (state.doing, state.total, state.completed, state.remaining_s) == ("scoring", 4.0, 0.0, None)
     assert state.began_s == 1_000.0
@@ -79,7 +79,7 @@ def test_slow_work_says_a_plain_line_where_there_is_no_terminal(monkeypatch: pyt
     monkeypatch.setattr(module, "FIRST_LINE_S", 0.01)
     monkeypatch.setattr(module, "LINE_EVERY_S", 3_600.0)
     # One is done and 20 seconds are over when the first line is due.
-    monkeypatch.setattr(module, "Progress", partial(Progress, completed=1.0, began_s=980.0))
+    monkeypatch.setattr(module, "Progress", partial(CommandProgress, completed=1.0, began_s=980.0))
     stream = io.StringIO()
     with progress("reading [/red]", 4, stream=stream):
         eventually(lambda: stream.getvalue().endswith("\n"))

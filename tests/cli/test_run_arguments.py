@@ -31,7 +31,7 @@ from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.for_job import policy_for
 from ebbtide.policies.registry import DEFAULT_NAME
-from ebbtide.replay.generated_markets import Kind
+from ebbtide.replay.generated_markets import MarketKind
 from ebbtide.runs.start_local import generated_market
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "live"
@@ -195,18 +195,18 @@ def test_an_absolute_folder_is_told_to_the_program_by_what_it_is_elsewhere(proje
 def test_a_market_is_generated_of_machines_that_have_what_is_asked_for() -> None:
     catalogue = default_catalogue()
 
-    def types(kind: Kind = Kind.TODAY, **asked: Any) -> set[str]:
+    def types(kind: MarketKind = MarketKind.TODAY, **asked: Any) -> set[str]:
         market = generated_market(wanted("x", **asked), 0, catalogue, kind=kind)
         # Where capacity decides, every market has its own.
-        assert set(market.availability or ()) == (set(market.prices) if kind is Kind.TODAY else set())
+        assert set(market.availability or ()) == (set(market.prices) if kind is MarketKind.TODAY else set())
         return {market.instance_type for market in market.prices}
 
     assert types(accelerators="H100:8") == {"a3-highgpu-8g", "p5.48xlarge"}
     assert "g6.2xlarge" in types(cpus=4)
-    assert types(Kind.AUCTION, cpus=4) == {"c3.xlarge", "g2.2xlarge"}
-    assert types(Kind.GPU, accelerators="V100:1") == {"p3.2xlarge"}
+    assert types(MarketKind.AUCTION, cpus=4) == {"c3.xlarge", "g2.2xlarge"}
+    assert types(MarketKind.GPU, accelerators="V100:1") == {"p3.2xlarge"}
     # None of the usual types: others of AWS.
-    assert types(accelerators="K80:1") == types(Kind.AUCTION, accelerators="K80:1") == {"p2.xlarge"}
+    assert types(accelerators="K80:1") == types(MarketKind.AUCTION, accelerators="K80:1") == {"p2.xlarge"}
     more = [InstanceType("aws", "x9.large", 4, 16.0, "NVIDIA X9", 1)]
     unpriced = catalogue + more
     asked = wanted_from(["x"], TrainingOptions(accelerators="X9:1"), unpriced).sweep

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 import ebbtide as eb
 from ebbtide.agent.config import AgentConfig
 from ebbtide.agent.metadata import GoogleMetadata, NoticeReader
-from ebbtide.clouds.cloud import Cloud, Instance, Wanted
+from ebbtide.clouds.cloud import Cloud, Instance, MachineRequest
 from ebbtide.clouds.ec2.cloud import Ec2Cloud
 from ebbtide.clouds.gcp.cloud import GcpCloud
 from ebbtide.clouds.gcp.instance import token_of
@@ -29,7 +29,7 @@ from ebbtide.clouds.skypilot.cloud import SkyPilotCloud
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.contracts.clouds import CloudContract
 from ebbtide.testing.skypilot_stand_in.running import skypilot_stand_in
-from ebbtide.testing.stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.machines import StandInMachine, StandInMachines
 from ebbtide.testing.stand_in.money import until_now
 
 # In a real second two minutes pass, in which a machine boots.
@@ -59,20 +59,20 @@ class TestLocalCloud(CloudContract):
         finally:
             cloud.end()
 
-    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
+    def make_wanted(self, cloud: Cloud, token: str) -> MachineRequest:  # noqa: ARG002
         agent = AgentConfig("run", token, str(self.folder / "objects"), "", controller_limit_s=60.0)
-        return Wanted(token, A, math.inf, False, asdict(agent))
+        return MachineRequest(token, A, math.inf, False, asdict(agent))
 
-    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
-        return Wanted(token, A, 0.001, False, self.make_wanted(cloud, token).agent)
+    def make_refused(self, cloud: Cloud, token: str) -> MachineRequest:
+        return MachineRequest(token, A, 0.001, False, self.make_wanted(cloud, token).agent)
 
-    def make_revocable(self, cloud: Cloud, token: str) -> Wanted:
+    def make_revocable(self, cloud: Cloud, token: str) -> MachineRequest:
         def is_calm() -> bool:
             prices, now_s = cloud.prices(B), cloud.now_s
             return all(prices.at(now_s + ahead_s * SPEED) <= 0.21 for ahead_s in range(CALM_S + 1))
 
         eventually(is_calm, poll_s=0.1)
-        return Wanted(token, B, 0.21, False, self.make_wanted(cloud, token).agent)
+        return MachineRequest(token, B, 0.21, False, self.make_wanted(cloud, token).agent)
 
     def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
         """The price does it, sooner or later."""
@@ -119,10 +119,12 @@ class OnStandIn(CloudContract):
             cls.machines.ignores_shutdown = True
             yield cls.kind("run-1", settings, lambda: prices)
 
-    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
-        return Wanted(token, self.market, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"})
+    def make_wanted(self, cloud: Cloud, token: str) -> MachineRequest:  # noqa: ARG002
+        return MachineRequest(
+            token, self.market, 0.21, False, {"machine": token, "bundle": "runs/r/agent-0.tar.gz"}
+        )
 
-    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
+    def make_refused(self, cloud: Cloud, token: str) -> MachineRequest:
         self.stand_in.refusals(self.api).launches.append(self.stand_in.refused[0])
         return self.make_wanted(cloud, token)
 
@@ -136,7 +138,7 @@ class OnStandIn(CloudContract):
         self.machines.take(machine, NOTICE_S)
         return self.machines.metadata_url(machine)
 
-    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:
+    def is_of(self, cloud: Cloud, machine: StandInMachine, token: str) -> bool:
         """Look for a machine that was rented with a token."""
         raise NotImplementedError
 
@@ -145,7 +147,7 @@ class OnStandIn(CloudContract):
 class TestEc2Cloud(OnStandIn):
     stand_in, kind = EC2, Ec2Cloud
 
-    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:  # noqa: ARG002
+    def is_of(self, cloud: Cloud, machine: StandInMachine, token: str) -> bool:  # noqa: ARG002
         return ("ebbtide:token", token) in {(tag["key"], tag["value"]) for tag in machine.instance.get_tags()}
 
     @contextmanager
@@ -172,7 +174,7 @@ class TestGcpCloud(OnStandIn):
     def metadata(self, url: str) -> NoticeReader:
         return GoogleMetadata(url, notice_s=NOTICE_S)
 
-    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:  # noqa: ARG002
+    def is_of(self, cloud: Cloud, machine: StandInMachine, token: str) -> bool:  # noqa: ARG002
         return token_of(machine.instance) == token
 
     @contextmanager
@@ -187,7 +189,7 @@ class TestGcpCloud(OnStandIn):
 class TestSkyPilotCloud(OnStandIn):
     stand_in, kind = replace(SKYPILOT, opened=skypilot_stand_in), SkyPilotCloud
 
-    def is_of(self, cloud: Cloud, machine: Machine, token: str) -> bool:
+    def is_of(self, cloud: Cloud, machine: StandInMachine, token: str) -> bool:
         assert isinstance(cloud, SkyPilotCloud)
         return machine.rented.id == cloud._names.name(token)
 

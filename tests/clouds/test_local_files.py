@@ -15,7 +15,7 @@ from tests.runs.sweeps import START_S, A, flapping
 from tests.waiting import eventually
 
 from ebbtide.agent.config import AgentConfig
-from ebbtide.clouds.cloud import Wanted
+from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.local.client import LocalCloudSettings, start_local_cloud
 from ebbtide.clouds.local.server import CLOCK, _write_changed, bills_of
 from ebbtide.market.availability import Availability, CapacitySeries
@@ -39,7 +39,7 @@ def test_machines_of_a_killed_cloud_are_billed_until_they_were_last_alive(tmp_pa
     place, speed = tmp_path / "cloud", 120.0
     settings = LocalCloudSettings(str(place), str(tmp_path / "prices.parquet"), START_S, speed)
     agent = asdict(AgentConfig("run", "m0", str(tmp_path / "objects"), "", controller_limit_s=60.0))
-    wanted = Wanted("m0", A, math.inf, False, agent)
+    wanted = MachineRequest("m0", A, math.inf, False, agent)
     cloud = start_local_cloud(settings)
     try:
         cloud.launch(wanted)
@@ -86,7 +86,7 @@ def test_a_machine_goes_when_its_capacity_does(tmp_path: Path) -> None:
     try:
         for token in ("first", "second"):
             agent = asdict(AgentConfig("run", token, str(tmp_path / "objects"), "", controller_limit_s=60.0))
-            cloud.launch(Wanted(token, A, math.inf, False, agent))
+            cloud.launch(MachineRequest(token, A, math.inf, False, agent))
         eventually(lambda: all(not math.isnan(one.ended_s) for one in cloud.instances()))
         found = {one.token: one for one in cloud.instances()}
     finally:

@@ -12,7 +12,7 @@ import pytest
 from tests.runs.sweeps import A, G, flapping, steady
 
 import ebbtide as eb
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.parts import ListedParts, all_ended, first_found
 from ebbtide.clouds.several import SeveralClouds
 from ebbtide.errors import CloudError, InputError
@@ -92,7 +92,7 @@ class Simple:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         self.machines.append(machine(wanted.token))
 
     def terminate(self, token: str) -> float | None:
@@ -115,7 +115,7 @@ def test_each_market_is_rented_in_its_own_cloud() -> None:
     assert set(both.markets) == {*aws.markets, *gcp.markets}
     assert both.prices(G) == gcp.prices(G)
     for token, market in (("1", A), ("2", G)):
-        both.launch(Wanted(token, market, math.inf, False, {}))
+        both.launch(MachineRequest(token, market, math.inf, False, {}))
     assert ([one.token for one in aws.machines], [one.token for one in gcp.machines]) == (["1"], ["2"])
     assert {one.token for one in both.instances()} == {"1", "2"}
     # Its own cloud is asked first, whatever the other does.
@@ -127,4 +127,4 @@ def test_each_market_is_rented_in_its_own_cloud() -> None:
     with pytest.raises(CloudError):
         both.end_all()
     with pytest.raises(InputError, match="unknown cloud of this run 'azure'.*known: aws, gcp"):
-        both.launch(Wanted("4", eb.Market("azure", "r", "z", "t"), math.inf, False, {}))
+        both.launch(MachineRequest("4", eb.Market("azure", "r", "z", "t"), math.inf, False, {}))

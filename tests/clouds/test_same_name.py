@@ -23,7 +23,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.billing import billing_preset
 from ebbtide.runs.run import RunOptions, begin
 from ebbtide.storage.objects import object_store
-from ebbtide.testing.stand_in.machines import Machine
+from ebbtide.testing.stand_in.machines import StandInMachine
 from ebbtide.testing.stand_in.money import billed
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -126,7 +126,7 @@ class Row:
         )
 
 
-def agent_of(machine: Machine) -> dict[str, Any]:
+def agent_of(machine: StandInMachine) -> dict[str, Any]:
     """The configuration that a machine's agent was begun with."""
     given = re.search(r"printf %s (\S+)", machine.rented.script)
     assert given is not None

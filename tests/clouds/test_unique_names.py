@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.runs.sweeps import START_S, A, flapping, sweep
 
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.clouds.own_machines import OwnMachines
 from ebbtide.clouds.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
-from ebbtide.controller.leadership import Claim
+from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.team.account_book import account_name
 from ebbtide.market.leases import LeaseState
 from ebbtide.runs import by_provider, start_rented
@@ -55,7 +55,7 @@ def test_runs_of_one_id_have_nothing_in_a_common_store_in_common(
     assert [account_name(folder) for folder in folders] == [ann.unique_name, bob.unique_name]
     # Both may claim their own.
     for folder in folders:
-        assert Claim.take(FolderStore(Path(folder.settings.store)), "nightly", folder.key).epoch == 1
+        assert Leadership.take(FolderStore(Path(folder.settings.store)), "nightly", folder.key).epoch == 1
     assert sorted(map(str, store.iterdir())) == sorted([ann.store, bob.store])
     # In its own folder a run meets nobody.
     own = begin_local(
@@ -92,7 +92,7 @@ def test_a_cloud_has_the_unique_name_and_the_run_its_own() -> None:
         end_all=lambda: {"run-66687aad-m0000": "", "run-66687aad-m0001": "refused"},
     )
     cloud = OwnMachines(outside, "run", "run-66687aad")
-    cloud.launch(Wanted("run-m0000", A, 1.0, False, {"machine": "run-m0000"}))
+    cloud.launch(MachineRequest("run-m0000", A, 1.0, False, {"machine": "run-m0000"}))
     assert cloud.terminate("run-m0000") == START_S
     cloud.terminate("i-1")
     assert seen == ["run-66687aad-m0000", "run-66687aad-m0000", "i-1"]
@@ -132,7 +132,7 @@ def test_machines_of_an_older_run_are_ended_unless_its_name_is_somebody_elses(
     objects = FolderStore(tmp_path / "store")
     assert by_provider.end_machines(folder).is_done
     assert ended == ["nightly"]
-    Claim.take(objects, "nightly", bytes(32))
+    Leadership.take(objects, "nightly", bytes(32))
     found = by_provider.end_machines(folder, within_s=0.0)
     assert (found.ended, found.is_done, ended) == (0, False, ["nightly"])
     assert "a run nightly already that is somebody else's" in found.problem

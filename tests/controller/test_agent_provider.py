@@ -13,7 +13,7 @@ from tests.runs.sweeps import START_S, A
 from ebbtide.agent.heartbeats import HeartbeatReader
 from ebbtide.agent.messages import MessageLog
 from ebbtide.agent.protocol import REPORTS, Channel, Envelope, Log, Noticed, key_of
-from ebbtide.controller.agent_provider import Pace
+from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.storage.checkpoints.store import CheckpointStore
@@ -100,7 +100,7 @@ def test_a_report_that_was_lost_does_not_hold_up_those_after_it(tmp_path: Path) 
 def test_events_of_one_look_are_told_together_where_they_are_many(tmp_path: Path) -> None:
     rents = provider(tmp_path, None, None)
     for many, expected in ((4, 0), (3, 2)):
-        rents._pace = Pace(many=many)
+        rents._pace = PollIntervals(many=many)
         rents._out.extend(Event(Wake.SAVED, float(number), job_id=number) for number in range(3))
         rents._out.popleft()  # as next_event gives it
         assert [event.job_id for event in rents.burst()] == [1, 2][:expected]

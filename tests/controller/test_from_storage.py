@@ -24,7 +24,13 @@ from ebbtide.controller.agent_provider import AgentProvider, Callbacks
 from ebbtide.controller.controller import Controller, Programs
 from ebbtide.controller.from_storage import FROM_STORAGE, FromStorage, from_storage_of, go_on_from_storage
 from ebbtide.controller.journal.journal import Journal, journal_of
-from ebbtide.controller.leadership import Claim, LostJournalError, MachineNumbers, OthersRunError, SupersededError
+from ebbtide.controller.leadership import (
+    Leadership,
+    LostJournalError,
+    MachineNumbers,
+    OthersRunError,
+    SupersededError,
+)
 from ebbtide.controller.run_state import LOCK, State, state_now
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_book import AccountBook
@@ -120,7 +126,7 @@ def test_it_has_a_new_journal_and_goes_on_with_machines_of_other_numbers(
 
 
 def test_with_another_key_it_is_somebody_else_s(run: RunFolder) -> None:
-    Claim.take(FolderStore(Path(run.settings.store)), "run", run.key)
+    Leadership.take(FolderStore(Path(run.settings.store)), "run", run.key)
     (run.path / "key").unlink()
     with pytest.raises(OthersRunError, match="put back its own file `key`"):
         go_on_from_storage(run, nothing_runs)

@@ -13,7 +13,7 @@ from tests.runs.sweeps import START_S, A
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.clouds.cloud import Instance
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks
-from ebbtide.controller.leadership import Claim, MachineNumbers, OthersRunError, SupersededError
+from ebbtide.controller.leadership import Leadership, MachineNumbers, OthersRunError, SupersededError
 from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.objects import FolderStore
@@ -23,14 +23,14 @@ KEY = bytes(32)
 
 def test_the_newest_claim_holds_and_the_older_ones_say_whose_it_is(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
-    first = Claim.take(store, "run", KEY)
+    first = Leadership.take(store, "run", KEY)
     first.check()
-    second = Claim.take(store, "run", KEY)
+    second = Leadership.take(store, "run", KEY)
     assert (first.epoch, second.epoch) == (1, 2)
     second.check()
     with pytest.raises(SupersededError, match=r"another controller has taken this run over: process \d+ on host"):
         first.check()
-    assert Claim.take(store, "other-run", KEY).epoch == 1
+    assert Leadership.take(store, "other-run", KEY).epoch == 1
 
 
 def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> No
                 super().put_once(key, b"{torn")
             return super().put_once(key, content)
 
-    claim = Claim.take(Busy(tmp_path), "run", KEY)
+    claim = Leadership.take(Busy(tmp_path), "run", KEY)
     assert claim.epoch == 2
     claim.check()
     store = FolderStore(tmp_path)
@@ -57,9 +57,9 @@ def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> No
     with pytest.raises(
         OthersRunError, match=r"a run run already that is somebody else's: process \d+ on host .*another name"
     ):
-        Claim.take(store, "run", bytes(31) + b"x")
+        Leadership.take(store, "run", bytes(31) + b"x")
     claim.check()
-    assert Claim.take(store, "run", KEY).epoch == 6
+    assert Leadership.take(store, "run", KEY).epoch == 6
     with pytest.raises(SupersededError, match="taken this run over"):
         claim.check()
 
@@ -69,18 +69,18 @@ def test_of_two_runs_of_one_name_that_begin_at_once_one_is_refused(tmp_path: Pat
         """The other claims it between the look at the claims and the write."""
 
         def put_once(self, key: str, content: bytes) -> bool:
-            Claim.take(FolderStore(tmp_path), "run", KEY)
+            Leadership.take(FolderStore(tmp_path), "run", KEY)
             return super().put_once(key, content)
 
     with pytest.raises(OthersRunError, match="somebody else's"):
-        Claim.take(Busy(tmp_path), "run", bytes(31) + b"x")
+        Leadership.take(Busy(tmp_path), "run", bytes(31) + b"x")
     assert list(FolderStore(tmp_path).keys("runs/run/controllers/")) == ["runs/run/controllers/000001"]
 
 
 def test_somebody_elses_run_is_refused_before_its_machines_are_looked_at(tmp_path: Path) -> None:
     ended: list[str] = []
     theirs = Instance("run-m0000", LeaseState.RUNNING, START_S, START_S, float("nan"))
-    Claim.take(FolderStore(tmp_path), "run", bytes(31) + b"x")
+    Leadership.take(FolderStore(tmp_path), "run", bytes(31) + b"x")
     with pytest.raises(OthersRunError, match="begin this one anew under another name") as caught:
         provider(tmp_path, ended, theirs).check_is_newest()
     assert "down" not in str(caught.value)
@@ -104,7 +104,7 @@ def test_a_controller_that_was_replaced_ends_no_machine(tmp_path: Path) -> None:
     older, newer = provider(tmp_path, ended, machine), provider(tmp_path, ended, machine)
     for each in (older, newer):
         each._leases[0] = lease
-        each.claim_run(Claim.take(FolderStore(tmp_path), "run", KEY))
+        each.claim_run(Leadership.take(FolderStore(tmp_path), "run", KEY))
     with pytest.raises(SupersededError):
         older.next_event(START_S + 200.0)
     older.terminate(lease)
@@ -133,13 +133,13 @@ def test_an_older_copy_of_a_run_is_refused_before_it_claims_it(tmp_path: Path) -
 
 
 def test_orders_carry_the_epoch_of_their_controller(tmp_path: Path) -> None:
-    from ebbtide.agent.protocol import Save
+    from ebbtide.agent.protocol import SaveOrder
 
     store = FolderStore(tmp_path)
     for epoch in (1, 2):
         rents = provider(tmp_path, [])
-        rents.claim_run(Claim.take(store, "run", KEY))
-        rents._mailboxes.order(0, Save())
+        rents.claim_run(Leadership.take(store, "run", KEY))
+        rents._mailboxes.order(0, SaveOrder())
         rents._mailboxes.write([0])
         key = f"machines/run-m0000/orders/{epoch:08d}"
         (order,) = json.loads(store.get(key))

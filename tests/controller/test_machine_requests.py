@@ -10,8 +10,8 @@ import pytest
 from tests.runs.cloud_as_told import KEY, provider
 from tests.runs.sweeps import START_S, A
 
-from ebbtide.controller.agent_provider import Pace
-from ebbtide.controller.leadership import Claim, SupersededError
+from ebbtide.controller.agent_provider import PollIntervals
+from ebbtide.controller.leadership import Leadership, SupersededError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Wake
 from ebbtide.storage.objects import FolderStore
@@ -19,7 +19,7 @@ from ebbtide.storage.objects import FolderStore
 
 def test_a_request_that_the_cloud_does_not_list_has_failed(tmp_path: Path) -> None:
     rents = provider(tmp_path, None, None)
-    rents._pace = Pace(0.01, missing_s=0.0)
+    rents._pace = PollIntervals(0.01, missing_s=0.0)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S - 20.0)
     rents.launch(lease)
     rents._requests.waiting.clear()
@@ -35,7 +35,7 @@ def test_a_copy_that_would_rent_under_a_number_of_the_other_s_is_refused(tmp_pat
     for rents in each:
         cloud: Any = rents._cloud
         cloud.launch = launched.append
-        rents.claim_run(Claim.take(store, "run", KEY))
+        rents.claim_run(Leadership.take(store, "run", KEY))
     older, newer = each
     older.launch(Lease(0, A, 0.21, on_demand=False, requested_s=START_S))
     newer.launch(Lease(0, A, 0.42, on_demand=False, requested_s=START_S))
@@ -56,7 +56,7 @@ def test_a_number_that_cannot_be_taken_yet_is_not_requested(tmp_path: Path) -> N
     rents = provider(tmp_path, None, None)
     cloud: Any = rents._cloud
     cloud.launch = launched.append
-    rents.claim_run(Claim.take(store, "run", KEY))
+    rents.claim_run(Leadership.take(store, "run", KEY))
     rents._requests.numbers.objects = Silent(tmp_path)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S)
     rents.launch(lease)

@@ -8,7 +8,7 @@ import pytest
 from tests.runs.cloud_as_told import KEY, Clock, provider, running
 
 from ebbtide.agent.messages import MessageLog, Unreadable
-from ebbtide.agent.protocol import REPORTS, Channel, Envelope, Save, Up, key_of
+from ebbtide.agent.protocol import REPORTS, Channel, Envelope, SaveOrder, Up, key_of
 from ebbtide.controller import agent_provider, mailboxes
 from ebbtide.controller.mailboxes import Mailboxes
 from ebbtide.market.leases import LeaseState
@@ -88,7 +88,7 @@ def test_messages_of_machines_that_are_long_over_are_deleted(tmp_path: Path) -> 
     clock, store = Clock(), FolderStore(tmp_path)
     rents = provider(tmp_path, None, None, runtime=clock)
     lease = running(rents)
-    rents._mailboxes.order(0, Save())
+    rents._mailboxes.order(0, SaveOrder())
     rents._mailboxes.write([0])
     reports_of(store).write(1, [Envelope("b", 1, 0, Up())])
     rents._delete_old()

@@ -14,8 +14,8 @@ from tests.runs.sweeps import START_S, A
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.messages import MessageLog
 from ebbtide.agent.protocol import REPORTS, Channel, Envelope, Up, key_of
-from ebbtide.clouds.cloud import Instance, Wanted
-from ebbtide.controller.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event, Wake
@@ -40,7 +40,7 @@ class Cloud:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         running_s = self.started_s if self.state is LeaseState.RUNNING else math.nan
         self.known[wanted.token] = Instance(wanted.token, self.state, self.started_s, running_s, math.nan)
 
@@ -68,7 +68,7 @@ class Rented:
             AgentConfig("run", "", str(folder), ""),
             Callbacks(lambda _: Assignment("", (), 1, "loss")),
             key=KEY,
-            pace=Pace(5.0, silent_s=LIMIT_S),
+            pace=PollIntervals(5.0, silent_s=LIMIT_S),
             runtime=cloud.clock,
         )
         self.rents._began_s = START_S

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.markets import START_S, history
 
 import ebbtide as eb
-from ebbtide.engine.ledger import Entry
+from ebbtide.engine.ledger import LineKind
 from ebbtide.jobs.job import Checkpointing, Dataset
 from ebbtide.jobs.transfers import Bucket
 from ebbtide.market.egress import GIB
@@ -50,14 +50,14 @@ def moved(market: eb.Market, work: eb.Job) -> eb.Outcome:
 def test_a_checkpoint_that_leaves_its_region_is_a_line() -> None:
     outcome = moved(EUROPE, job())
     assert outcome.finished
-    (line,) = [line for line in outcome.ledger.lines if line.entry is Entry.EGRESS]
+    (line,) = [line for line in outcome.ledger.lines if line.entry is LineKind.EGRESS]
     assert line.usd == pytest.approx(2 * 0.02)
     assert line.lease_id == 1
     assert line.start_s == line.end_s > START_S + 3600
     assert outcome.egress_usd == line.usd
     assert outcome.cost_usd == pytest.approx(math.fsum(line.usd for line in outcome.ledger.lines))
     assert outcome.cost_usd == pytest.approx(outcome.ledger.usd_of(0) + outcome.ledger.usd_of(1) + 0.04)
-    assert set(outcome.ledger.to_frame().entry) == {Entry.CHARGE, Entry.EGRESS}
+    assert set(outcome.ledger.to_frame().entry) == {LineKind.CHARGE, LineKind.EGRESS}
 
 
 def test_next_door_it_costs_nothing() -> None:
@@ -118,7 +118,7 @@ US_EAST, US_WEST = (Bucket(cloud="aws", region=region) for region in ("us-east-1
 def uploads_and_downloads(outcome: eb.Outcome) -> list[tuple[int, float]]:
     """Lease and USD of each line of egress, in order."""
     return [
-        (line.lease_id, pytest.approx(line.usd)) for line in outcome.ledger.lines if line.entry is Entry.EGRESS
+        (line.lease_id, pytest.approx(line.usd)) for line in outcome.ledger.lines if line.entry is LineKind.EGRESS
     ]
 
 
@@ -191,5 +191,5 @@ def test_a_budget_is_not_passed_by_uploads(
     (outcome,) = result.outcomes[policy.name]
     assert outcome.cost_usd <= budget_usd
     assert outcome.finished or outcome.gave_up
-    saved = sum(line.entry is Entry.EGRESS for line in outcome.ledger.lines)
+    saved = sum(line.entry is LineKind.EGRESS for line in outcome.ledger.lines)
     assert saved <= outcome.checkpoints + sum(found.restores for found in outcome.jobs)

@@ -9,7 +9,7 @@ from tests.markets import C3, START_S, history, job
 
 import ebbtide as eb
 from ebbtide.engine.engine import Engine
-from ebbtide.market.billing import Ending
+from ebbtide.market.billing import LeaseEnding
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.events import Event, Wake
@@ -97,7 +97,7 @@ def test_prices_that_are_published_late_are_charged_in_the_end() -> None:
     middle_s = (lease.started_s + lease.ended_s) / 2.0
     provider.later = history({C3: [(0, 0.36), (middle_s - START_S, 0.72)]})
     runs.settle_all_again()
-    bill = PER_SECOND.bill(provider.later[C3], lease.started_s, lease.ended_s, Ending.RELEASED)
+    bill = PER_SECOND.bill(provider.later[C3], lease.started_s, lease.ended_s, LeaseEnding.RELEASED)
     assert runs.view.spent_usd == pytest.approx(bill.usd)
     assert usd < bill.usd < 2.0 * usd
 

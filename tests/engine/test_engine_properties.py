@@ -15,7 +15,7 @@ from tests.markets import C3, R3, START_S
 from ebbtide.base.utc import to_epoch_s
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Checkpointing, Coupling, Job
-from ebbtide.market.billing import PRESETS, Ending
+from ebbtide.market.billing import PRESETS, LeaseEnding
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -73,12 +73,12 @@ def check(outcome: Outcome, prices: PriceHistory, billing: str) -> None:
     for lease in outcome.leases:
         assert not lease.is_open
         if lease.is_charged:
-            revoked = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
+            revoked = LeaseEnding.REVOKED if lease.state is LeaseState.REVOKED else LeaseEnding.RELEASED
             # Leases end at whole seconds only if all delays are whole; rates need not be.
             start, end = round(lease.started_s, 6), round(lease.ended_s, 6)
             if start == int(start):
                 used = math.ceil(end - start)
-                if used == end - start or revoked is Ending.RELEASED:
+                if used == end - start or revoked is LeaseEnding.RELEASED:
                     cost, _ = recount(billing, prices[lease.market], int(start), int(start) + used, revoked)
                     expected += cost
                     continue
@@ -161,7 +161,7 @@ def test_the_engine_agrees_with_a_simulation_second_by_second(
             prices[machine.market],
             int(START_S) + machine.started,
             int(START_S) + machine.ended,
-            Ending.REVOKED if machine.revoked else Ending.RELEASED,
+            LeaseEnding.REVOKED if machine.revoked else LeaseEnding.RELEASED,
         )[0]
         for machine in ticked.machines
         if machine.started is not None and machine.ended is not None

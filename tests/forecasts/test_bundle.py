@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.forecasts.bundle import MANIFEST, ModelBundle, Part, part_of, version_of, write_manifest
+from ebbtide.forecasts.bundle import MANIFEST, BundlePart, ModelBundle, part_of, version_of, write_manifest
 from ebbtide.forecasts.capacity.models import default_spell_models
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
@@ -140,5 +140,5 @@ def test_what_is_no_bundle_is_told_in_one_line(bundle: ModelBundle, tmp_path: Pa
 
 @given(st.floats(0, 4e9), st.floats(0, 4e9), st.none() | st.text("0123456789", min_size=1, max_size=3))
 def test_a_part_goes_through_the_manifest_unchanged(start_s: float, end_s: float, version: str | None) -> None:
-    part = Part("revpred", "abc", round(start_s), round(end_s), {"b": "2", "a": "1"}, {"x": 1.0}, version)
-    assert Part.from_dict(json.loads(json.dumps(part.to_dict()))) == part
+    part = BundlePart("revpred", "abc", round(start_s), round(end_s), {"b": "2", "a": "1"}, {"x": 1.0}, version)
+    assert BundlePart.from_dict(json.loads(json.dumps(part.to_dict()))) == part

@@ -14,7 +14,7 @@ from tests.harness.parity.kinds import Kind, frameworks, kinds
 from tests.harness.parity.tape_cloud import Lived, live
 
 from ebbtide.controller.work.cluster import AgentCluster
-from ebbtide.controller.work.state import Trial
+from ebbtide.controller.work.state import TrialState
 from ebbtide.controller.work.task_ranges import TaskRanges
 from ebbtide.controller.work.training import AgentTraining
 from ebbtide.errors import InputError
@@ -98,7 +98,7 @@ def test_a_gang_that_leaves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert cell.runs[0].differing_decisions > 0
 
 
-def _without_noticed(_: AgentTraining, trial: Trial) -> list[Lease]:
+def _without_noticed(_: AgentTraining, trial: TrialState) -> list[Lease]:
     steady = [lease for lease in trial.assigned if lease.state is LeaseState.RUNNING]
     return steady if len(steady) >= trial.progress.job.least_machines else []
 

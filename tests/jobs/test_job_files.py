@@ -9,7 +9,7 @@ import yaml
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.job_files import Kind, kind_of, measured, read_jobs, read_sweep, read_work
+from ebbtide.jobs.job_files import FileKind, kind_of, measured, read_jobs, read_sweep, read_work
 from ebbtide.jobs.one_training import folder_below, literal, name_of, sweep_of
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
@@ -122,9 +122,13 @@ def test_a_file_without_a_program_is_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "kind"),
-    [({"command": "x"}, Kind.TRAINING), ({"command": "x", "list": []}, Kind.SWEEP), ({"steps": 1}, Kind.JOB)],
+    [
+        ({"command": "x"}, FileKind.TRAINING),
+        ({"command": "x", "list": []}, FileKind.SWEEP),
+        ({"steps": 1}, FileKind.JOB),
+    ],
 )
-def test_what_a_file_is(content: dict[str, object], kind: Kind) -> None:
+def test_what_a_file_is(content: dict[str, object], kind: FileKind) -> None:
     assert kind_of(content) is kind
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
-from ebbtide.jobs.job_files import Kind, kind_of, read_runnable, read_sweep, read_work
+from ebbtide.jobs.job_files import FileKind, kind_of, read_runnable, read_sweep, read_work
 from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.generator import demo_markets, generate_prices
@@ -143,8 +143,8 @@ def test_what_is_wrong_is_told_with_its_place(
 def test_other_commands_say_that_they_take_one_job(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a list of jobs, and one job is needed"):
         read_sweep(file(tmp_path, PREPARE))
-    assert kind_of({"jobs": [{"name": "a", "work_h": 3}]}) is Kind.WORKFLOW
-    assert kind_of({"jobs": [PREPARE]}) is Kind.LIST
+    assert kind_of({"jobs": [{"name": "a", "work_h": 3}]}) is FileKind.WORKFLOW
+    assert kind_of({"jobs": [PREPARE]}) is FileKind.LIST
 
 
 def test_a_list_is_replayed_where_all_is_known(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Phases
-from ebbtide.jobs.job_files import Kind, kind_of, read_sweep
+from ebbtide.jobs.job_files import FileKind, kind_of, read_sweep
 from ebbtide.jobs.tiled.gnmf import Gnmf
 from ebbtide.jobs.tiled.named import program_of
 from ebbtide.jobs.tiled.program import speedup_of
@@ -67,7 +67,7 @@ def test_without_times_it_runs_and_no_speed_is_known(tmp_path: Path) -> None:
 def test_a_program_of_the_user_s_is_found_beside_the_file() -> None:
     sweep = read_sweep("examples/matrix/powers.yaml", to_run=True)
     assert (sweep.name, sweep.max_trial_steps) == ("powers", 48_000)
-    assert kind_of({"program": "powers.py:Powers", "parameters": {}}) is Kind.PROGRAM
+    assert kind_of({"program": "powers.py:Powers", "parameters": {}}) is FileKind.PROGRAM
 
 
 @pytest.mark.parametrize(

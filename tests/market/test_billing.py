@@ -16,13 +16,13 @@ from ebbtide.market.billing import (
     PRESETS,
     Billing,
     Charged,
-    Ending,
+    LeaseEnding,
     Refund,
     billing_preset,
 )
 from ebbtide.market.price_series import PriceSeries
 
-REVOKED, RELEASED = Ending.REVOKED, Ending.RELEASED
+REVOKED, RELEASED = LeaseEnding.REVOKED, LeaseEnding.RELEASED
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ REVOKED, RELEASED = Ending.REVOKED, Ending.RELEASED
         ("on-demand", 90, RELEASED, 0.90, 0.0),
     ],
 )
-def test_presets_by_hand(preset: str, minutes: float, ending: Ending, usd: float, refund: float) -> None:
+def test_presets_by_hand(preset: str, minutes: float, ending: LeaseEnding, usd: float, refund: float) -> None:
     prices = series((0, 0.60), (1800, 1.20), (5400, 0.30))
     bill = billing_preset(preset).bill(prices, START_S, START_S + 60 * minutes, ending)
     assert bill.usd == pytest.approx(usd)
@@ -87,7 +87,9 @@ def test_a_lease_without_a_known_price_cannot_be_charged() -> None:
         billing_preset("ec2-second").bill(series((0, 0.1)), START_S + 9, START_S, RELEASED)
 
 
-def recount(preset: str, prices: PriceSeries, start_s: int, end_s: int, ending: Ending) -> tuple[float, float]:
+def recount(
+    preset: str, prices: PriceSeries, start_s: int, end_s: int, ending: LeaseEnding
+) -> tuple[float, float]:
     """What a lease costs and what is refunded, second by second, written from the table alone."""
     rule = PRESETS[preset]
     used = end_s - start_s
@@ -123,10 +125,10 @@ def recount(preset: str, prices: PriceSeries, start_s: int, end_s: int, ending: 
     cents=st.lists(st.integers(1, 300), min_size=30, max_size=30),
     offset=st.integers(0, 4000),
     duration=st.one_of(st.integers(0, 12_000), st.sampled_from([59, 60, 61, 3599, 3600, 3601, 7200])),
-    ending=st.sampled_from(list(Ending)),
+    ending=st.sampled_from(list(LeaseEnding)),
 )
 def test_every_bill_equals_a_recount_second_by_second(
-    preset: str, gaps: list[int], cents: list[int], offset: int, duration: int, ending: Ending
+    preset: str, gaps: list[int], cents: list[int], offset: int, duration: int, ending: LeaseEnding
 ) -> None:
     times = START_S + np.concatenate([[0], np.cumsum(gaps)]).astype(float)[: len(gaps)]
     prices = PriceSeries(times, np.array(cents[: len(gaps)]) / 100)
@@ -142,10 +144,10 @@ def test_every_bill_equals_a_recount_second_by_second(
     preset=st.sampled_from(sorted(PRESETS)),
     duration=st.floats(0, 200_000, allow_nan=False),
     offset=st.floats(0, 5000, allow_nan=False),
-    ending=st.sampled_from(list(Ending)),
+    ending=st.sampled_from(list(LeaseEnding)),
 )
 def test_charges_follow_each_other_without_gap_and_cover_the_lease(
-    preset: str, duration: float, offset: float, ending: Ending
+    preset: str, duration: float, offset: float, ending: LeaseEnding
 ) -> None:
     prices = series(*((1700.5 * n, 0.1 + n % 7) for n in range(150)))
     rule = PRESETS[preset]

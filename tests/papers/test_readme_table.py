@@ -17,18 +17,18 @@ from ebbtide_papers.readme_table import (
     update_readme,
     write_pages,
 )
-from ebbtide_papers.reproduction import Reproduction, Row, at_least, at_most
+from ebbtide_papers.reproduction import ClaimRow, Reproduction, at_least, at_most
 
 FOUND = Reproduction(
     "exosphere",
     {"prices.parquet": "ab" * 32},
     7,
     (
-        Row(
+        ClaimRow(
             "saving_vs_on_demand", "saved against on demand", 0.8, 0.8784, "fraction", at_least(0.7), "above | 0.8"
         ),
-        Row("other", "another", None, 2.0, "ratio", at_most(1.0), "other prices", fitted=True),
-        Row("third", "a third", None, None, "ratio", at_most(1.0), "", "the prices are too short"),
+        ClaimRow("other", "another", None, 2.0, "ratio", at_most(1.0), "other prices", fitted=True),
+        ClaimRow("third", "a third", None, None, "ratio", at_most(1.0), "", "the prices are too short"),
     ),
     {},
 )

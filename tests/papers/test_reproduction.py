@@ -13,9 +13,9 @@ import ebbtide as eb
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide_papers.reproduction import (
-    Claim,
+    ClaimRow,
+    PaperClaim,
     Reproduction,
-    Row,
     around,
     at_least,
     at_most,
@@ -37,7 +37,7 @@ def strictly(text: str) -> object:
 
 
 def test_figures_that_are_not_finite_are_null() -> None:
-    row = Row("saving", "saved", None, math.nan, "fraction", at_most(1.0), missing="no price")
+    row = ClaimRow("saving", "saved", None, math.nan, "fraction", at_most(1.0), missing="no price")
     tables = {"costs": {"v100": math.nan, "k80": 0.5}, "by_day": [1.0, math.inf, (-math.inf, 2)], "starts": 3}
     content = strictly(Reproduction("name", {}, 1, (row,), tables).to_json())
     assert isinstance(content, dict)
@@ -51,7 +51,7 @@ def test_figures_that_are_not_finite_are_null() -> None:
 
 @pytest.mark.parametrize("ours", [None, math.nan, math.inf])
 def test_a_row_without_a_figure_never_holds_and_says_why(ours: float | None) -> None:
-    claim = Claim("saved", 0.8, "fraction", at_least(0.7), "mean prices")
+    claim = PaperClaim("saved", 0.8, "fraction", at_least(0.7), "mean prices")
     row = claim.row("saving", ours, missing="one market only")
     assert (row.ours, row.holds, row.missing) == (None, False, "one market only")
     assert claim.row("saving", ours).missing
@@ -80,7 +80,7 @@ def test_a_claim_holds_within_its_tolerance() -> None:
 
 
 def test_reasons_are_not_listed_without_end() -> None:
-    claim = Claim("saved", 0.8, "fraction", at_least(0.7))
+    claim = PaperClaim("saved", 0.8, "fraction", at_least(0.7))
     with pytest.raises(InputError, match="worked out: reason 0; reason 1; and 3 more reasons$"):
         require_any([claim.row(f"{place}", None, missing=f"reason {place}") for place in range(5)])
 

@@ -18,7 +18,7 @@ from tests.runs.sweeps import PROGRAM, START_S, flapping
 import ebbtide as eb
 from ebbtide.base.utc import iso
 from ebbtide.clouds.settings import RunFolder, known_runs
-from ebbtide.market.ingestion import Verdict
+from ebbtide.market.ingestion import BatchVerdict
 from ebbtide.runs.start_local import end_local
 from ebbtide.tracking.due_runs import DueResult
 
@@ -103,14 +103,14 @@ def test_a_later_batch_corrects_an_earlier_one_though_a_night_is_killed_between_
     (incoming / ".unfinished.parquet").write_bytes(b"")
     files = batches(incoming)
     assert [file.name for file in files] == ["z.parquet", "y.parquet", "x.parquet"]
-    verdicts = [Verdict(file, 1) for file in files]
+    verdicts = [BatchVerdict(file, 1) for file in files]
     # Killed after the first was moved; then started again.
     sort_out.fn(verdicts[:1])
     sort_out.fn(verdicts)
     names = sorted(path.name for path in Path("data/accepted").iterdir())
     assert [name.split("-")[0] for name in names] == ["000001", "000002", "000003"]
     # The first once more, by another name: it is known.
-    sort_out.fn([Verdict(batch(incoming, prices[0], 5), 1)])
+    sort_out.fn([BatchVerdict(batch(incoming, prices[0], 5), 1)])
     assert sorted(path.name for path in Path("data/accepted").iterdir()) == names
     from_batches.fn(tmp_path / "prices.parquet", Path("data/accepted"))
     merged = eb.PriceHistory.read(tmp_path / "prices.parquet")

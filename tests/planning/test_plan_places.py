@@ -17,7 +17,7 @@ from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.planning.plan import Estimate, Plan, Spread
+from ebbtide.planning.plan import Estimate, Plan, PlanSpread
 from ebbtide.planning.plan_picture import check_picture, plan_picture, write_plan_picture
 from ebbtide.planning.plan_places import PlanPlace, plan_places
 
@@ -92,7 +92,7 @@ def test_saves_while_it_trains_are_work() -> None:
 
 
 def a_plan(places: tuple[PlanPlace, ...]) -> Plan:
-    spread = Spread(200.0, 190.0, 210.0)
+    spread = PlanSpread(200.0, 190.0, 210.0)
     estimate = Estimate(3, 0, spread, spread, 0.0, 0.0, {}, {}, (190.0, 200.0, 210.0), (10.0, 10.5, 12.0))
     return Plan("fine-tune", 1, AT_S, (), (), estimate, (), None, places)
 

@@ -17,7 +17,7 @@ from ebbtide.backtesting.comparison import compare
 from ebbtide.base.utc import DAY_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Checkpointing
-from ebbtide.market.billing import Ending
+from ebbtide.market.billing import LeaseEnding
 from ebbtide.market.leases import LeaseState
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud
 from ebbtide.policies.registry import policies
@@ -114,14 +114,14 @@ def check_ledger(outcome: Outcome, prices: eb.PriceHistory) -> None:
             continue
         assert lease.started_s % 120.0 == 0.0
         assert cleared_prices(prices, AUCTION)[lease.market].at(lease.started_s) <= lease.max_price_usd_per_hour
-        ending = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
+        ending = LeaseEnding.REVOKED if lease.state is LeaseState.REVOKED else LeaseEnding.RELEASED
         used_s = math.ceil(round(lease.ended_s - lease.started_s, 6))
         cost, refund = recount(
             "mithril-auction", prices[lease.market], int(lease.started_s), int(lease.started_s) + used_s, ending
         )
         assert refund == 0.0
         assert outcome.ledger.usd_of(lease.lease_id) == pytest.approx(cost, abs=1e-9)
-        if ending is Ending.REVOKED:
+        if ending is LeaseEnding.REVOKED:
             noticed_s = lease.ended_s - 300.0
             # Outbid for the first time at the start of the round of its notice.
             assert noticed_s % 120.0 == 0.0

@@ -12,7 +12,7 @@ from typing import Any
 from tests.runs.sweeps import START_S, A, B, flapping
 
 import ebbtide as eb
-from ebbtide.clouds.cloud import Cloud, Instance, Wanted
+from ebbtide.clouds.cloud import Cloud, Instance, MachineRequest
 from ebbtide.clouds.metadata import MachineState
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import PriceSeries
@@ -65,7 +65,7 @@ class ReplayCloud:
         """Set its clock to a later time of the replay."""
         self._epoch_s -= max(time_s - self.now_s, 0.0) / SPEED
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         self._go_on()
         if wanted.token not in self._leases:
             now_s = self._replay.now_s
@@ -119,14 +119,14 @@ class TestReplay(CloudContract):
         finally:
             cloud.metadata.close()
 
-    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
-        return Wanted(token, A, math.inf, False, {})
+    def make_wanted(self, cloud: Cloud, token: str) -> MachineRequest:  # noqa: ARG002
+        return MachineRequest(token, A, math.inf, False, {})
 
-    def make_refused(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
-        return Wanted(token, A, 0.001, False, {})
+    def make_refused(self, cloud: Cloud, token: str) -> MachineRequest:  # noqa: ARG002
+        return MachineRequest(token, A, 0.001, False, {})
 
-    def make_revocable(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
-        return Wanted(token, B, 0.21, False, {})
+    def make_revocable(self, cloud: Cloud, token: str) -> MachineRequest:  # noqa: ARG002
+        return MachineRequest(token, B, 0.21, False, {})
 
     def revoke(self, cloud: Any, token: str) -> str:
         """The price does it: its next rise is now."""

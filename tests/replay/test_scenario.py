@@ -11,7 +11,7 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.market.billing import billing_preset
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
-from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
 from ebbtide.policies.exosphere.applications import PortfolioRequest
 from ebbtide.policies.exosphere.portfolio import assessed, construct
 from ebbtide.policies.registry import policy
@@ -48,7 +48,7 @@ def test_an_allocation_there_is_what_the_policy_would_rent() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 50.0])
 def test_a_portfolio_there_is_what_exosphere_would_construct(alpha: float) -> None:
     view = SCENARIO.at_end(policy("exosphere"))
-    request = PortfolioRequest(Resources(8.0, 0.0), alpha)
+    request = PortfolioRequest(CoresAndMemory(8.0, 0.0), alpha)
     told = {"history_s": 5 * HOUR_S, "covariance": "hybrid"}
     holdings = construct(view, job(), request, **told)
     found = assessed(view, job(), request, **told)

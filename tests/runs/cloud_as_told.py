@@ -11,7 +11,7 @@ from tests.runs.sweeps import START_S, A
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Instance
-from ebbtide.controller.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
 from ebbtide.errors import CloudError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.objects import FolderStore
@@ -50,7 +50,9 @@ def provider(
     )
     agent = AgentConfig("run", "", str(folder), "")
     callbacks = Callbacks(lambda _: Assignment("", (), 1, "loss"))
-    return AgentProvider(cloud, FolderStore(folder), agent, callbacks, key=KEY, pace=Pace(0.01), runtime=runtime)
+    return AgentProvider(
+        cloud, FolderStore(folder), agent, callbacks, key=KEY, pace=PollIntervals(0.01), runtime=runtime
+    )
 
 
 def running(rents: AgentProvider) -> Lease:

@@ -12,7 +12,7 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Leave, Order, Train
 from ebbtide.controller.work.array import AgentTasks
 from ebbtide.controller.work.cluster import AgentCluster
-from ebbtide.controller.work.state import Trial
+from ebbtide.controller.work.state import TrialState
 from ebbtide.controller.work.training import AgentTraining
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
@@ -74,8 +74,8 @@ class FakeController:
         self.training.begin([self.progress])
 
     @property
-    def trial(self) -> Trial:
-        found: Trial = self.training.trials[0]
+    def trial(self) -> TrialState:
+        found: TrialState = self.training.trials[0]
         return found
 
     def rent(self, count: int = 1, *, on_demand: bool = False) -> list[Lease]:

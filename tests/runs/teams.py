@@ -11,7 +11,7 @@ from tests.runs.cloud_as_told import Clock
 from ebbtide.base.utc import to_epoch_s
 from ebbtide.clouds.settings import LiveSettings
 from ebbtide.controller.team.account import TeamAccount
-from ebbtide.controller.team.account_book import Account
+from ebbtide.controller.team.account_book import RunAccount
 from ebbtide.controller.team.account_lines import AccountLine, month_of
 from ebbtide.controller.team.team import Accounting, Team
 from ebbtide.storage.objects import FolderStore
@@ -57,7 +57,7 @@ class ShakyStore(FolderStore):
             raise OSError("the store is away")
 
 
-def account(run: str, spent_usd: float, clock: Clock | None = None, **given: Any) -> Account:
+def account(run: str, spent_usd: float, clock: Clock | None = None, **given: Any) -> RunAccount:
     """An account as a controller writes it."""
     now_s = clock.epoch_s() if clock is not None else NOW_S
     values: dict[str, Any] = {
@@ -71,7 +71,7 @@ def account(run: str, spent_usd: float, clock: Clock | None = None, **given: Any
         "at_epoch_s": now_s,
         "unattended_s": UNATTENDED_S,
     }
-    return Account(run, run, month_of(now_s), spent_usd=spent_usd, **(values | given))
+    return RunAccount(run, run, month_of(now_s), spent_usd=spent_usd, **(values | given))
 
 
 def member(store: FolderStore, clock: Clock, team: Team, run: str = "mine", owner: str = "ann") -> TeamAccount:

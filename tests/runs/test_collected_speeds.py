@@ -10,7 +10,7 @@ from ebbtide.base.cores import usable_cores
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal.journal import Journal
 from ebbtide.controller.work.measured_speed import SpeedRecords
-from ebbtide.runs.collected_speeds import Rates, rates_of, speeds_of_runs
+from ebbtide.runs.collected_speeds import CollectedSpeeds, rates_of, speeds_of_runs
 
 FAST: SpeedRecords = {"0": {"a": {"steps": 9, "duration_s": 90.0, "told": True}}}
 SLOW: SpeedRecords = {
@@ -44,15 +44,15 @@ def _as_it_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rented_machines_are_measured_by_their_type(tmp_path: Path) -> None:
     runs = [kept(tmp_path, "r1", FAST), kept(tmp_path, "r2", SLOW)]
     # Twelve steps in 160 s of both; on b too little was measured.
-    assert rates_of(runs, "net") == Rates({"a": 270.0})
-    assert rates_of([], "net") == Rates()
-    assert Rates({"a": 270.0}).to_dict() == {"steps_per_hour": {"a": 270.0}}
+    assert rates_of(runs, "net") == CollectedSpeeds({"a": 270.0})
+    assert rates_of([], "net") == CollectedSpeeds()
+    assert CollectedSpeeds({"a": 270.0}).to_dict() == {"steps_per_hour": {"a": 270.0}}
 
 
 def test_here_every_type_is_this_machine_and_time_is_the_market_s(tmp_path: Path) -> None:
     found = rates_of([kept(tmp_path, "r1", FAST, local=True)], "net")
     # Nine steps in a real second and a half.
-    assert found == Rates({}, 9 / 1.5 * 3600 / usable_cores())
+    assert found == CollectedSpeeds({}, 9 / 1.5 * 3600 / usable_cores())
     assert list(found.to_dict()) == ["other_steps_per_hour_per_vcpu"]
 
 
@@ -62,7 +62,10 @@ def test_runs_are_gathered_by_job_and_those_that_failed_or_cannot_be_read_left_o
     kept(tmp_path, "r3", SLOW, job="failing", problem="failed 5 times")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
-    assert speeds_of_runs(tmp_path) == {"net": Rates({"a": 360.0}), "other": Rates({"a": 360.0})}
+    assert speeds_of_runs(tmp_path) == {
+        "net": CollectedSpeeds({"a": 360.0}),
+        "other": CollectedSpeeds({"a": 360.0}),
+    }
     assert speeds_of_runs(tmp_path / "nowhere") == {}
 
 
@@ -76,4 +79,7 @@ def test_jobs_of_a_list_are_measured_by_their_names(tmp_path: Path) -> None:
     trials = [{"problem": ""}, {"problem": ""}]
     snapshot = {"engine": {"leases": [], "jobs": []}, "provider": {"trials": trials, "speeds": speeds}}
     Journal(folder.journal).keep({"run": snapshot})
-    assert speeds_of_runs(tmp_path) == {"all/one": Rates({"a": 360.0}), "all/other": Rates({"b": 7200.0})}
+    assert speeds_of_runs(tmp_path) == {
+        "all/one": CollectedSpeeds({"a": 360.0}),
+        "all/other": CollectedSpeeds({"b": 7200.0}),
+    }

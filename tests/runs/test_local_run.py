@@ -23,7 +23,7 @@ import ebbtide as eb
 from ebbtide.clouds.local.client import LocalCloud, LocalCloudSettings, start_local_cloud
 from ebbtide.clouds.local.server import ADDRESS, ANOTHER, CLOCK
 from ebbtide.clouds.settings import NewRun, RunFolder, find_run
-from ebbtide.controller.agent_provider import Pace
+from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller
 from ebbtide.controller.journal.journal import Journal
 from ebbtide.controller.progress_news import ProgressNews
@@ -279,7 +279,7 @@ def test_a_run_is_charged_in_the_end_by_the_prices_known_then() -> None:
     engine = SimpleNamespace(settle_all_again=lambda: charged.append("all"))
     provider = SimpleNamespace(end_remaining=lambda *limits_s: asked.append(limits_s) or [])
     controller: Any = SimpleNamespace(
-        _engine=engine, _provider=provider, _pace=Pace(), _waits_no_more=lambda: False
+        _engine=engine, _provider=provider, _pace=PollIntervals(), _waits_no_more=lambda: False
     )
     ledger: Any = SimpleNamespace(total_usd=2.0, refund_usd=1.0)
     outcome = Outcome("p", 0.0, 1.0, True, 0.0, 0.0, 0, 0, 0.0, (), (), ledger, Timeline(), 0)

@@ -23,7 +23,7 @@ from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market
-from ebbtide.runs.other_launchers import Choice, Launcher, launcher_file
+from ebbtide.runs.other_launchers import ChosenMarket, Launcher, launcher_file
 
 PROGRAM = """
 import sys, time
@@ -46,9 +46,9 @@ print(sys.argv[1], "sum", kept.value, flush=True)
 """
 
 
-def choice(cloud: str, region: str, zone: str, name: str, is_spot: bool = True) -> Choice:
+def choice(cloud: str, region: str, zone: str, name: str, is_spot: bool = True) -> ChosenMarket:
     market = Market(cloud, region, zone, name)
-    return Choice(market, default_catalogue().machine_of(market), is_spot)
+    return ChosenMarket(market, default_catalogue().machine_of(market), is_spot)
 
 
 AWS = choice("aws", "us-east-1", "us-east-1a", "g6.2xlarge")
@@ -69,13 +69,13 @@ def sweep(**more: Any) -> Sweep:
     return validated(Sweep, content | more)
 
 
-def task(work: Sweep, choices: list[Choice] = CHOICES) -> Any:
+def task(work: Sweep, choices: list[ChosenMarket] = CHOICES) -> Any:
     found = yaml.safe_load(launcher_file(Launcher.SKYPILOT, work, choices))
     jsonschema.validate(found, json.loads(recording("skypilot_task.json")))
     return found
 
 
-def job(work: Sweep, choices: list[Choice] = CHOICES) -> Any:
+def job(work: Sweep, choices: list[ChosenMarket] = CHOICES) -> Any:
     found = yaml.safe_load(launcher_file(Launcher.KUBERNETES, work, choices))
     jsonschema.validate(found, json.loads(recording("kubernetes_job.json")))
     return found
@@ -119,7 +119,7 @@ def test_slurm_has_options_that_sbatch_knows() -> None:
     ],
 )
 def test_kubernetes_selects_spot_nodes_of_the_best_cloud(
-    first: Choice, label: dict[str, str], grace_s: int, tainted: bool
+    first: ChosenMarket, label: dict[str, str], grace_s: int, tainted: bool
 ) -> None:
     found = job(sweep(), [first, AWS, GCP, ON_DEMAND])
     pod = found["spec"]["template"]["spec"]
@@ -146,7 +146,9 @@ def test_one_training_is_no_array() -> None:
         ({}, [ON_DEMAND], "no known label of spot machines"),
     ],
 )
-def test_what_other_launchers_cannot_run_is_told(more: dict[str, Any], choices: list[Choice], told: str) -> None:
+def test_what_other_launchers_cannot_run_is_told(
+    more: dict[str, Any], choices: list[ChosenMarket], told: str
+) -> None:
     with pytest.raises(InputError, match=told):
         launcher_file(Launcher.KUBERNETES, sweep(**more), choices)
 

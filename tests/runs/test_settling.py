@@ -17,7 +17,7 @@ from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.changes import split
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.team.account import TeamAccount
-from ebbtide.controller.team.account_book import Account, AccountBook, account_name
+from ebbtide.controller.team.account_book import AccountBook, RunAccount, account_name
 from ebbtide.controller.team.account_lines import month_of
 from ebbtide.controller.team.team import Accounting, Team
 from ebbtide.engine.snapshot import lease_of
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return found
 
 
-def accounts(folder: RunFolder) -> list[Account]:
+def accounts(folder: RunFolder) -> list[RunAccount]:
     damaged: dict[str, str] = {}
     store = FolderStore(folder.path.parents[1] / "team")
     found = AccountBook(store).read(month_of(time.time()), damaged)

@@ -14,7 +14,7 @@ from tests.runs.sweeps import START_S, A
 
 from ebbtide.cli.live_table import answer_lines, state_line, warning_lines
 from ebbtide.clouds.settings import LiveSettings
-from ebbtide.controller.run_state import Phase, State
+from ebbtide.controller.run_state import RunPhase, State
 from ebbtide.controller.snapshots import migrated
 from ebbtide.controller.work.state import Stretch, encode_stretches
 from ebbtide.engine.snapshot import lease_values
@@ -87,7 +87,7 @@ def stands(
         "provider": migrated({"trials": trials, "leases": [], "posts": [], "launching": [], "out": []}),
     }
     now_s = NOW_S
-    phase = Phase(
+    phase = RunPhase(
         State.RUNNING, 1, now_s - 60.0, now_s - 60.0, ended_epoch_s=None if state is State.RUNNING else now_s
     )
     return standing(

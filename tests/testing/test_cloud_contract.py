@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import LIMIT_S
 
 import ebbtide as eb
-from ebbtide.clouds.cloud import Cloud, Instance, Wanted
+from ebbtide.clouds.cloud import Cloud, Instance, MachineRequest
 from ebbtide.errors import CloudError
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.price_series import PriceSeries
@@ -47,7 +47,7 @@ class InMemory:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         self._answer()
         now_s = self.now_s
         ok = wanted.max_price_usd_per_hour >= 0.05
@@ -95,11 +95,11 @@ class InMemoryContract(CloudContract):
         finally:
             cloud.metadata.close()
 
-    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:
-        return Wanted(token, cloud.markets[0], math.inf, False, {})
+    def make_wanted(self, cloud: Cloud, token: str) -> MachineRequest:
+        return MachineRequest(token, cloud.markets[0], math.inf, False, {})
 
-    def make_refused(self, cloud: Cloud, token: str) -> Wanted:
-        return Wanted(token, cloud.markets[0], 0.01, False, {})
+    def make_refused(self, cloud: Cloud, token: str) -> MachineRequest:
+        return MachineRequest(token, cloud.markets[0], 0.01, False, {})
 
     def revoke(self, cloud: Any, token: str) -> str:
         cloud.take(token)
@@ -119,7 +119,7 @@ class TestInMemory(InMemoryContract):
 class RentsAgain(InMemory):
     """Forgets a token when its machine has ended."""
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         if wanted.token in self.machines and not math.isnan(self.machines[wanted.token].ended_s):
             del self.machines[wanted.token]
         super().launch(wanted)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.tracking.small_bundle import section, solved, trained
 
-from ebbtide.backtesting.record import Record, metrics_of, read_records, write_records
+from ebbtide.backtesting.record import BacktestRecord, metrics_of, read_records, write_records
 from ebbtide.backtesting.report import render
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
@@ -43,7 +43,7 @@ def later(prices: PriceHistory, models: ModelBundle) -> PriceHistory:
 
 
 @pytest.fixture(scope="module")
-def records(models: ModelBundle, later: PriceHistory) -> dict[str, Record]:
+def records(models: ModelBundle, later: PriceHistory) -> dict[str, BacktestRecord]:
     return {
         run.name: record_of(run, [executed(run, name, models, later) for name in run.names(models)], models, later)
         for run in RUNS.values()
@@ -69,7 +69,7 @@ def test_a_start_in_days_that_a_part_was_trained_on_is_refused(
 
 @pytest.mark.parametrize("name", RUNS)
 def test_policies_that_ask_models_run_without_them_too_from_the_same_starts(
-    name: str, records: dict[str, Record], models: ModelBundle
+    name: str, records: dict[str, BacktestRecord], models: ModelBundle
 ) -> None:
     told = records[name].summary()
     asking = {name for name in told if set(ASK_MODELS.get(name, ())) & models.parts.keys()}
@@ -79,7 +79,7 @@ def test_policies_that_ask_models_run_without_them_too_from_the_same_starts(
     assert records[name].about["models"] == models.versions
 
 
-def test_deadlines_are_kept_and_counted(records: dict[str, Record]) -> None:
+def test_deadlines_are_kept_and_counted(records: dict[str, BacktestRecord]) -> None:
     assert {name for name, record in records.items() if "deadline_h" in record.about} == {
         "sweep",
         "by-morning",
@@ -94,7 +94,7 @@ def test_deadlines_are_kept_and_counted(records: dict[str, Record]) -> None:
 
 
 def test_the_cookbook_plays_beside_the_least_cluster_that_keeps_its_deadline(
-    records: dict[str, Record], models: ModelBundle, later: PriceHistory
+    records: dict[str, BacktestRecord], models: ModelBundle, later: PriceHistory
 ) -> None:
     record = records["workflow"]
     assert list(record.summary()) == ["on-demand", "cheapest-spot", "cookbook"]
@@ -108,7 +108,7 @@ def test_the_cookbook_plays_beside_the_least_cluster_that_keeps_its_deadline(
 
 
 def test_records_are_one_folder_each_and_one_report(
-    records: dict[str, Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    records: dict[str, BacktestRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_records(records, tmp_path)
     again = read_records(tmp_path)
@@ -135,7 +135,7 @@ def test_records_are_one_folder_each_and_one_report(
         read_records(tmp_path)
 
 
-def test_one_record_is_read_by_its_title(records: dict[str, Record], tmp_path: Path) -> None:
+def test_one_record_is_read_by_its_title(records: dict[str, BacktestRecord], tmp_path: Path) -> None:
     records["array"].write(tmp_path)
     assert list(read_records(tmp_path)) == [records["array"].title]
 

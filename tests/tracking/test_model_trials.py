@@ -24,7 +24,7 @@ from ebbtide.forecasts.revocation.models import revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
 from ebbtide.forecasts.revocation.splits import split_at
 from ebbtide.forecasts.revocation.storage import save_model
-from ebbtide.forecasts.revocation.training import Training
+from ebbtide.forecasts.revocation.training import TrainingSettings
 from ebbtide.market.prices import PriceHistory
 from ebbtide.tracking.model_registry import Registry
 from ebbtide.tracking.model_trials import COOKBOOK, Setting, asking, judge
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(known: PriceHistory) -> NetworkModel:
     minutes = minutes_of(known)
     made = revpred()
-    made.training = Training(epochs=1)
+    made.training = TrainingSettings(epochs=1)
     split = split_at(minutes, 60, 6, 0.5, stride=60)
     made.fit(minutes, split.train, split.validation)
     return made

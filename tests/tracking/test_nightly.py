@@ -6,18 +6,25 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ebbtide.market.ingestion import Verdict
+from ebbtide.market.ingestion import BatchVerdict
 from ebbtide.tracking.due_runs import DueResult
 from ebbtide.tracking.night_state import NightReport, NightState
-from ebbtide.tracking.nightly import Figures, Night, costs_picture, keep_figures, kept_figures, read_figures
+from ebbtide.tracking.nightly import (
+    Night,
+    PipelineFigures,
+    costs_picture,
+    keep_figures,
+    kept_figures,
+    read_figures,
+)
 
-BEFORE = Figures(
+BEFORE = PipelineFigures(
     {"revpred (Brier)": 0.2},
     {"day": {"on-demand": 5.0, "reactive": 1.0}},
     {"day": {"reactive": 0}},
     {"revpred": "1"},
 )
-AFTER = Figures(
+AFTER = PipelineFigures(
     {"revpred (Brier)": 0.1},
     {"day": {"on-demand": 5.0, "reactive": 1.5, "wild": 0.2}, "sweep": {"wild": 0.1}},
     {"day": {"wild": 3}},
@@ -25,8 +32,8 @@ AFTER = Figures(
     {"revpred": "version 2 is the new champion: cheaper"},
 )
 NIGHT = Night(
-    [Verdict(Path("in/day.parquet"), 12)],
-    [Verdict(Path("in/bad.csv"), 0, "has no column")],
+    [BatchVerdict(Path("in/day.parquet"), 12)],
+    [BatchVerdict(Path("in/bad.csv"), 0, "has no column")],
     (100, 112),
     ["ingest"],
     BEFORE,
@@ -76,11 +83,13 @@ def test_it_tells_what_was_trained_and_what_failed_and_which_models_changed() ->
 def test_a_night_that_was_killed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "night.json"
     assert NightState.read(path) is None
-    night = NightState(1.5, 7).with_verdicts([Verdict(Path("a.csv"), 3), Verdict(Path("b.csv"), 0, "bad")])
+    night = NightState(1.5, 7).with_verdicts(
+        [BatchVerdict(Path("a.csv"), 3), BatchVerdict(Path("b.csv"), 0, "bad")]
+    )
     night = night.with_stages(["ingest"]).with_due([("jobs/a.yaml", 60.0)])
     assert night.write(path) == NightState.read(path) == night
     # Started again, it checks nothing twice, and what is due is due once.
-    again = night.with_verdicts([Verdict(Path("b.csv"), 0, "bad")]).with_stages(["ingest", "interpolate"])
+    again = night.with_verdicts([BatchVerdict(Path("b.csv"), 0, "bad")]).with_stages(["ingest", "interpolate"])
     again = again.with_due([("jobs/a.yaml", 60.0), ("jobs/b.yaml", 60.0)])
     assert [verdict.file.name for verdict in again.batches(accepted=True)] == ["a.csv"]
     assert [verdict.problem for verdict in again.batches(accepted=False)] == ["bad"]
@@ -102,7 +111,7 @@ def test_a_night_that_was_killed_is_read_again(tmp_path: Path) -> None:
 
 
 def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> None:
-    assert read_figures(tmp_path) == Figures()
+    assert read_figures(tmp_path) == PipelineFigures()
     reports = {
         "metrics": {
             "jobs": {
@@ -136,4 +145,4 @@ def test_figures_are_read_from_what_stages_wrote_and_kept(tmp_path: Path) -> Non
     }
     keep_figures(found, tmp_path / "kept.json")
     assert kept_figures(tmp_path / "kept.json") == found
-    assert kept_figures(tmp_path / "none.json") == Figures()
+    assert kept_figures(tmp_path / "none.json") == PipelineFigures()

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ebbtide.tracking.promotion import Comparison, Interval, Runs, Verdict, compared, judged
+from ebbtide.tracking.promotion import Interval, PolicyRuns, Verdict, VersionComparison, compared, judged
 
 NAN = math.nan
 
 
-def runs(*costs: float, late: tuple[int, ...] = ()) -> Runs:
-    return Runs(tuple(costs), tuple(place in late for place in range(len(costs))))
+def runs(*costs: float, late: tuple[int, ...] = ()) -> PolicyRuns:
+    return PolicyRuns(tuple(costs), tuple(place in late for place in range(len(costs))))
 
 
-def verdict(champion: Runs, challenger: Runs) -> Verdict:
+def verdict(champion: PolicyRuns, challenger: PolicyRuns) -> Verdict:
     return judged(compared(champion, challenger))[0]
 
 
@@ -46,7 +46,9 @@ CHAMPION = (100.0, 110.0, 90.0, 105.0, 95.0)
         (runs(99.0, 107.0, 88.0, 102.0, NAN), Verdict.CHALLENGER),
     ],
 )
-def test_a_challenger_has_to_be_cheaper_or_as_cheap_and_less_risky(challenger: Runs, expected: Verdict) -> None:
+def test_a_challenger_has_to_be_cheaper_or_as_cheap_and_less_risky(
+    challenger: PolicyRuns, expected: Verdict
+) -> None:
     assert verdict(runs(*CHAMPION), challenger) is expected
 
 
@@ -74,7 +76,7 @@ def test_as_cheap_with_fewer_misses_is_less_risky_whatever_the_highest_cost() ->
 )
 def test_the_edges_of_the_rule(low: float, high: float, expected: Verdict) -> None:
     interval = Interval((low + high) / 2, low, high)
-    found = Comparison(20, (100.0, 100.0), (120.0, 119.0), (0, 0), interval, decides=True)
+    found = VersionComparison(20, (100.0, 100.0), (120.0, 119.0), (0, 0), interval, decides=True)
     assert judged(found)[0] is expected
 
 
@@ -110,8 +112,8 @@ RUN = st.tuples(COST, COST, st.booleans(), st.booleans())
 def test_two_versions_are_never_both_promoted_by_the_same_runs(
     pairs: list[tuple[float, float, bool, bool]], confidence: float
 ) -> None:
-    one = Runs(tuple(row[0] for row in pairs), tuple(row[2] for row in pairs))
-    other = Runs(tuple(row[1] for row in pairs), tuple(row[3] for row in pairs))
+    one = PolicyRuns(tuple(row[0] for row in pairs), tuple(row[2] for row in pairs))
+    other = PolicyRuns(tuple(row[1] for row in pairs), tuple(row[3] for row in pairs))
     there = judged(compared(one, other, confidence))[0]
     back = judged(compared(other, one, confidence))[0]
     assert not (there.is_promotion and back.is_promotion)

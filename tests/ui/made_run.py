@@ -18,7 +18,7 @@ from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal.changes import split
 from ebbtide.controller.journal.journal import Journal
 from ebbtide.controller.journal.price_log import PriceLog
-from ebbtide.controller.run_state import Phase
+from ebbtide.controller.run_state import RunPhase
 from ebbtide.controller.snapshots import PROVIDER_VERSION
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.snapshot import snapshot
@@ -90,7 +90,7 @@ def made_run(
             name, "local", "ebbtide", wanted.model_dump(mode="json"), str(runs), str(runs / name / "objects"), {}
         )
     )
-    phase = Phase.begin(None, os.getpid(), 0.0)
+    phase = RunPhase.begin(None, os.getpid(), 0.0)
     Journal(folder.journal).keep(
         {"figures": kept["figures"], "phase": phase.encode()},
         (),

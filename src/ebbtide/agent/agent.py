@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ebbtide.agent.config import AgentConfig
 from ebbtide.agent.heartbeats import HeartbeatReader
-from ebbtide.agent.machine import Machine, ThisMachine
+from ebbtide.agent.machine import RentedMachine, ThisMachine
 from ebbtide.agent.messages import MessageLog, Unreadable
-from ebbtide.agent.metadata import Notice
+from ebbtide.agent.metadata import MachineNotice
 from ebbtide.agent.outbox import Outbox
 from ebbtide.agent.protocol import (
     ORDERS,
@@ -29,7 +29,7 @@ from ebbtide.agent.protocol import (
     Order,
     Rebalance,
     Repeat,
-    Save,
+    SaveOrder,
     Stranded,
     Train,
     Up,
@@ -53,7 +53,7 @@ class Agent:
         machine: The machine; by default the one that this process runs on.
     """
 
-    def __init__(self, config: AgentConfig, machine: Machine | None = None) -> None:
+    def __init__(self, config: AgentConfig, machine: RentedMachine | None = None) -> None:
         self._config = config
         self._machine = machine or ThisMachine(config)
         self._runtime, self._objects = self._machine.runtime, self._machine.objects
@@ -73,7 +73,7 @@ class Agent:
         self._epoch = 0
         self._beat = 0
         self._taken_at_s = math.inf
-        self._notice = Notice()
+        self._notice = MachineNotice()
         self._alive_s = self._runtime.monotonic_s()
         self._code: int | None = None
         self._gives_up_s = math.inf
@@ -159,7 +159,7 @@ class Agent:
                 self._trainings.train(replace(order, assignment=opened(order.assignment, self._key)))
             case Hand():
                 self._trainings.hand(order)
-            case Save():
+            case SaveOrder():
                 self._trainings.save(order)
             case Keep():
                 self._trainings.keep(order)
@@ -174,7 +174,7 @@ class Agent:
         self._code = code
         self._trainings.close()
 
-    def _noticed(self, notice: Notice) -> None:
+    def _noticed(self, notice: MachineNotice) -> None:
         before, self._notice = self._notice, notice
         if notice.rebalance and not before.rebalance:
             # A revocation has become more likely: the policy decides what to do about it.

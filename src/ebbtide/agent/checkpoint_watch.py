@@ -26,7 +26,7 @@ from ebbtide.agent.logs import Logs
 from ebbtide.agent.open_files import KeptOpen, copy_databases, open_for_writing
 from ebbtide.agent.saves import FormerSaves, is_of_one_save, is_temporary
 from ebbtide.base.runtime import RUNTIME, Runtime
-from ebbtide.storage.checkpoints.tree import Entry, Tree, copy_tree, remove_tree, tree_of
+from ebbtide.storage.checkpoints.tree import Tree, TreeEntry, copy_tree, remove_tree, tree_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Mirror:
         self.written: Span | None = None
         # Since when a save lacks what former ones had, or a step after it; None: none does.
         self._lacks_since_s: float | None = None
-        self._at_rest: frozenset[Entry] | None = None
+        self._at_rest: frozenset[TreeEntry] | None = None
         self._copied: Path | None = None
         self._number = 0
         self._told: set[str] = set()
@@ -351,7 +351,7 @@ class Mirror:
             self._see(tree, now_s)
             return not self._why_not(tree, now_s)
 
-    def _state(self, tree: Tree, kept_open: Collection[str] = (), *, of_logs: bool = True) -> frozenset[Entry]:
+    def _state(self, tree: Tree, kept_open: Collection[str] = (), *, of_logs: bool = True) -> frozenset[TreeEntry]:
         """All that changes with the content of a folder, which the times of folders do not.
 
         Args:

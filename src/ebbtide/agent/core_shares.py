@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Part:
+class CoreShare:
     """Threads, cores and accelerators that one training has of a machine.
 
     Attributes:
@@ -56,7 +56,7 @@ class MachineParts:
     cores: Sequence[int]
     devices: Sequence[str] = ()
     pins: bool = False
-    _taken: dict[str, Part] = field(default_factory=dict)
+    _taken: dict[str, CoreShare] = field(default_factory=dict)
 
     @classmethod
     def of_this_machine(cls, *, pins: bool) -> MachineParts:
@@ -69,7 +69,7 @@ class MachineParts:
             return cls(sorted(os.sched_getaffinity(0)), _devices(), pins)
         return cls(range(os.cpu_count() or 1), _devices())
 
-    def take(self, name: str, share: float) -> Part:
+    def take(self, name: str, share: float) -> CoreShare:
         """The part of a training: at least one core, and accelerators if its share is a whole number of them.
 
         Args:
@@ -77,12 +77,12 @@ class MachineParts:
             share: The share of the machine that it fills; 1: it has all of it.
         """
         if share >= 1.0 - _ROUNDING:
-            return Part()
+            return CoreShare()
         threads = max(math.floor(share * len(self.cores) + _ROUNDING), 1)
         used = Counter(core for part in self._taken.values() for core in part.cores)
         # Those that the fewest have: there may be more trainings than cores.
         cores = sorted(sorted(self.cores, key=lambda core: used[core])[:threads]) if self.pins else []
-        part = Part(threads, tuple(cores), self._free_devices(share))
+        part = CoreShare(threads, tuple(cores), self._free_devices(share))
         self._taken[name] = part
         return part
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ebbtide.agent.process_tree import Process, ProcessTable, process_table, processes_of, signal_process
+from ebbtide.agent.process_tree import ProcessTable, SystemProcess, process_table, processes_of, signal_process
 from ebbtide.trial import CHECKPOINT_DIR
 
 _PROC = Path("/proc")
@@ -91,23 +91,23 @@ class Leaving:
                     self._pass_on(each, f"`{_command(parent.pid)}` did not pass it on")
         return bool(members)
 
-    def _members(self, table: ProcessTable) -> list[Process]:
+    def _members(self, table: ProcessTable) -> list[SystemProcess]:
         return [
             each for each in processes_of(self._pid, CHECKPOINT_DIR, str(self._folder), table) if not each.is_dead
         ]
 
-    def _pass_on(self, process: Process, why: str) -> None:
+    def _pass_on(self, process: SystemProcess, why: str) -> None:
         command = _command(process.pid)
         if any(helper in command for helper in _HELPERS):
             return
         if self._ask(process):
             self._say(f"ebbtide: SIGTERM was passed on to `{command}`, since {why}")
 
-    def _ask(self, process: Process) -> bool:
+    def _ask(self, process: SystemProcess) -> bool:
         self._asked[process.key] = time.monotonic()
         return signal_process(process, signal.SIGTERM)
 
-    def _keeps(self, parent: Process, child: Process, since_s: float) -> bool:
+    def _keeps(self, parent: SystemProcess, child: SystemProcess, since_s: float) -> bool:
         """Return whether a process asked to end only waits for its child, without passing the signal on."""
         command = _command(parent.pid)
         if any(name in command for name in _FORWARDERS) or _command(child.pid) == command:
@@ -117,7 +117,7 @@ class Leaving:
         return since_s >= _WRAPPER_S and _cpu_ticks(parent.pid) <= _WRAPPER_SHARE * _cpu_ticks(child.pid)
 
     @staticmethod
-    def _is_fed(process: Process, members: list[Process]) -> bool:
+    def _is_fed(process: SystemProcess, members: list[SystemProcess]) -> bool:
         """Return whether a process reads the output of another member, as `tee` does, and so ends after it."""
         with contextlib.suppress(OSError):
             pipe = os.readlink(_PROC / str(process.pid) / "fd/0")

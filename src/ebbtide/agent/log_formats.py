@@ -16,7 +16,7 @@ COUNT = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d+(?:\.\d+)?[kKM]?)"
 _TIMES = {"k": 1_000, "K": 1_000, "M": 1_000_000}
 
 
-class Counts(Enum):
+class CounterMeaning(Enum):
     """Meaning of the number in a progress line."""
 
     ORDINAL = "the number of what is being done or has been done, from 0 or from 1"
@@ -39,7 +39,7 @@ class LogFormat:
 
     name: str
     pattern: re.Pattern[str]
-    counts: Counts = Counts.ORDINAL
+    counts: CounterMeaning = CounterMeaning.ORDINAL
     first: int | None = None
     is_global: bool = False
 
@@ -66,7 +66,7 @@ class Reading:
     unit: str
     number: int
     total: int | None = None
-    counts: Counts = Counts.ORDINAL
+    counts: CounterMeaning = CounterMeaning.ORDINAL
     first: int | None = None
     is_global: bool = False
     inner: tuple[int, int] | None = None
@@ -87,11 +87,15 @@ def count_of(text: str) -> int:
     return int(float(text.rstrip("kKM").replace(",", "").replace("_", "")) * factor + 1e-6)
 
 
-def _format(name: str, pattern: str, counts: Counts = Counts.ORDINAL, first: int | None = None) -> LogFormat:
+def _format(
+    name: str, pattern: str, counts: CounterMeaning = CounterMeaning.ORDINAL, first: int | None = None
+) -> LogFormat:
     return LogFormat(name, re.compile(pattern), counts, first)
 
 
-def _steps(name: str, pattern: str, counts: Counts = Counts.ORDINAL, first: int | None = None) -> LogFormat:
+def _steps(
+    name: str, pattern: str, counts: CounterMeaning = CounterMeaning.ORDINAL, first: int | None = None
+) -> LogFormat:
     return LogFormat(name, re.compile(pattern), counts, first, is_global=True)
 
 
@@ -101,7 +105,9 @@ _SCORES = rf"(?:\s+[A-Za-z_][^\t:]{{0,80}}:\s*(?:{NUMBER}|nan|inf)(?:\s*\+\s*{NU
 
 FORMATS = (
     _steps(
-        "Stable-Baselines3", rf"^\|\s+(?:time/)?\s*total_timesteps\s*\|\s*(?P<step>{COUNT})\s*\|$", Counts.DONE
+        "Stable-Baselines3",
+        rf"^\|\s+(?:time/)?\s*total_timesteps\s*\|\s*(?P<step>{COUNT})\s*\|$",
+        CounterMeaning.DONE,
     ),
     _format("mmengine", rf"^Epoch\(train\)\s+\[(?P<epoch>\d+)\]\s*{_INNER}", first=1),
     _format("mmengine", r"^Epoch\(val\)\s+\[(?P<epoch>\d+)\]\s*\[\s*\d+/\d+\]", first=1),
@@ -122,39 +128,45 @@ FORMATS = (
     _steps("CatBoost", rf"^(?P<step>\d+):\s+(?:learn|test): {NUMBER}\s", first=0),
     _steps("nanoGPT", rf"^(?:iter|step) (?P<step>\d+): (?:train )?loss {NUMBER}"),
     _steps("Megatron", r"^iteration\s+(?P<step>\d+)/\s*(?P<total>\d+)\s*\|"),
-    _steps("fairseq", r"\bnum_updates[\"']?[ :=]+[\"']?(?P<step>\d+)", Counts.DONE),
+    _steps("fairseq", r"\bnum_updates[\"']?[ :=]+[\"']?(?P<step>\d+)", CounterMeaning.DONE),
     _steps("detectron2", r"\biter: (?P<step>\d+)\s+total_loss: "),
-    _format("ESPnet", r"\b(?P<epoch>\d+)/(?P<total>\d+)epoch started\b", Counts.BEGUN, first=1),
+    _format("ESPnet", r"\b(?P<epoch>\d+)/(?P<total>\d+)epoch started\b", CounterMeaning.BEGUN, first=1),
     _format("ESPnet", r"\b(?P<epoch>\d+)epoch results:", first=1),
-    _steps("Marian", r"\bEp\. \d+ : Up\. (?P<step>\d+) :", Counts.DONE),
-    _steps("Darknet", rf"^(?P<step>\d+): {NUMBER}, {NUMBER} avg\b", Counts.DONE),
-    _steps("StyleGAN", r"^tick (?P<step>\d+)\s+kimg \d", Counts.DONE),
-    _steps("Nerfstudio", r"^(?P<step>\d+) \(\d+(?:\.\d+)?%\)\s{2,}[\d.]+ m?s\b", Counts.DONE),
-    _steps("Composer", rf"(?:^|\s)\[batch=(?P<step>{COUNT})/(?P<total>{COUNT})\]:$", Counts.DONE),
+    _steps("Marian", r"\bEp\. \d+ : Up\. (?P<step>\d+) :", CounterMeaning.DONE),
+    _steps("Darknet", rf"^(?P<step>\d+): {NUMBER}, {NUMBER} avg\b", CounterMeaning.DONE),
+    _steps("StyleGAN", r"^tick (?P<step>\d+)\s+kimg \d", CounterMeaning.DONE),
+    _steps("Nerfstudio", r"^(?P<step>\d+) \(\d+(?:\.\d+)?%\)\s{2,}[\d.]+ m?s\b", CounterMeaning.DONE),
+    _steps("Composer", rf"(?:^|\s)\[batch=(?P<step>{COUNT})/(?P<total>{COUNT})\]:$", CounterMeaning.DONE),
     _format(
         "Composer",
         r"(?:^|\s)\[epoch=(?P<epoch>\d+)/(?P<total>\d+)\]\[batch=(?P<inner>\d+)/(?P<inner_total>\d+)\]:$",
     ),
-    _steps("OLMo", r"(?:^|\s)\[step=(?P<step>\d+)/(?P<total>\d+)(?:,epoch=\d+.*)?\]$", Counts.DONE),
-    _steps("Levanter", rf"\bProgress on:\s*train\s+(?P<step>{COUNT})it/(?P<total>{COUNT})it\b", Counts.DONE),
-    _steps("ML-Agents", r"\. Step: (?P<step>\d+)\. Time Elapsed: ", Counts.DONE),
+    _steps("OLMo", r"(?:^|\s)\[step=(?P<step>\d+)/(?P<total>\d+)(?:,epoch=\d+.*)?\]$", CounterMeaning.DONE),
+    _steps(
+        "Levanter", rf"\bProgress on:\s*train\s+(?P<step>{COUNT})it/(?P<total>{COUNT})it\b", CounterMeaning.DONE
+    ),
+    _steps("ML-Agents", r"\. Step: (?P<step>\d+)\. Time Elapsed: ", CounterMeaning.DONE),
     _steps(
         "Flax examples",
         r"^Step\.\.\. \((?P<step>\d+)(?:/(?P<total>\d+))? \| (?:Training |Train )?Loss: ",
-        Counts.DONE,
+        CounterMeaning.DONE,
     ),
-    _steps("DeepSpeed", r"\bstep=(?P<step>\d+), skipped=\d+, lr=", Counts.DONE),
-    _steps("Lightning", r"\bEpoch \d+, global step (?P<step>\d+): ", Counts.DONE),
-    _steps("Lightning", r"\bepoch=\d+-step=(?P<step>\d+)", Counts.DONE),
+    _steps("DeepSpeed", r"\bstep=(?P<step>\d+), skipped=\d+, lr=", CounterMeaning.DONE),
+    _steps("Lightning", r"\bEpoch \d+, global step (?P<step>\d+): ", CounterMeaning.DONE),
+    _steps("Lightning", r"\bepoch=\d+-step=(?P<step>\d+)", CounterMeaning.DONE),
     _format("Lightning", r"^Epoch (?P<epoch>\d+)/\d+\s+[━╸╺ ]{4,}\s*(?P<inner>\d+)/(?P<inner_total>\d+)\s"),
-    _format("Hugging Face Trainer", r"^\{.*['\"]epoch['\"]: ['\"]?(?P<epoch>\d+(?:\.\d+)?)\b.*\}$", Counts.DONE),
+    _format(
+        "Hugging Face Trainer", r"^\{.*['\"]epoch['\"]: ['\"]?(?P<epoch>\d+(?:\.\d+)?)\b.*\}$", CounterMeaning.DONE
+    ),
     _steps(
         "words",
         rf"(?<![\w.])(?P<step>{COUNT})\s*(?:/|of|out of)\s*(?P<total>{COUNT})\s+(?:steps|iterations)\b",
-        Counts.DONE,
+        CounterMeaning.DONE,
     ),
     _format(
-        "words", rf"(?<![\w.])(?P<epoch>{COUNT})\s*(?:/|of|out of)\s*(?P<total>{COUNT})\s+epochs\b", Counts.DONE
+        "words",
+        rf"(?<![\w.])(?P<epoch>{COUNT})\s*(?:/|of|out of)\s*(?P<total>{COUNT})\s+epochs\b",
+        CounterMeaning.DONE,
     ),
     _steps("CLU", rf"^\[(?P<step>\d+)\] (?:[\w/.]+={NUMBER}(?:, |$))+$"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from ebbtide.agent.log_formats import Counts, Reading
+from ebbtide.agent.log_formats import CounterMeaning, Reading
 from ebbtide.agent.log_readings import message_of
 
 _HEADER = re.compile(r"^Epoch:? (?P<epoch>\d{1,6})(?:\s*/\s*(?P<total>\d+))?:?$", re.IGNORECASE)
@@ -51,7 +51,7 @@ class Headers:
                 return True, header
             self._header, self._is_over, self._is_below = header, False, False
             if self._has_bars:
-                return True, replace(header, format="Keras", counts=Counts.BEGUN)
+                return True, replace(header, format="Keras", counts=CounterMeaning.BEGUN)
             return True, header if total is None else None
         bar = _BAR.search(text)
         if bar is not None and self._goes_on(int(bar["inner"]), int(bar["inner_total"])):
@@ -88,7 +88,7 @@ class Headers:
         self._has_bars, self._length = True, length
         # Keras writes the last one again with the metrics of the validation.
         self._is_over = self._is_over or 0 < length <= done
-        counts = Counts.ORDINAL if self._is_over else Counts.BEGUN
+        counts = CounterMeaning.ORDINAL if self._is_over else CounterMeaning.BEGUN
         return True, replace(self._header, format=form, counts=counts, first=1 if form == "Keras" else None)
 
 
@@ -115,7 +115,7 @@ class Tables:
         if not number.isdecimal():
             return None
         if self._name == "spaCy":
-            return Reading("spaCy", "step", int(number), counts=Counts.DONE, is_global=True)
+            return Reading("spaCy", "step", int(number), counts=CounterMeaning.DONE, is_global=True)
         return Reading("table", _COUNTERS[self._name], int(number))
 
 
@@ -158,7 +158,7 @@ class EpochEnds:
 
     def is_open(self, reading: Reading) -> bool:
         """Return whether the epoch of a reading has begun and is not done."""
-        if reading.counts is Counts.BEGUN:
+        if reading.counts is CounterMeaning.BEGUN:
             return True
         if reading.inner is None:
             return False

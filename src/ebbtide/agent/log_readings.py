@@ -11,7 +11,7 @@ from ebbtide.agent.log_formats import (
     FORBIDS,
     LONG_AGO,
     NUMBER,
-    Counts,
+    CounterMeaning,
     Reading,
     count_of,
     fraction_of,
@@ -184,7 +184,7 @@ def _of_bar(match: re.Match[str]) -> Reading | None:
     if (epoch := _BAR_EPOCH.search(label)) is not None:
         return _of_epoch(epoch, match)
     if _BAR_EPOCHS.match(label):
-        return Reading("tqdm", "epoch", done, total, Counts.DONE)
+        return Reading("tqdm", "epoch", done, total, CounterMeaning.DONE)
     has_loss = _LOSS.search(label) is not None and not _EVALUATES.search(label)
     if (label and not has_loss and not _BAR_OF_TRAINING.match(label)) or not _STEP_RATE.match(
         (match["rate"] or "").strip()
@@ -194,7 +194,9 @@ def _of_bar(match: re.Match[str]) -> Reading | None:
     is_long = int(minutes) * 60 + int(seconds) >= _LONG_S or match["elapsed"].count(":") > 1
     is_sure = bool(label) or _LOSS.search(match["postfix"] or "") is not None
     unit = f"bar of {total}"
-    return Reading("tqdm", unit, done, total, Counts.DONE, None, True, None, is_weak=not (is_sure or is_long))
+    return Reading(
+        "tqdm", unit, done, total, CounterMeaning.DONE, None, True, None, is_weak=not (is_sure or is_long)
+    )
 
 
 def _of_epoch(epoch: re.Match[str], bar: re.Match[str]) -> Reading:
@@ -202,7 +204,7 @@ def _of_epoch(epoch: re.Match[str], bar: re.Match[str]) -> Reading:
     # 99.6 % are shown as 100 %.
     inner = (done, total) if total else None
     of = int(epoch["total"]) if epoch["total"] else None
-    return Reading("tqdm", "epoch", int(epoch["epoch"]), of, Counts.ORDINAL, None, False, inner)
+    return Reading("tqdm", "epoch", int(epoch["epoch"]), of, CounterMeaning.ORDINAL, None, False, inner)
 
 
 def _of_words(message: str) -> Iterator[Reading]:
@@ -216,12 +218,12 @@ def _of_words(message: str) -> Iterator[Reading]:
 
 def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
     digits, before, rest = match[1], message[: match.start()], message[match.end() :]
-    counts = Counts.ORDINAL
+    counts = CounterMeaning.ORDINAL
     if "." in digits and not digits[-1].isalpha():
         # Half an epoch is no number of one; a step with a fraction is a heading.
         if unit != "epoch":
             return None
-        counts = Counts.DONE
+        counts = CounterMeaning.DONE
     if _NO_COUNT.match(rest) or _OF_OTHERS.match(rest):
         return None
     of = _OF.match(rest)
@@ -246,7 +248,7 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
             return None
         is_phase = has_text and total is not None and total <= _MOST_PHASES and _WORD.search(rest) is not None
     name = "words" if unit != "global step" else "global step"
-    within = _WITHIN.search(rest) if unit == "epoch" and counts is Counts.ORDINAL else None
+    within = _WITHIN.search(rest) if unit == "epoch" and counts is CounterMeaning.ORDINAL else None
     inner = (int(within["inner"]), int(within["inner_total"] or 0)) if within is not None else None
     is_bare = total is None and not says_more and _BARE.match(message) is not None
     return Reading(

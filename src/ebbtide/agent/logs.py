@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide.storage.checkpoints.tree import Entry, Tree
+from ebbtide.storage.checkpoints.tree import Tree, TreeEntry
 
 # Logs and databases, which programs keep open or append to while they train.
 _LOGS = re.compile(
@@ -48,7 +48,7 @@ def is_log(path: str) -> bool:
 class _Written:
     """Record of the ways in which a file has been written so far."""
 
-    entry: Entry
+    entry: TreeEntry
     head: bytes
     times_anew: int = 0
     is_appended: bool = False
@@ -88,7 +88,7 @@ class Logs:
                 self._files[entry.path] = _written(before, entry, head, inodes)
 
 
-def _written(before: _Written | None, entry: Entry, head: bytes, inodes: set[tuple[int, int]]) -> _Written:
+def _written(before: _Written | None, entry: TreeEntry, head: bytes, inodes: set[tuple[int, int]]) -> _Written:
     """Record one more change of a file."""
     if before is None:
         return _Written(entry, head)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ebbtide.agent.checkpoint_watch import Mirror, Span
 from ebbtide.agent.config import AgentConfig
-from ebbtide.agent.metadata import Notice, notice_reader
+from ebbtide.agent.metadata import MachineNotice, notice_reader
 from ebbtide.agent.process_tree import LeftProcesses
 from ebbtide.agent.processes import TrainingProcess, program_path
 from ebbtide.agent.program_output import Printed
@@ -93,7 +93,7 @@ class Mirrors(Protocol):
         ...
 
 
-class Machine(Protocol):
+class RentedMachine(Protocol):
     """A rented machine, as its agent uses it.
 
     Attributes:
@@ -115,7 +115,7 @@ class Machine(Protocol):
         """
         ...
 
-    def notice(self) -> Notice:
+    def notice(self) -> MachineNotice:
         """Return the cloud's notice of the machine's end.
 
         Raises:
@@ -210,7 +210,7 @@ class ThisMachine:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
-    def notice(self) -> Notice:
+    def notice(self) -> MachineNotice:
         """Return the notice that the instance metadata give."""
         return self._metadata.notice()
 
@@ -258,6 +258,6 @@ class ThisMachine:
             self._left.end_of(program.pid, CHECKPOINT_DIR, str(folder))
 
 
-def checkpoints_of(machine: Machine, trial_id: str) -> CheckpointStore:
+def checkpoints_of(machine: RentedMachine, trial_id: str) -> CheckpointStore:
     """The checkpoints of a trial, as a machine reads and writes them."""
     return CheckpointStore(machine.objects, trial_id, machine.runtime)

@@ -25,7 +25,7 @@ def default_url() -> str:
 
 
 @dataclass(frozen=True)
-class Notice:
+class MachineNotice:
     """Notice of the machine's end, as instance metadata give it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Notice:
 class NoticeReader(Protocol):
     """Reads what instance metadata say about the machine's end."""
 
-    def notice(self) -> Notice:
+    def notice(self) -> MachineNotice:
         """Return the notice that the metadata give now.
 
         Raises:
@@ -71,7 +71,7 @@ class Metadata:
         self._url = (url or default_url()).rstrip("/")
         self._token: str | None = None
 
-    def notice(self) -> Notice:
+    def notice(self) -> MachineNotice:
         """Return the notice that the metadata service gives now.
 
         Raises:
@@ -80,7 +80,7 @@ class Metadata:
         action = self._get("spot/instance-action")
         rebalance = self._get("events/recommendations/rebalance")
         taken_at_s = _epoch_s(json.loads(action)["time"]) if action else None
-        return Notice(taken_at_s, rebalance is not None)
+        return MachineNotice(taken_at_s, rebalance is not None)
 
     def _get(self, path: str) -> str | None:
         """Content of a metadata path; None: there is no such path now."""
@@ -119,7 +119,7 @@ class GoogleMetadata:
         self._unnoticed_s = math.nan
         self._taken_at_s: float | None = None
 
-    def notice(self) -> Notice:
+    def notice(self) -> MachineNotice:
         """Return the notice that the server gives now, with the earliest time of the revocation.
 
         Raises:
@@ -131,7 +131,7 @@ class GoogleMetadata:
             self._taken_at_s = begins_s + self._notice_s
         self._unnoticed_s = asked_s
         event = google_value(self._url, "instance/maintenance-event")
-        return Notice(self._taken_at_s, event == "TERMINATE_ON_HOST_MAINTENANCE")
+        return MachineNotice(self._taken_at_s, event == "TERMINATE_ON_HOST_MAINTENANCE")
 
 
 def _epoch_s(said: str) -> float:

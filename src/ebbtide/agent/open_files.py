@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ebbtide.agent.logs import SQLITE, is_log
-from ebbtide.storage.checkpoints.tree import Entry, Tree
+from ebbtide.storage.checkpoints.tree import Tree, TreeEntry
 
 try:
     import sqlite3
@@ -95,7 +95,7 @@ class KeptOpen:
         self.paths = frozenset(path for path, entry in found.items() if self._stays(entry, now_s))
         return sorted(found.keys() - self.paths)
 
-    def _stays(self, entry: Entry, now_s: float) -> bool:
+    def _stays(self, entry: TreeEntry, now_s: float) -> bool:
         since_s, size_bytes = self._opened[entry.path]
         if entry.path.endswith(_SIDECARS):
             return True  # it comes and goes with each change of its database

@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
-class Process:
+class SystemProcess:
     """A process as /proc shows it; its id and start time (in ticks since boot) together are never used again."""
 
     pid: int
@@ -55,7 +55,7 @@ class Process:
         return self.state in ("T", "t", "Z", "X")
 
 
-ProcessTable = dict[int, Process]
+ProcessTable = dict[int, SystemProcess]
 
 
 class LeftProcesses:
@@ -128,7 +128,7 @@ class LeftProcesses:
         """
         self._note_origins(process_table())
 
-        def found(table: ProcessTable) -> list[Process]:
+        def found(table: ProcessTable) -> list[SystemProcess]:
             own = [
                 each
                 for each in table.values()
@@ -171,7 +171,7 @@ def processes_with(name: str, value: str) -> list[int]:
     return [each.pid for each in _marked(name, value, process_table())]
 
 
-def processes_of(program: int, name: str, value: str, table: ProcessTable) -> list[Process]:
+def processes_of(program: int, name: str, value: str, table: ProcessTable) -> list[SystemProcess]:
     """The processes of one program.
 
     Args:
@@ -194,7 +194,7 @@ def kill_processes(name: str, value: str) -> int:
     return _end(lambda table: _marked(name, value, table))
 
 
-def _end(found: Callable[[ProcessTable], Iterable[Process]]) -> int:
+def _end(found: Callable[[ProcessTable], Iterable[SystemProcess]]) -> int:
     """Kill processes and all their descendants; returns how many."""
     killed: set[tuple[int, int]] = set()
     until_s = time.monotonic() + _PATIENCE_S
@@ -206,10 +206,10 @@ def _end(found: Callable[[ProcessTable], Iterable[Process]]) -> int:
     return len(killed)
 
 
-def _freeze(found: Callable[[ProcessTable], Iterable[Process]]) -> list[Process]:
+def _freeze(found: Callable[[ProcessTable], Iterable[SystemProcess]]) -> list[SystemProcess]:
     """Stop processes and all their descendants: those that are killed one by one could start others meanwhile, and
     lose the parent by which they are known."""
-    frozen: dict[tuple[int, int], Process] = {}
+    frozen: dict[tuple[int, int], SystemProcess] = {}
     refused: set[tuple[int, int]] = set()
     until_s = time.monotonic() + _FROZEN_WITHIN_S
     while time.monotonic() < until_s:
@@ -230,7 +230,7 @@ def _freeze(found: Callable[[ProcessTable], Iterable[Process]]) -> list[Process]
     return list(frozen.values())
 
 
-def signal_process(process: Process, number: int) -> bool:
+def signal_process(process: SystemProcess, number: int) -> bool:
     """Send a signal to this process, and not to another that got its id since; returns whether it was sent."""
     try:
         handle = os.pidfd_open(process.pid)
@@ -254,14 +254,14 @@ def signal_process(process: Process, number: int) -> bool:
     return True
 
 
-def _adopted(table: ProcessTable) -> list[Process]:
+def _adopted(table: ProcessTable) -> list[SystemProcess]:
     """Children of this process outside its session. Programs begin a session of their own, which nothing that they
     start can leave for this one; what a library started here stays in it."""
     own = os.getsid(0)
     return [each for each in table.values() if each.parent == os.getpid() and each.session != own]
 
 
-def _marked(name: str, value: str, table: ProcessTable) -> list[Process]:
+def _marked(name: str, value: str, table: ProcessTable) -> list[SystemProcess]:
     wanted = f"{name}={value}".encode()
     found = []
     for each in table.values():
@@ -271,7 +271,7 @@ def _marked(name: str, value: str, table: ProcessTable) -> list[Process]:
     return found
 
 
-def _recorded(record: set[tuple[int, int, int]], table: ProcessTable) -> list[Process]:
+def _recorded(record: set[tuple[int, int, int]], table: ProcessTable) -> list[SystemProcess]:
     """Recorded processes that still run, and the others of their sessions: one that is not empty yet is still the
     session of the program that began it."""
     alive = [
@@ -284,12 +284,12 @@ def _recorded(record: set[tuple[int, int, int]], table: ProcessTable) -> list[Pr
     return alive + [each for each in table.values() if each.session in sessions]
 
 
-def _with_descendants(begin: Iterable[Process], table: ProcessTable) -> list[Process]:
+def _with_descendants(begin: Iterable[SystemProcess], table: ProcessTable) -> list[SystemProcess]:
     """Processes and all their descendants, this process and its ancestors left out, and what they started."""
-    children: dict[int, list[Process]] = {}
+    children: dict[int, list[SystemProcess]] = {}
     for each in table.values():
         children.setdefault(each.parent, []).append(each)
-    found: dict[int, Process] = {}
+    found: dict[int, SystemProcess] = {}
     spared = _ancestry(table)
     waiting = [each for each in begin if each.pid not in spared]
     while waiting:
@@ -331,7 +331,7 @@ def process_table() -> ProcessTable:
     return {each.pid: each for each in found if each is not None}
 
 
-def _process(pid: int) -> Process | None:
+def _process(pid: int) -> SystemProcess | None:
     with contextlib.suppress(OSError, IndexError, ValueError):
         # The program's name, in brackets, may hold any character.
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
@@ -339,5 +339,5 @@ def _process(pid: int) -> Process | None:
         rest = after.split()
         state, parent, _, session = rest[:4]
         name = before.partition("(")[2]
-        return Process(pid, int(rest[19]), int(session), int(parent), state, int(rest[17]), name)
+        return SystemProcess(pid, int(rest[19]), int(session), int(parent), state, int(rest[17]), name)
     return None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ebbtide.agent.process_tree import end_program
-from ebbtide.agent.program_output import MOST_OF_TEXT, LeftOut, Line, LineReader, Printed, Thinning
+from ebbtide.agent.program_output import MOST_OF_TEXT, DroppedLines, Line, LineReader, Printed, Thinning
 
 # `setpriv` ends a program with its parent, without Python code between fork and exec, where other threads may hold
 # locks.
@@ -140,7 +140,7 @@ class TrainingProcess:
                         self._hear(found.get("pid"))
                     self._on_line(found)
                 if len(kept) < len(lines):
-                    self._on_line(LeftOut(len(lines) - len(kept)))
+                    self._on_line(DroppedLines(len(lines) - len(kept)))
                 if not chunk:
                     break
         self.process.wait()

@@ -38,7 +38,7 @@ _OTHER_PROGRESS = "other progress"
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class DroppedLines:
     """Lines that a program printed and that are not kept.
 
     Attributes:
@@ -51,7 +51,7 @@ class LeftOut:
 # A line of JSON as a mapping, or any other as text.
 Line = Union[Mapping[str, Any], str]  # noqa: UP007 (evaluated by Python 3.10 on machines)
 # What is printed: lines, how many were left out, and None at the end.
-Printed = Union[Line, LeftOut, None]  # noqa: UP007
+Printed = Union[Line, DroppedLines, None]  # noqa: UP007
 
 
 class LineReader:
@@ -125,7 +125,7 @@ class ProgramOutput:
                 return
             if printed is None:
                 self._has_ended = True
-            elif isinstance(printed, LeftOut):
+            elif isinstance(printed, DroppedLines):
                 self._left_out += printed.lines
             else:
                 self._add(printed)
@@ -140,7 +140,7 @@ class ProgramOutput:
                 if self._waiting:
                     found: Printed = self._remove(next(iter(self._waiting)))
                 elif self._left_out:
-                    found, self._left_out = LeftOut(self._left_out), 0
+                    found, self._left_out = DroppedLines(self._left_out), 0
                 elif self._has_ended and not self._is_closed:
                     found, self._is_closed = None, True
                 else:

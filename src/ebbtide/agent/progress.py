@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ebbtide.agent.first_counter import FirstCounter
-from ebbtide.agent.log_formats import Counts, Reading, count_of, is_of_settings
+from ebbtide.agent.log_formats import CounterMeaning, Reading, count_of, is_of_settings
 from ebbtide.agent.log_layouts import Bars, EpochEnds, Headers, Tables
 from ebbtide.agent.log_readings import is_measured, readings_of, shown
 from ebbtide.agent.metric_words import MetricWords, names_in
@@ -205,7 +205,7 @@ class LogLines:
         total = next((counts[name] for name in _TOTALS if name in counts), None)
         # Numbers that Ebbtide knows by these names are of its protocol, and so is nothing else in the line.
         found = [
-            Reading("JSON", name, counts[name], total, Counts.DONE, is_global=name != "epoch")
+            Reading("JSON", name, counts[name], total, CounterMeaning.DONE, is_global=name != "epoch")
             for name in _FIELDS
             if name in counts
         ]
@@ -324,7 +324,7 @@ class LogLines:
 
     def _step_of(self, reading: Reading) -> tuple[int, bool]:
         """Steps that are done, and whether another has begun."""
-        if reading.counts is Counts.DONE:
+        if reading.counts is CounterMeaning.DONE:
             return reading.number, False
         is_open = self._ends.is_open(reading)
         done = max(reading.number + (0 if is_open else 1) - self.first, 0)

@@ -60,7 +60,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveOrder:
     """Order: save a trial.
 
     Attributes:
@@ -367,12 +367,14 @@ class TaskFailed:
     cannot_start: bool = False
 
 
-Order = Union[Train, Save, Leave, Keep, Hand, End, Repeat]  # noqa: UP007 (evaluated by Python 3.10 on machines)
+Order = Union[Train, SaveOrder, Leave, Keep, Hand, End, Repeat]  # noqa: UP007 (evaluated by Python 3.10 on machines)
 OfTrial = Union[Restored, Stepped, Named, Saved, TaskDone, TaskFailed, Ended]  # noqa: UP007
 Report = Union[Up, Down, Stranded, Rebalance, Noticed, Log, OfTrial]  # noqa: UP007
 Message = Union[Order, Report]  # noqa: UP007
 
-ORDERS: Mapping[str, type[Order]] = {kind.kind: kind for kind in (Train, Save, Leave, Keep, Hand, End, Repeat)}
+ORDERS: Mapping[str, type[Order]] = {
+    kind.kind: kind for kind in (Train, SaveOrder, Leave, Keep, Hand, End, Repeat)
+}
 REPORTS: Mapping[str, type[Report]] = {
     kind.kind: kind
     for kind in (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ebbtide.agent import dask_cluster, spark
 from ebbtide.agent.config import Assignment
-from ebbtide.agent.machine import Machine, checkpoints_of
+from ebbtide.agent.machine import RentedMachine, checkpoints_of
 from ebbtide.agent.mpi import as_one_of, is_mpi, meeting_port
 from ebbtide.agent.protocol import covered
 from ebbtide.errors import DamagedCheckpointError
@@ -67,7 +67,7 @@ def neighbours(assignment: Assignment, key: bytes, store: str) -> dict[str, str]
     }
 
 
-def restore_parts(machine: Machine, parts: Sequence[tuple[str, int]], folder: Path) -> Manifest | None:
+def restore_parts(machine: RentedMachine, parts: Sequence[tuple[str, int]], folder: Path) -> Manifest | None:
     """Put the parts of a whole checkpoint into a folder; those after the first only where files are missing.
 
     A damaged part is set aside, so that its checkpoint is whole no more.

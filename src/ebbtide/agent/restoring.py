@@ -13,7 +13,7 @@ from pathlib import Path
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import unpack
 from ebbtide.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
-from ebbtide.agent.machine import Machine, checkpoints_of
+from ebbtide.agent.machine import RentedMachine, checkpoints_of
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, StorageError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -50,7 +50,7 @@ class Restoration:
 
 def restored(
     config: AgentConfig,
-    machine: Machine,
+    machine: RentedMachine,
     assignment: Assignment,
     folder: Path,
     code: Path,

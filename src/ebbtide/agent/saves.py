@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ebbtide.agent.logs import is_log
-from ebbtide.storage.checkpoints.tree import Entry, Tree
+from ebbtide.storage.checkpoints.tree import Tree, TreeEntry
 
 # So many former saves are remembered.
 _REMEMBERED = 4
@@ -194,7 +194,7 @@ def _name(path: str) -> str:
 def _newest(tree: Tree) -> list[str]:
     """Paths of what a restored folder's newest save seems to consist of."""
     files = sorted((each for each in tree.of("file") if not is_log(each.path)), key=lambda each: -each.mtime_ns)
-    found: list[Entry] = []
+    found: list[TreeEntry] = []
     number = next((match[0] for each in files if (match := _NUMBER.search(each.path))), "")
     for each in files:
         if found and found[-1].mtime_ns - each.mtime_ns > _TOGETHER_NS:
@@ -205,7 +205,7 @@ def _newest(tree: Tree) -> list[str]:
     return [each.path for each in found] + [each.path for each in tree.of("link") if _may_be_of(each, number)]
 
 
-def _may_be_of(entry: Entry, number: str) -> bool:
+def _may_be_of(entry: TreeEntry, number: str) -> bool:
     """Return whether an entry has no number, or that of the newest save."""
     match = _NUMBER.search(entry.path)
     return match is None or match[0] == number

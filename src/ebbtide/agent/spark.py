@@ -51,7 +51,7 @@ def meeting_port(port: int) -> dict[str, str]:
     return {_PORT: str(port)}
 
 
-class Cluster:
+class SparkMember:
     """This machine's part of a cluster.
 
     Args:
@@ -172,7 +172,7 @@ class Cluster:
 def _head(words: Sequence[str]) -> int:
     """Master, worker and driver; returns the driver's exit code."""
     with tempfile.TemporaryDirectory(prefix="ebbtide-spark-", ignore_cleanup_errors=True) as place:
-        cluster = Cluster(Path(place))
+        cluster = SparkMember(Path(place))
         try:
             cluster.start_master()
             cluster.start_worker()
@@ -188,7 +188,7 @@ def _worker() -> int:
     """A worker, begun again as long as it is wanted and works: a master may not be up yet, or be busy."""
     leaving = threading.Event()
     with tempfile.TemporaryDirectory(prefix="ebbtide-spark-", ignore_cleanup_errors=True) as place:
-        cluster = Cluster(Path(place))
+        cluster = SparkMember(Path(place))
         process = cluster.start_worker()
 
         def leave(_number: int, _frame: object) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from ebbtide.agent.config import AgentConfig
-from ebbtide.agent.core_shares import Part
+from ebbtide.agent.core_shares import CoreShare
 from ebbtide.agent.folders import PrivateFolder, link_checkpoints
 from ebbtide.agent.inputs import inputs_beside
-from ebbtide.agent.machine import Machine, OnLine, Program
+from ebbtide.agent.machine import OnLine, Program, RentedMachine
 from ebbtide.agent.rendezvous import command_of, neighbours
-from ebbtide.agent.work import Work
+from ebbtide.agent.work import AssignmentWork
 from ebbtide.trial import AGENT, CHECKPOINT_DIR, INPUTS, MAX_STEPS, TRIAL_ID
 
 
 def start_program(
-    work: Work, config: AgentConfig, machine: Machine, code: Path, part: Part, on_line: OnLine
+    work: AssignmentWork, config: AgentConfig, machine: RentedMachine, code: Path, part: CoreShare, on_line: OnLine
 ) -> Program:
     """Start the program of a training that is restored.
 
@@ -56,7 +56,7 @@ def start_program(
     return machine.start(arguments, environment, runs_in, on_line, part.cores)
 
 
-def _private(work: Work, code: Path) -> Path:
+def _private(work: AssignmentWork, code: Path) -> Path:
     """Make the folder that the program runs in, which no other program uses."""
     assignment, place = work.assignment, work.folder.parent / "code"
     if assignment.code:

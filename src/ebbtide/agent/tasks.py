@@ -15,8 +15,8 @@ from pathlib import Path
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import PrivateFolder, unpack
 from ebbtide.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
-from ebbtide.agent.machine import Machine, Program
-from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, LeftOut, Printed, ProgramOutput
+from ebbtide.agent.machine import Program, RentedMachine
+from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
 from ebbtide.storage.checkpoints.tree import remove_tree
@@ -93,7 +93,7 @@ class TaskRunner:
         code: Path,
         name: str,
         margin_s: float,
-        machine: Machine,
+        machine: RentedMachine,
         put: Callable[[Callable[[], None]], None],
         tell: Callable[[Report, bool], None],
     ) -> None:
@@ -272,7 +272,7 @@ class TaskRunner:
         if line is None:
             running.output_read = True
             return
-        if isinstance(line, LeftOut):
+        if isinstance(line, DroppedLines):
             self._tell(Log(self.assignment.trial_id, "", line.lines), False)
             text = f"... {line.lines:,} lines were left out"
         else:
@@ -281,7 +281,7 @@ class TaskRunner:
         running.size += len(text) + 1
         while running.size > MOST_PRINTED and len(running.printed) > 1:
             running.size -= len(running.printed.popleft()) + 1
-        if not isinstance(line, LeftOut):
+        if not isinstance(line, DroppedLines):
             self._tell(Log(self.assignment.trial_id, f"task {running.number}: {text[:MOST_OF_TEXT]}"), False)
 
     def _look(self, running: _Running, now_s: float) -> None:

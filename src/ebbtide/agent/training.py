@@ -15,17 +15,17 @@ from typing import Any
 
 from ebbtide.agent.checkpoint_watch import Span
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.agent.core_shares import Part
+from ebbtide.agent.core_shares import CoreShare
 from ebbtide.agent.folders import keep_outputs, outputs_id
-from ebbtide.agent.machine import Machine, Program, checkpoints_of
+from ebbtide.agent.machine import Program, RentedMachine, checkpoints_of
 from ebbtide.agent.program_lines import Heard, is_duration, number_of, step_of
-from ebbtide.agent.program_output import READING_S, LeftOut, Printed, ProgramOutput
+from ebbtide.agent.program_output import READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.progress import LogLines, reported_names
 from ebbtide.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
 from ebbtide.agent.restoring import Restoration, restored
 from ebbtide.agent.starting import start_program
 from ebbtide.agent.uploads import Uploaded, Uploads
-from ebbtide.agent.work import SavingTimes, Work
+from ebbtide.agent.work import AssignmentWork, SavingTimes
 from ebbtide.storage.checkpoints.store import is_better
 from ebbtide.storage.checkpoints.tree import remove_tree
 
@@ -55,14 +55,14 @@ class Loop:
         end_left: Ends the processes that a training's program has left running, and none of other trainings.
     """
 
-    put: Callable[[Training, Callable[[], None]], None]
+    put: Callable[[TrainingRun, Callable[[], None]], None]
     tell: Callable[[Report, bool], None]
-    over: Callable[[Training, Ended], None]
-    is_waiting: Callable[[Training], bool]
-    end_left: Callable[[Training], None]
+    over: Callable[[TrainingRun, Ended], None]
+    is_waiting: Callable[[TrainingRun], bool]
+    end_left: Callable[[TrainingRun], None]
 
 
-class Training:
+class TrainingRun:
     """Training of an assignment on this machine, from its order to its end.
 
     Args:
@@ -81,17 +81,17 @@ class Training:
         self,
         assignment: Assignment,
         config: AgentConfig,
-        machine: Machine,
+        machine: RentedMachine,
         times: SavingTimes,
         loop: Loop,
-        part: Part,
+        part: CoreShare,
     ) -> None:
         self._config, self._machine, self._runtime, self._loop = config, machine, machine.runtime, loop
         self.times, self._part = times, part
         home = Path(config.folder).resolve()
         self._code_folder = home / "code"
         folder, now_s = home / f"{assignment.trial_id}-{assignment.attempt}", self._runtime.monotonic_s()
-        self._work = Work(assignment, folder / "checkpoints", now_s, saved_s=now_s)
+        self._work = AssignmentWork(assignment, folder / "checkpoints", now_s, saved_s=now_s)
         self._heard = Heard()
         self._told_by_s = math.inf
         self._said: set[str] = set()
@@ -278,7 +278,7 @@ class Training:
         work = self._work
         if work.over:
             return
-        if isinstance(line, LeftOut):
+        if isinstance(line, DroppedLines):
             self._loop.tell(Log(self.assignment.trial_id, "", line.lines), False)
         elif line is None:
             work.output_read = True

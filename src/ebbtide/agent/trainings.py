@@ -18,10 +18,10 @@ from threading import Lock
 
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.core_shares import MachineParts
-from ebbtide.agent.machine import Machine
-from ebbtide.agent.protocol import Ended, Ending, Hand, Keep, Leave, Report, Save, Train
+from ebbtide.agent.machine import RentedMachine
+from ebbtide.agent.protocol import Ended, Ending, Hand, Keep, Leave, Report, SaveOrder, Train
 from ebbtide.agent.tasks import TaskRunner
-from ebbtide.agent.training import Loop, Training
+from ebbtide.agent.training import Loop, TrainingRun
 from ebbtide.agent.work import SavingTimes
 
 _LOGGER = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Trainings:
     def __init__(
         self,
         config: AgentConfig,
-        machine: Machine,
+        machine: RentedMachine,
         put: Callable[[Callable[[], None]], None],
         tell: Callable[[Report, bool], None],
     ) -> None:
@@ -53,7 +53,7 @@ class Trainings:
         # The last training's, with which the next begins: how long saving takes is a matter of the machine, too.
         self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
         # Trainings by id of the trial, or tasks of an array; never both.
-        self._here: dict[str, Training] = {}
+        self._here: dict[str, TrainingRun] = {}
         self._tasks: TaskRunner | None = None
         self._hands: list[Hand] = []
         # Ordered, and not begun: there is no room yet.
@@ -61,7 +61,7 @@ class Trainings:
         self._attempts: dict[str, int] = {}
         # How the last assignment of each trial ended here, to be repeated on request.
         self._endings: dict[str, Ended] = {}
-        self._unhandled: Counter[Training] = Counter()
+        self._unhandled: Counter[TrainingRun] = Counter()
         self._lock = Lock()
         self._is_closed = False
 
@@ -101,7 +101,7 @@ class Trainings:
         else:
             self._hands.append(order)
 
-    def save(self, order: Save) -> None:
+    def save(self, order: SaveOrder) -> None:
         """Have a trial saved."""
         for training in self._named(order.trial):
             training.ask_to_save()
@@ -163,7 +163,7 @@ class Trainings:
             others = [other.times for other in self._here.values() if other is not training]
             self._safely(training, partial(training.tick, now_s, taken_at_s, gives_up_s, others))
 
-    def _named(self, trial: str) -> Iterable[Training]:
+    def _named(self, trial: str) -> Iterable[TrainingRun]:
         return list(self._here.values()) if not trial else [each for each in [self._here.get(trial)] if each]
 
     # Beginnings and ends.
@@ -186,7 +186,7 @@ class Trainings:
         self._times = copy.deepcopy(self._times)
         loop = Loop(self._put_of, self._tell, self._over, lambda one: self._unhandled[one] > 0, self._end_left)
         part = self._parts.take(assignment.trial_id, assignment.share)
-        self._here[assignment.trial_id] = Training(
+        self._here[assignment.trial_id] = TrainingRun(
             assignment, self._config, self._machine, self._times, loop, part
         )
 
@@ -206,7 +206,7 @@ class Trainings:
                 self._tasks.hand(hand)
         self._hands = [hand for hand in self._hands if hand.attempt > assignment.attempt]
 
-    def _over(self, training: Training, ended: Ended) -> None:
+    def _over(self, training: TrainingRun, ended: Ended) -> None:
         """A training is over on this machine: what waited for its room begins."""
         trial_id = training.assignment.trial_id
         if self._here.get(trial_id) is training:
@@ -225,26 +225,26 @@ class Trainings:
         tasks.close()
         self._ended(Ended(tasks.assignment.trial_id, tasks.assignment.attempt, Ending.LEFT, tasks.done))
 
-    def _end_left(self, training: Training) -> None:
+    def _end_left(self, training: TrainingRun) -> None:
         """End what the program of a training has left; where it is alone, whatever any program here has left."""
         is_alone = all(other is training for other in self._here.values())
         self._machine.end_left(None if is_alone else training.program, training.folder)
 
     # What happened to one of them is its own matter: where that cannot be handled, it fails, and not the others.
 
-    def _put_of(self, training: Training, happened: Callable[[], None]) -> None:
+    def _put_of(self, training: TrainingRun, happened: Callable[[], None]) -> None:
         with self._lock:
             self._unhandled[training] += 1
         self._put(partial(self._handle, training, happened))
 
-    def _handle(self, training: Training, happened: Callable[[], None]) -> None:
+    def _handle(self, training: TrainingRun, happened: Callable[[], None]) -> None:
         self._safely(training, happened)
         with self._lock:
             self._unhandled[training] -= 1
             if not self._unhandled[training]:
                 del self._unhandled[training]
 
-    def _safely(self, training: Training, action: Callable[[], None]) -> None:
+    def _safely(self, training: TrainingRun, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:

@@ -106,7 +106,7 @@ class SavingTimes:
 
 
 @dataclass(eq=False)
-class Work:
+class AssignmentWork:
     """An assignment under way on this machine.
 
     Attributes:

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.backtesting.benchmark_records import BenchmarkRecord, LeftOut, read_benchmark_records
+from ebbtide.backtesting.benchmark_records import BenchmarkRecord, UnusedFile, read_benchmark_records
 from ebbtide.backtesting.benchmark_rounds import Failed, Rounds, Task
-from ebbtide.backtesting.benchmark_starts import LEAST_STARTS, MOST_STARTS, Replays, mean_costs_usd
-from ebbtide.backtesting.benchmark_work import AUCTION_STARTS, KINDS, Work, works_of
+from ebbtide.backtesting.benchmark_starts import LEAST_STARTS, MOST_STARTS, CellRuns, mean_costs_usd
+from ebbtide.backtesting.benchmark_work import AUCTION_STARTS, KINDS, BenchmarkWork, works_of
 from ebbtide.base.cores import one_thread
 from ebbtide.base.files import write_text
 from ebbtide.base.json_values import json_text
@@ -81,7 +81,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PolicySummary:
     """Summary of all cells of a policy.
 
     Attributes:
@@ -116,17 +116,17 @@ class Benchmark:
     """
 
     cells: tuple[Cell, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[UnusedFile, ...]
     starts: int
-    unserved: tuple[LeftOut, ...] = ()
+    unserved: tuple[UnusedFile, ...] = ()
     failed: tuple[Failed, ...] = ()
 
-    def judged(self, name: str) -> Judgement:
+    def judged(self, name: str) -> PolicySummary:
         """Summarise the cells of a policy."""
         own = [cell for cell in self.cells if cell.policy == name]
         regrets = [cell.regret for cell in own]
         failed = sum(one.policy == name for one in self.failed)
-        return Judgement(
+        return PolicySummary(
             name,
             float(np.mean(regrets)) if own else math.nan,
             max(regrets, default=math.nan),
@@ -206,7 +206,7 @@ def benchmark(
     for number, record in enumerate(chosen):
         works = works_of(record, kinds, MOST_STARTS, seed)
         missing = [kind for kind in kinds if kind not in {work.kind for work in works}]
-        left_out += [LeftOut(f"{record.name}: {kind}", "too few machines at once") for kind in missing]
+        left_out += [UnusedFile(f"{record.name}: {kind}", "too few machines at once") for kind in missing]
         for place, work in enumerate(works):
             kinds_of[number, place] = work.kind
             first = 1 if quick else starts * (AUCTION_STARTS if record.is_auction else 1)
@@ -216,7 +216,7 @@ def benchmark(
     first_tasks = [task for one in rounds.values() for task in one.tasks]
     done, total = 0, len(first_tasks)
 
-    def note(task: Task, found: Replays | LeftOut) -> Sequence[Task]:
+    def note(task: Task, found: CellRuns | UnusedFile) -> Sequence[Task]:
         nonlocal done, total
         more = rounds[task.record, task.work].note(task, found)
         done, total = done + 1, total + len(more)
@@ -237,7 +237,7 @@ def benchmark(
     return Benchmark(_with_regrets(cells), tuple(left_out), starts, unserved, failed)
 
 
-def _cells(record: str, kind: str, group: Mapping[str, Replays]) -> list[Cell]:
+def _cells(record: str, kind: str, group: Mapping[str, CellRuns]) -> list[Cell]:
     """The cells of a group, their regrets not known yet."""
     means_usd = mean_costs_usd(group)
     return [
@@ -263,9 +263,9 @@ class _Replayed:
     kinds: tuple[str, ...] = ()
     seed: int = 0
     # The works of each record, once they are asked for.
-    works: dict[int, tuple[Work, ...]] = field(default_factory=dict)
+    works: dict[int, tuple[BenchmarkWork, ...]] = field(default_factory=dict)
 
-    def works_of(self, number: int) -> tuple[Work, ...]:
+    def works_of(self, number: int) -> tuple[BenchmarkWork, ...]:
         """The works of a record, by its index."""
         if number not in self.works:
             self.works[number] = works_of(self.records[number], self.kinds, MOST_STARTS, self.seed)
@@ -277,7 +277,7 @@ _REPLAYED = _Replayed()
 
 def _replay_all(
     tasks: Sequence[Task],
-    note: Callable[[Task, Replays | LeftOut], Sequence[Task]],
+    note: Callable[[Task, CellRuns | UnusedFile], Sequence[Task]],
     replayed: _Replayed,
     workers: int,
 ) -> None:
@@ -293,7 +293,7 @@ def _replay_all(
     # Workers get the records once, whole: reading and cutting them takes longer than many a cell.
     how = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(workers, how, _begin_worker, (replayed,)) as pool:
-        waiting: dict[Future[Replays | LeftOut], Task] = {}
+        waiting: dict[Future[CellRuns | UnusedFile], Task] = {}
         try:
             while queue or waiting:
                 while queue and len(waiting) < _AHEAD * workers:
@@ -316,7 +316,7 @@ def _begin_worker(replayed: _Replayed) -> None:
     _begin(replayed)
 
 
-def _replays(task: Task) -> Replays | LeftOut:
+def _replays(task: Task) -> CellRuns | UnusedFile:
     record, seed = _REPLAYED.records[task.record], _REPLAYED.seed
     work = _REPLAYED.works_of(task.record)[task.work]
     where = f"{record.name}: {work.kind}: {task.policy}"
@@ -325,15 +325,15 @@ def _replays(task: Task) -> Replays | LeftOut:
         check_fits(policy, work.jobs)
         return replays_of(record, work, policy, work.starts_s[task.first : task.end], seed)
     except InputError as error:
-        return LeftOut(where, error.problem)
+        return UnusedFile(where, error.problem)
     except PolicyError as error:
         # A defect of one policy; the others are still to be judged.
         return Failed(where, str(error), task.policy)
 
 
 def replays_of(
-    record: BenchmarkRecord, work: Work, policy: Policy, starts_s: Sequence[float], seed: int = 0
-) -> Replays:
+    record: BenchmarkRecord, work: BenchmarkWork, policy: Policy, starts_s: Sequence[float], seed: int = 0
+) -> CellRuns:
     """The runs of one policy from some starts, seconds since 1970.
 
     Raises:
@@ -343,7 +343,7 @@ def replays_of(
     asked = backing_off(policy)
     outcomes = [_replayed(record, work, asked, start_s, seed) for start_s in starts_s]
     most_usd = math.inf if work.asked.budget_usd is None else work.asked.budget_usd + _NO_MONEY_USD
-    return Replays(
+    return CellRuns(
         tuple(outcome.cost_usd for outcome in outcomes),
         tuple(outcome.makespan_s / HOUR_S for outcome in outcomes),
         sum(not _is_kept(outcome, work) for outcome in outcomes),
@@ -351,7 +351,7 @@ def replays_of(
     )
 
 
-def _replayed(record: BenchmarkRecord, work: Work, policy: Policy, start_s: float, seed: int) -> Outcome:
+def _replayed(record: BenchmarkRecord, work: BenchmarkWork, policy: Policy, start_s: float, seed: int) -> Outcome:
     """Replay a policy from one start; a run that takes far longer than any of this work may is cut off."""
     prices = record.prices
     due_s = max(work.due_h) * HOUR_S + _LATE_D * DAY_S
@@ -368,7 +368,7 @@ def _replayed(record: BenchmarkRecord, work: Work, policy: Policy, start_s: floa
     return scenario.run(policy, start_s)
 
 
-def _is_kept(outcome: Outcome, work: Work) -> bool:
+def _is_kept(outcome: Outcome, work: BenchmarkWork) -> bool:
     """Return whether all jobs finished, each in its time."""
     if not outcome.finished:
         return False

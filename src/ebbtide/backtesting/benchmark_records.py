@@ -119,20 +119,20 @@ class BenchmarkRecord:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class UnusedFile:
     """A file, or a part of one, that gives no record, and why."""
 
     what: str
     why: str
 
 
-def read_benchmark_records(folder: str | Path) -> tuple[list[BenchmarkRecord], list[LeftOut]]:
+def read_benchmark_records(folder: str | Path) -> tuple[list[BenchmarkRecord], list[UnusedFile]]:
     """The records of all Parquet files of a folder, those of its folders included; what gives none, and why.
 
     Raises:
         InputError: The folder has no record at all.
     """
-    left_out: list[LeftOut] = []
+    left_out: list[UnusedFile] = []
     files: dict[Path, str] = {}
     for path in sorted(Path(folder).rglob("*.parquet")):
         with _told(path, left_out):
@@ -147,7 +147,7 @@ def read_benchmark_records(folder: str | Path) -> tuple[list[BenchmarkRecord], l
             elif kind in ("ticks", "probes", "rounds"):
                 capacity[path] = Availability.read(path)
             elif kind not in (_LIST_PRICES, "catalogue"):
-                left_out.append(LeftOut(path.name, "tells neither prices nor capacity of zones"))
+                left_out.append(UnusedFile(path.name, "tells neither prices nor capacity of zones"))
     found = [record for path, whole in histories.items() for record in _priced(path, whole, catalogue, left_out)]
     found += _with_capacity(capacity, histories, catalogue, left_out)
     if not found:
@@ -157,15 +157,15 @@ def read_benchmark_records(folder: str | Path) -> tuple[list[BenchmarkRecord], l
 
 
 @contextmanager
-def _told(path: Path, left_out: list[LeftOut]) -> Iterator[None]:
+def _told(path: Path, left_out: list[UnusedFile]) -> Iterator[None]:
     """Leave a file out that cannot be read, with the reason: the others are still of use."""
     try:
         yield
     except InputError as error:
         # Without the folder.
-        left_out.append(LeftOut(path.name, str(InputError(error.problem, row=error.row, field=error.field))))
+        left_out.append(UnusedFile(path.name, str(InputError(error.problem, row=error.row, field=error.field))))
     except OSError as error:
-        left_out.append(LeftOut(path.name, error.strerror or str(error)))
+        left_out.append(UnusedFile(path.name, error.strerror or str(error)))
 
 
 def _kind(path: Path) -> str:
@@ -175,7 +175,7 @@ def _kind(path: Path) -> str:
     return kind_of(path)
 
 
-def _with_list_prices(files: Mapping[Path, str], left_out: list[LeftOut]) -> Catalogue:
+def _with_list_prices(files: Mapping[Path, str], left_out: list[UnusedFile]) -> Catalogue:
     prices: dict[tuple[str, str, str, str], list[tuple[datetime, float]]] = {}
     for path, kind in files.items():
         if kind == _LIST_PRICES:
@@ -209,7 +209,7 @@ def _list_prices(path: Path) -> dict[tuple[str, str, str, str], list[tuple[datet
     return found
 
 
-def _history(path: Path, catalogue: Catalogue, left_out: list[LeftOut]) -> PriceHistory:
+def _history(path: Path, catalogue: Catalogue, left_out: list[UnusedFile]) -> PriceHistory:
     """The Linux markets of a price file whose machines are known."""
     frame = load_prices(path)
     if "product" in frame.columns:
@@ -218,21 +218,21 @@ def _history(path: Path, catalogue: Catalogue, left_out: list[LeftOut]) -> Price
     known = {(entry.cloud, entry.name) for entry in catalogue.instance_types}
     if pairs - known:
         names = ", ".join(sorted(name for _, name in pairs - known))
-        left_out.append(LeftOut(path.name, f"the machines of these types are not known: {names}"))
+        left_out.append(UnusedFile(path.name, f"the machines of these types are not known: {names}"))
         rows = zip(frame["cloud"].astype(str), frame["instance_type"].astype(str), strict=True)
         frame = frame[[pair in known for pair in rows]]
     return PriceHistory.from_frame(checked(frame, path, catalogue))
 
 
 def _priced(
-    path: Path, whole: PriceHistory, catalogue: Catalogue, left_out: list[LeftOut]
+    path: Path, whole: PriceHistory, catalogue: Catalogue, left_out: list[UnusedFile]
 ) -> Iterator[BenchmarkRecord]:
     """The records of a price file."""
     begun = sorted(float(series.times_s[0]) for series in whole.values())
     first_s = max(whole.start_s, begun[len(begun) // 10])
     days = (whole.end_s - first_s) / DAY_S
     if days < _LEAST_D:
-        left_out.append(LeftOut(path.name, f"covers {days:.1f} days; {_LEAST_D:g} are needed"))
+        left_out.append(UnusedFile(path.name, f"covers {days:.1f} days; {_LEAST_D:g} are needed"))
         return
     number = min(max(int(days / _ONE_WINDOW_D) + 1, 1), _MOST_WINDOWS)
     window_s = min((_PAST_D + _WINDOW_D) * DAY_S, whole.end_s - first_s)
@@ -256,7 +256,7 @@ def _priced(
                         begins_s,
                     )
     if not found:
-        left_out.append(LeftOut(path.name, "has fewer than two markets of one cloud that can be compared"))
+        left_out.append(UnusedFile(path.name, "has fewer than two markets of one cloud that can be compared"))
 
 
 def _name(path: Path, window: PriceHistory, start_s: float, rule: str) -> str:
@@ -324,7 +324,7 @@ def _with_capacity(
     capacity: Mapping[Path, Availability],
     histories: Mapping[Path, PriceHistory],
     catalogue: Catalogue,
-    left_out: list[LeftOut],
+    left_out: list[UnusedFile],
 ) -> Iterator[BenchmarkRecord]:
     """A record for each set of zones that were probed in the same days."""
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -337,12 +337,12 @@ def _with_capacity(
             key = (day, frozenset(f"{m.zone} {m.instance_type}" for m in members))
             name = f"{path.name} {day}"
             if key in seen:
-                left_out.append(LeftOut(name, "the same zones and days are in another file"))
+                left_out.append(UnusedFile(name, "the same zones and days are in another file"))
                 continue
             seen.add(key)
             record = _capacity_record(path, members, series, histories, catalogue)
             if isinstance(record, str):
-                left_out.append(LeftOut(name, record))
+                left_out.append(UnusedFile(name, record))
             else:
                 yield record
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ebbtide.backtesting.benchmark_records import LeftOut
-from ebbtide.backtesting.benchmark_starts import LEAST_STARTS, Replays, more_starts
+from ebbtide.backtesting.benchmark_records import UnusedFile
+from ebbtide.backtesting.benchmark_starts import LEAST_STARTS, CellRuns, more_starts
 
 # Starts of a task at most: processes share the runs of one policy.
 _MOST_AT_ONCE = 4
@@ -32,7 +32,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Failed(LeftOut):
+class Failed(UnusedFile):
     """A policy that failed in a run, by a defect of its own; the run counts as missed."""
 
     policy: str
@@ -64,13 +64,13 @@ class Rounds:
         most: int,
         least: int = LEAST_STARTS,
     ) -> None:
-        self.replays: dict[str, Replays] = {}
-        self.left_out: list[LeftOut] = []
+        self.replays: dict[str, CellRuns] = {}
+        self.left_out: list[UnusedFile] = []
         self.tasks = [task for name in policies for task in _tasks(place, name, 0, first)]
         self._place, self._always, self._most, self._least = place, always, most, least
-        self._found: dict[Task, Replays | LeftOut] = {}
+        self._found: dict[Task, CellRuns | UnusedFile] = {}
 
-    def note(self, task: Task, found: Replays | LeftOut) -> Sequence[Task]:
+    def note(self, task: Task, found: CellRuns | UnusedFile) -> Sequence[Task]:
         """Note what came of a task; gives the tasks of the next round when it was the last of this one."""
         self._found[task] = found
         if len(self._found) < len(self.tasks):
@@ -82,7 +82,7 @@ class Rounds:
         failed = set()
         for task in self.tasks:
             one, name = self._found[task], task.policy
-            if isinstance(one, LeftOut):
+            if isinstance(one, UnusedFile):
                 if name not in failed:
                     self.left_out.append(one)
                 failed.add(name)

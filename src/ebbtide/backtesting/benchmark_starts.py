@@ -28,7 +28,7 @@ _CLEARLY = 1.3
 
 
 @dataclass(frozen=True)
-class Replays:
+class CellRuns:
     """The runs of one policy in a cell.
 
     Attributes:
@@ -43,8 +43,8 @@ class Replays:
     misses: int
     over_budget: int
 
-    def __add__(self, later: Replays) -> Replays:
-        return Replays(
+    def __add__(self, later: CellRuns) -> CellRuns:
+        return CellRuns(
             self.costs_usd + later.costs_usd,
             self.hours + later.hours,
             self.misses + later.misses,
@@ -62,7 +62,7 @@ class Replays:
         return self.misses + self.over_budget
 
 
-def cheapest(replays: Mapping[str, Replays]) -> str:
+def cheapest(replays: Mapping[str, CellRuns]) -> str:
     """The cheapest policy of those with the most starts and the fewest broken promises."""
     most = max(one.starts for one in replays.values())
     able = {name: one for name, one in replays.items() if one.starts == most}
@@ -72,7 +72,7 @@ def cheapest(replays: Mapping[str, Replays]) -> str:
 
 
 def more_starts(
-    replays: Mapping[str, Replays], always: str, most: int = MOST_STARTS, least: int = LEAST_STARTS
+    replays: Mapping[str, CellRuns], always: str, most: int = MOST_STARTS, least: int = LEAST_STARTS
 ) -> dict[str, int]:
     """The policies of a cell that need more starts, and how many each is to have; empty: none does.
 
@@ -104,7 +104,7 @@ def more_starts(
     return dict.fromkeys(sorted(maybe), min(2 * known.starts, most))
 
 
-def _without_twins(names: Set[str], replays: Mapping[str, Replays], kept: Set[str]) -> set[str]:
+def _without_twins(names: Set[str], replays: Mapping[str, CellRuns], kept: Set[str]) -> set[str]:
     """The policies without those that have cost the same as another from each start so far: it stands for both."""
     found: list[str] = []
     for name in sorted(names, key=lambda one: (one not in kept, -replays[one].starts, one)):
@@ -115,7 +115,7 @@ def _without_twins(names: Set[str], replays: Mapping[str, Replays], kept: Set[st
     return set(found)
 
 
-def _difference_usd(one: Replays, known: Replays) -> tuple[float, float]:
+def _difference_usd(one: CellRuns, known: CellRuns) -> tuple[float, float]:
     """By how much a policy costs more than another over the starts of both, USD, and how sure that is."""
     more_usd = np.subtract(one.costs_usd, known.costs_usd[: one.starts])
     mean_usd = float(more_usd.mean())
@@ -127,7 +127,7 @@ def _difference_usd(one: Replays, known: Replays) -> tuple[float, float]:
     return mean_usd, quantile * float(more_usd.std(ddof=1)) / float(np.sqrt(one.starts))
 
 
-def mean_costs_usd(replays: Mapping[str, Replays]) -> dict[str, float]:
+def mean_costs_usd(replays: Mapping[str, CellRuns]) -> dict[str, float]:
     """The mean cost of each policy over the most starts that any has, USD.
 
     A policy has fewer because the cheapest was cheaper over these, or because another has cost the same. Its cost

@@ -46,7 +46,7 @@ _ROOM_D = 7.0
 
 
 @dataclass(frozen=True)
-class Work:
+class BenchmarkWork:
     """Work of one kind on one record.
 
     Attributes:
@@ -71,7 +71,7 @@ class Work:
         return self.asked.budget_usd is not None or any(map(math.isfinite, self.due_h))
 
 
-def works_of(record: BenchmarkRecord, kinds: Sequence[str], starts: int, seed: int) -> tuple[Work, ...]:
+def works_of(record: BenchmarkRecord, kinds: Sequence[str], starts: int, seed: int) -> tuple[BenchmarkWork, ...]:
     """The works of some kinds on a record; without those that need more machines at once than there ever are.
 
     Args:
@@ -98,7 +98,7 @@ def works_of(record: BenchmarkRecord, kinds: Sequence[str], starts: int, seed: i
         jobs = asked.jobs()
         due_h = _due_h(asked)
         curves = _curves(jobs, seed) if kind == SWEEP else ()
-        found.append(Work(kind, asked, jobs, due_h, curves, starts_s))
+        found.append(BenchmarkWork(kind, asked, jobs, due_h, curves, starts_s))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ebbtide.backtesting.backtest import check_policies, start_times
-from ebbtide.backtesting.policy_table import PolicyTable, Spread
+from ebbtide.backtesting.policy_table import MeanAndDeviation, PolicyTable
 from ebbtide.backtesting.replays import replay_all
 from ebbtide.backtesting.result import BacktestResult
 from ebbtide.backtesting.summary import SPREAD_NOTE, models_note, sample_std
@@ -36,7 +36,7 @@ _HEADINGS = ("cost USD", "cost p95", "x floor", "saved", "time h", "revoked", "r
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """The results of one policy.
 
     Attributes:
@@ -76,7 +76,7 @@ class Comparison:
         notes: Remarks for the reader, one per line.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[ComparisonRow]
     result: BacktestResult
     notes: Sequence[str]
 
@@ -181,9 +181,11 @@ def compare(
     floors = _floors(job, cleared_prices(prices, rule), result, deadline_h, known)
     on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
     rows = [_row(name, result, floors, on_demand, deadline_h) for name in result.outcomes]
-    rows.append(Row(FLOOR, float(floors.mean()), sample_std(floors), float(np.quantile(floors, 0.95)), 1.0))
+    rows.append(
+        ComparisonRow(FLOOR, float(floors.mean()), sample_std(floors), float(np.quantile(floors, 0.95)), 1.0)
+    )
     rows.sort(key=lambda row: (math.isnan(row.cost_usd), row.cost_usd))
-    rows += [Row(name, why_not=why) for name, why in refused.items()]
+    rows += [ComparisonRow(name, why_not=why) for name, why in refused.items()]
     notes = [
         f"{FLOOR}: each step at the lowest price of any machine within the time that the slowest policy took "
         "(or by the deadline), moved, started and saved for nothing. No schedule costs less."
@@ -242,14 +244,14 @@ def _costs(result: BacktestResult, name: str, deadline_h: float | None) -> np.nd
 
 def _row(
     name: str, result: BacktestResult, floors: np.ndarray, on_demand: np.ndarray | None, deadline_h: float | None
-) -> Row:
+) -> ComparisonRow:
     costs = _costs(result, name, deadline_h)
     done = ~np.isnan(costs)
     if not done.any():
-        return Row(name, misses=len(costs), why_not="it never finished in time")
+        return ComparisonRow(name, misses=len(costs), why_not="it never finished in time")
     runs = [run for run, finished in zip(result.outcomes[name], done, strict=True) if finished]
     both = done & ~np.isnan(on_demand) if on_demand is not None else np.zeros(len(done), dtype=bool)
-    return Row(
+    return ComparisonRow(
         name,
         float(costs[done].mean()),
         sample_std(costs[done]),
@@ -265,7 +267,7 @@ def _row(
     )
 
 
-def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:
+def shown(rows: Sequence[ComparisonRow]) -> list[Mapping[str, str | MeanAndDeviation]]:
     """Rows as formatted cells, for the tables of the terminal and the report."""
     return [
         {"policy": row.policy} | dict(zip(_HEADINGS, _cells(row), strict=True)) | {"why not": row.why_not}
@@ -273,9 +275,9 @@ def shown(rows: Sequence[Row]) -> list[Mapping[str, str | Spread]]:
     ]
 
 
-def _cells(row: Row) -> list[str | Spread]:
+def _cells(row: ComparisonRow) -> list[str | MeanAndDeviation]:
     return [
-        Spread(row.cost_usd, row.cost_std_usd, 3),
+        MeanAndDeviation(row.cost_usd, row.cost_std_usd, 3),
         _formatted(row.cost_p95_usd, ".3f"),
         _formatted(row.over_floor, ".2f"),
         _formatted(row.saved, ".0%"),

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ebbtide.backtesting.policy_table import COLOURS, Mark, policy_marks
-from ebbtide.backtesting.record import Record
+from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.summary import by_cost
 from ebbtide.base.utc import HOUR_S
 from ebbtide.forecasts.revocation.scores import Bools, Floats, reliability
@@ -24,12 +24,12 @@ _MAX_POINTS = 3000
 _PANEL_PX, _LINE_PX, _BETWEEN_PX, _LEGEND_LINE_PX = 340, 26, 80, 20
 
 
-def record_marks(record: Record) -> dict[str, Mark]:
+def record_marks(record: BacktestRecord) -> dict[str, Mark]:
     """The mark of each policy, the same in every figure and table of the record."""
     return policy_marks(record.outcomes["policy"].astype(str).tolist())
 
 
-def record_figure(record: Record) -> go.Figure:
+def record_figure(record: BacktestRecord) -> go.Figure:
     """Three panels: prices with the leases of one start, costs of all starts, progress of that start."""
     # Every policy has its own line in the cost panel.
     heights = (_PANEL_PX, max(_LINE_PX * len(record_marks(record)), 3 * _LINE_PX) + _LINE_PX, _PANEL_PX)
@@ -66,7 +66,7 @@ def record_figure(record: Record) -> go.Figure:
     return figure
 
 
-def _price_lines(record: Record) -> Iterator[go.Scatter]:
+def _price_lines(record: BacktestRecord) -> Iterator[go.Scatter]:
     import pandas as pd
 
     if record.prices.empty:
@@ -87,7 +87,7 @@ def _price_lines(record: Record) -> Iterator[go.Scatter]:
         )
 
 
-def _lease_lines(record: Record) -> Iterator[go.Scatter]:
+def _lease_lines(record: BacktestRecord) -> Iterator[go.Scatter]:
     """Each policy's leases as a thick line at the price paid, with gaps between leases, a cross if revoked."""
     charges = record.ledger[record.ledger["entry"] == "charge"]
     for name, mark in record_marks(record).items():
@@ -132,7 +132,7 @@ def _lease_lines(record: Record) -> Iterator[go.Scatter]:
             )
 
 
-def _cost_boxes(record: Record) -> Iterator[go.Box]:
+def _cost_boxes(record: BacktestRecord) -> Iterator[go.Box]:
     finished = record.outcomes[record.outcomes["finished"]]
     marks = record_marks(record)
     # The cheapest first, as in the tables.
@@ -152,7 +152,7 @@ def _cost_boxes(record: Record) -> Iterator[go.Box]:
         )
 
 
-def _progress_lines(record: Record) -> Iterator[go.Scatter]:
+def _progress_lines(record: BacktestRecord) -> Iterator[go.Scatter]:
     import pandas as pd
 
     start = pd.Timestamp(record.about["start_shown"])

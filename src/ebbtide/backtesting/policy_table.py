@@ -71,7 +71,7 @@ _NARROW_NAME = 20
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanAndDeviation:
     """A mean and its standard deviation, for a table cell.
 
     Attributes:
@@ -108,7 +108,7 @@ class PolicyTable:
 
     title: str
     headings: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str | Spread]]]
+    rows: Sequence[tuple[str, Sequence[str | MeanAndDeviation]]]
     notes: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -151,7 +151,7 @@ class PolicyTable:
         return table
 
 
-def _stacked(cell: str | Spread) -> str:
+def _stacked(cell: str | MeanAndDeviation) -> str:
     if isinstance(cell, str):
         return cell
     mean, deviation = cell.parts

@@ -32,7 +32,7 @@ _TOLERANCE_H = 1.0 / 3600.0
 
 
 @dataclass(frozen=True)
-class Record:
+class BacktestRecord:
     """A backtest as tables. Times are UTC datetimes.
 
     Attributes:
@@ -88,7 +88,7 @@ class Record:
         write_text(folder / _ABOUT, json.dumps(dict(self.about), indent=2, sort_keys=True) + "\n")
 
     @classmethod
-    def read(cls, folder: str | Path) -> Record:
+    def read(cls, folder: str | Path) -> BacktestRecord:
         """Read a record written by `write`.
 
         Raises:
@@ -114,7 +114,7 @@ class Record:
         return record
 
 
-def write_records(records: Mapping[str, Record], folder: str | Path) -> None:
+def write_records(records: Mapping[str, BacktestRecord], folder: str | Path) -> None:
     """Write several records below one folder, and their names last: without those, the folder is not whole."""
     folder = Path(folder)
     (folder / _INDEX).unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def write_records(records: Mapping[str, Record], folder: str | Path) -> None:
     write_text(folder / _INDEX, json.dumps(list(records), indent=2) + "\n")
 
 
-def read_records(folder: str | Path) -> dict[str, Record]:
+def read_records(folder: str | Path) -> dict[str, BacktestRecord]:
     """The records that `write_records` wrote, by name; or the one record of a folder, by its title.
 
     Raises:
@@ -131,15 +131,15 @@ def read_records(folder: str | Path) -> dict[str, Record]:
     """
     folder = Path(folder)
     if not (folder / _INDEX).exists():
-        record = Record.read(folder)
+        record = BacktestRecord.read(folder)
         return {record.title: record}
     names = read_json(folder / _INDEX)
     if not isinstance(names, list) or not names or not all(name == Path(str(name)).name for name in names):
         raise InputError("is no list of records", file=folder / _INDEX)
-    return {str(name): Record.read(folder / name) for name in names}
+    return {str(name): BacktestRecord.read(folder / name) for name in names}
 
 
-def metrics_of(records: Mapping[str, Record]) -> dict[str, Any]:
+def metrics_of(records: Mapping[str, BacktestRecord]) -> dict[str, Any]:
     """Statistics of several backtests in plain values: the models that decided, and each job's policies."""
     told = {name: record.to_dict() for name, record in records.items()}
     models: dict[str, str] = {}

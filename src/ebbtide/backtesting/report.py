@@ -12,17 +12,17 @@ from markupsafe import Markup
 
 import ebbtide
 from ebbtide.backtesting.figures import record_figure
-from ebbtide.backtesting.policy_table import Spread, policy_marks
-from ebbtide.backtesting.record import Record
+from ebbtide.backtesting.policy_table import MeanAndDeviation, policy_marks
+from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.summary import SPREAD_NOTE, by_cost, models_note, spread_of
 from ebbtide.base.files import write_text
 
 
 def write_report(
-    record: Record | Mapping[str, Record],
+    record: BacktestRecord | Mapping[str, BacktestRecord],
     path: str | Path,
     *,
-    comparison: Sequence[Mapping[str, str | Spread]] = (),
+    comparison: Sequence[Mapping[str, str | MeanAndDeviation]] = (),
     notes: Sequence[str] = (),
 ) -> Path:
     """Write the report of a record or of several, atomically; returns its path.
@@ -39,9 +39,9 @@ def write_report(
 
 
 def render(
-    record: Record | Mapping[str, Record],
+    record: BacktestRecord | Mapping[str, BacktestRecord],
     *,
-    comparison: Sequence[Mapping[str, str | Spread]] = (),
+    comparison: Sequence[Mapping[str, str | MeanAndDeviation]] = (),
     notes: Sequence[str] = (),
 ) -> str:
     """The report as HTML; the arguments are those of `write_report`."""
@@ -52,7 +52,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    records = {"": record} if isinstance(record, Record) else record
+    records = {"": record} if isinstance(record, BacktestRecord) else record
     sections = [
         _section(name, one, place, is_one_of_many=len(records) > 1)
         for place, (name, one) in enumerate(records.items())
@@ -68,7 +68,7 @@ def render(
     )
 
 
-def _section(name: str, record: Record, place: int, *, is_one_of_many: bool) -> dict[str, Any]:
+def _section(name: str, record: BacktestRecord, place: int, *, is_one_of_many: bool) -> dict[str, Any]:
     """Page section of a record; the first, at place 0, brings the script that draws all figures."""
     figure = record_figure(record).to_html(full_html=False, include_plotlyjs=place == 0, div_id=f"figure-{place}")
     return {
@@ -83,14 +83,14 @@ def _section(name: str, record: Record, place: int, *, is_one_of_many: bool) -> 
     }
 
 
-def _leases(record: Record) -> list[dict[str, Any]]:
+def _leases(record: BacktestRecord) -> list[dict[str, Any]]:
     """A row for each lease: policies in the order of the table above, the leases of each in their order."""
     place = {name: number for number, (name, _) in enumerate(by_cost(record.summary()))}
     rows = [{str(key): value for key, value in row.items()} for row in record.leases.to_dict("records")]
     return sorted(rows, key=lambda row: place[str(row["policy"])])
 
 
-def _rows(record: Record) -> list[dict[str, Any]]:
+def _rows(record: BacktestRecord) -> list[dict[str, Any]]:
     """A row for each policy, the cheapest first, with its cost relative to the highest mean, for the bar."""
     summary = record.summary()
     highest = max((row["cost_usd"]["mean"] or 0.0 for row in summary.values()), default=0.0) or 1.0

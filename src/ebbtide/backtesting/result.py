@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ebbtide.backtesting.policy_table import PolicyTable
-from ebbtide.backtesting.record import Record, by_policy, leases_frame, outcomes_frame, rented_prices
+from ebbtide.backtesting.record import BacktestRecord, by_policy, leases_frame, outcomes_frame, rented_prices
 from ebbtide.backtesting.summary import Summary, models_note, summarise, summary_table
 from ebbtide.base.files import write_text
 from ebbtide.base.json_values import json_text
@@ -116,7 +116,7 @@ class BacktestResult:
             distance += np.abs(cost - np.median(cost)) / max(float(np.median(cost)), 1e-9)
         return int(np.argmin(distance))
 
-    def record(self, index: int | None = None) -> Record:
+    def record(self, index: int | None = None) -> BacktestRecord:
         """The backtest as tables: what every report is made of, in memory.
 
         Outcomes of all starts, and of one start its leases, timeline, ledger and prices, as pandas frames.
@@ -128,7 +128,7 @@ class BacktestResult:
         """
         at = self.typical() if index is None else index
         shown = {policy.name: self.replay(policy.name, at) for policy in self.policies}
-        return Record(
+        return BacktestRecord(
             self._about() | {"start_shown": iso(self.starts_s[at])},
             self.to_frame(),
             leases_frame(shown),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebbtide.backtesting.policy_table import PolicyTable, Spread
+from ebbtide.backtesting.policy_table import MeanAndDeviation, PolicyTable
 from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 
@@ -54,7 +54,7 @@ def models_note(models: Mapping[str, str]) -> str:
 
 def summary_table(summary: Summary, title: str, note: str = "") -> PolicyTable:
     """The summary as a table, the cheapest policy first; with a further note below it, if there is one."""
-    rows: list[tuple[str, list[str | Spread]]] = []
+    rows: list[tuple[str, list[str | MeanAndDeviation]]] = []
     for name, row in by_cost(summary):
         p95 = row["cost_usd"]["p95"]
         rows.append(
@@ -85,10 +85,10 @@ def by_cost(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
     return sorted(summary.items(), key=cost)
 
 
-def spread_of(row: Mapping[str, Any], metric: str, digits: int) -> Spread:
+def spread_of(row: Mapping[str, Any], metric: str, digits: int) -> MeanAndDeviation:
     """A metric of a summary row, as a table cell."""
     mean, std = row[metric]["mean"], row[metric]["std"]
-    return Spread(math.nan if mean is None else mean, 0.0 if std is None else std, digits)
+    return MeanAndDeviation(math.nan if mean is None else mean, 0.0 if std is None else std, digits)
 
 
 def sample_std(values: np.ndarray) -> float:

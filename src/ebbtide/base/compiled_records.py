@@ -544,7 +544,7 @@ class ClusterRules(NamedTuple):
     on_demand_usd: float
 
 
-class Batches(NamedTuple):
+class MachineBatches(NamedTuple):
     """Machines of a cluster that were requested together; arrays with one value for each batch.
 
     Attributes:

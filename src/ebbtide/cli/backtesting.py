@@ -22,14 +22,14 @@ from ebbtide.cli.options import (
     to_be_written,
 )
 from ebbtide.cli.progress import progress
-from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
+from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOption
 from ebbtide.jobs.job_files import read_work
 from ebbtide.policies.for_job import policies_for
 from ebbtide.policies.registry import USUAL, names_of
 
 
 @dataclass(frozen=True)
-class Files:
+class BacktestFiles:
     """Files that the results are written to."""
 
     json_path: Annotated[
@@ -62,11 +62,11 @@ def backtest_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job, as examples/one-day.yaml, or a sweep.")],
     source: WindowedSource,
     names: PoliciesOption = None,
-    replays: Replays,
+    replays: ReplayOptions,
     availability: Annotated[
         Path | None, typer.Option(help="A Parquet record of capacity, by which machines are refused and revoked.")
     ] = None,
-    files: Files,
+    files: BacktestFiles,
     learnt: Models,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,

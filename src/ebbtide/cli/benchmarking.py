@@ -22,7 +22,7 @@ _HEADINGS = "regret: mean cost over that of the cheapest policy that missed noth
 
 
 @dataclass(frozen=True)
-class Selection:
+class BenchmarkOptions:
     """Options that select the policies, records and starts to replay."""
 
     policies: Annotated[
@@ -44,7 +44,7 @@ def benchmark_command(
     json_path: Annotated[
         Path | None, typer.Option("--json", callback=to_be_written, help="File to write all cells to.")
     ] = None,
-    selection: Selection,
+    selection: BenchmarkOptions,
     workers: WorkersOption = 0,
 ) -> None:
     """Replay every policy on every price and capacity record of a folder, for each kind of work.

@@ -23,7 +23,7 @@ from ebbtide.cli.options import (
     to_be_written,
 )
 from ebbtide.cli.progress import progress
-from ebbtide.cli.replay_options import PoliciesOption, Replays, WorkersOption
+from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOption
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_work
 from ebbtide.jobs.job_list import JobList
@@ -38,7 +38,7 @@ _HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with 
 
 
 @dataclass(frozen=True)
-class Files:
+class ComparisonFiles:
     """Files that the results are written to."""
 
     json_path: Annotated[
@@ -67,11 +67,11 @@ def compare_command(
         float | None,
         typer.Option(min=0.0, metavar="HOURS", help="Hours after its start within which the job must end."),
     ] = None,
-    replays: Replays,
+    replays: ReplayOptions,
     availability: Annotated[
         Path | None, typer.Option(help="A Parquet record of capacity, by which machines are refused and revoked.")
     ] = None,
-    files: Files,
+    files: ComparisonFiles,
     learnt: Models,
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,

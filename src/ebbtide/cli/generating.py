@@ -15,7 +15,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.probes import probes_of_capacity, read_probes, write_probes
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
-from ebbtide.replay.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
+from ebbtide.replay.generated_markets import KINDS_HELP, MarketKind, generated, generated_capacity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ def generate_command(
     ),
     days: Annotated[float, typer.Option(min=0.01, max=3650.0, help="Length of the record, days.")] = 30.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same prices.")] = 0,
-    kind: Annotated[Kind, typer.Option(help=KINDS_HELP)] = Kind.TODAY,
+    kind: Annotated[MarketKind, typer.Option(help=KINDS_HELP)] = MarketKind.TODAY,
 ) -> None:
     """Generate prices for the other commands: no account, no download.
 
@@ -45,7 +45,7 @@ def generate_command(
     """
     beside = capacity_path(into)
     refuse_other(into)
-    if kind is Kind.TODAY:
+    if kind is MarketKind.TODAY:
         refuse_other(beside)
     if not into.parent.exists():
         typer.echo(f"{into.parent}: no such folder; it is created", err=True)
@@ -59,7 +59,7 @@ def generate_command(
         typer.echo(f"{beside}: when each has machines, generated")
         recorded = f" --availability {shlex.quote(str(beside))}"
     typer.echo(f"next: ebbtide describe {file}")
-    if kind is not Kind.GPU and _EXAMPLE.is_file():
+    if kind is not MarketKind.GPU and _EXAMPLE.is_file():
         typer.echo(f"  or: ebbtide compare {_EXAMPLE} --prices {file}{recorded}")
 
 

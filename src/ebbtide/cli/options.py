@@ -21,7 +21,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, with_own
 from ebbtide.market.prices import PriceHistory
-from ebbtide.replay.generated_markets import KINDS_HELP, Kind, generated, generated_capacity
+from ebbtide.replay.generated_markets import KINDS_HELP, MarketKind, generated, generated_capacity
 
 TABLE_WIDTH = 120
 
@@ -114,7 +114,9 @@ class Source:
         float | None,
         typer.Option("--generate", metavar="DAYS", help="Generate a market of this many days instead."),
     ] = None
-    kind: Annotated[Kind, typer.Option("--kind", help=f"Kind of a generated market. {KINDS_HELP}")] = Kind.TODAY
+    kind: Annotated[MarketKind, typer.Option("--kind", help=f"Kind of a generated market. {KINDS_HELP}")] = (
+        MarketKind.TODAY
+    )
 
     def capacity(self, history: PriceHistory, seed: int, recorded: Path | None = None) -> Availability | None:
         """The capacity of its markets: recorded, or that of a generated market; None: machines are always there.

@@ -36,7 +36,7 @@ from ebbtide.planning.plan import KEPT_SHARE, Estimate, Plan
 from ebbtide.planning.plan_picture import KINDS, check_drawable, check_picture, plan_picture, write_plan_picture
 from ebbtide.planning.planning import plan
 from ebbtide.policies.spottune.offers import BestBid
-from ebbtide.replay.generated_markets import Kind
+from ebbtide.replay.generated_markets import MarketKind
 
 # Exit code: the budget or the deadline is not feasible.
 INFEASIBLE = 3
@@ -123,7 +123,7 @@ def plan_command(
         check_drawable(is_measured=True, by_capacity=wanted.decides is Decides.CAPACITY)
     if source.prices is None and source.generate is None:
         source = replace(source, generate=_GENERATED_DAYS)
-        market = "a market like today's" if source.kind is Kind.TODAY else f"a market of kind {source.kind}"
+        market = "a market like today's" if source.kind is MarketKind.TODAY else f"a market of kind {source.kind}"
         made = f"{_GENERATED_DAYS:g} days of {market} are generated"
         typer.echo(f"no prices are named: {made}", err=True)
     history = source.history(backtests.seed, catalogue)

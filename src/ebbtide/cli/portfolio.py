@@ -26,7 +26,7 @@ _ALPHAS = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterOptions:
     """The size of the cluster."""
 
     vcpus: Annotated[float, typer.Option(min=0.0, help="Cores of the whole cluster.")] = 0.0
@@ -34,7 +34,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MarketOptions:
     """Options for the choice of markets."""
 
     alpha: Annotated[float, typer.Option(min=0.0, help="Risk aversion; 0: only the market that saves most.")] = 1.0
@@ -64,8 +64,8 @@ class Choice:
 def portfolio_command(
     *,
     prices: Annotated[Path, typer.Option(help="A Parquet file of prices up to now.")],
-    cluster: Cluster,
-    choice: Choice,
+    cluster: ClusterOptions,
+    choice: MarketOptions,
     window: Window,
     json_path: Annotated[
         Path | None, typer.Option("--json", callback=to_be_written, help="File to write the result to.")
@@ -76,7 +76,7 @@ def portfolio_command(
 
     ebbtide portfolio --prices prices.parquet --vcpus 120 --memory-gib 240 --alpha 1
     """
-    from ebbtide.policies.exosphere.allocation import Resources, allocate
+    from ebbtide.policies.exosphere.allocation import CoresAndMemory, allocate
     from ebbtide.policies.exosphere.candidates import COVARIANCES, Windows, assess, settled_s, with_unseen
     from ebbtide.policies.exosphere.portfolio import Portfolio, PortfolioCache
 
@@ -100,7 +100,7 @@ def portfolio_command(
         rows = [_summary(cache.get(alpha), found, alpha) for alpha in choice.alphas]
         _show(rows, f"{len(found.markets)} markets, by risk aversion", json_path, {"frontier": rows})
         return
-    wanted = Resources(cluster.vcpus, cluster.memory_gib)
+    wanted = CoresAndMemory(cluster.vcpus, cluster.memory_gib)
     if wanted.is_nothing:
         raise InputError("the cluster is empty; give --vcpus, --memory-gib or both, or --frontier")
     best: Portfolio = cache.get(choice.alpha)

@@ -21,7 +21,7 @@ from ebbtide.market.prices import PriceHistory
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchOptions:
     """Options for fetching prices from EC2."""
 
     ec2: Annotated[
@@ -67,7 +67,7 @@ def ingest_command(
     into: Annotated[Path, typer.Option("--into", "-o", help="The Parquet file to add prices to.")] = Path(
         "data/prices.parquet"
     ),
-    fetched: Fetched,
+    fetched: FetchOptions,
     exports: Exports,
     instance_types: InstanceTypesOption = None,
 ) -> None:

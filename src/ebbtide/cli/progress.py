@@ -24,7 +24,7 @@ _COUNTED = re.compile(r"\b(\d+) of (\d+)\b")
 
 
 @dataclass
-class Progress:
+class CommandProgress:
     """The progress of a command; its methods serve as the library's `on_progress` callbacks.
 
     Attributes:
@@ -94,7 +94,7 @@ class Progress:
 
 
 @contextmanager
-def progress(doing: str, total: float | None = None, *, stream: TextIO | None = None) -> Iterator[Progress]:
+def progress(doing: str, total: float | None = None, *, stream: TextIO | None = None) -> Iterator[CommandProgress]:
     """Show progress on standard error while the block runs.
 
     On a terminal it is a bar that vanishes at the end, with the elapsed time and, if the total is known, the time
@@ -106,7 +106,7 @@ def progress(doing: str, total: float | None = None, *, stream: TextIO | None = 
         total: Number of units of work; None: unknown yet.
         stream: Stream to write to; None: standard error.
     """
-    state = Progress(doing, total)
+    state = CommandProgress(doing, total)
     console = Console(file=stream or sys.stderr, markup=False, highlight=False)
     with _bar(console, state) if console.is_terminal else _lines(stream or sys.stderr, state):
         yield state
@@ -124,7 +124,7 @@ class _ProgressColumn(ProgressColumn):
 
     max_refresh = None
 
-    def __init__(self, state: Progress, began_s: float) -> None:
+    def __init__(self, state: CommandProgress, began_s: float) -> None:
         super().__init__()
         self.state = state
         self.began_s = began_s
@@ -140,7 +140,7 @@ class _ProgressColumn(ProgressColumn):
 class _Following(RichProgress):
     """A bar that shows the state."""
 
-    state: Progress
+    state: CommandProgress
 
     def get_renderables(self) -> Iterator[object]:  # type: ignore[override]
         for task in self.tasks:
@@ -149,7 +149,7 @@ class _Following(RichProgress):
 
 
 @contextmanager
-def _bar(console: Console, state: Progress) -> Iterator[None]:
+def _bar(console: Console, state: CommandProgress) -> Iterator[None]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -164,7 +164,7 @@ def _bar(console: Console, state: Progress) -> Iterator[None]:
 
 
 @contextmanager
-def _lines(stream: TextIO, state: Progress) -> Iterator[None]:
+def _lines(stream: TextIO, state: CommandProgress) -> Iterator[None]:
     ended = threading.Event()
 
     def report() -> None:

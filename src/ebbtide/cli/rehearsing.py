@@ -15,7 +15,7 @@ from ebbtide.base.json_values import json_text
 from ebbtide.base.terminal import visible
 from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import table_console
-from ebbtide.cli.run_arguments import TrainingOptions, Wanted, wanted_from
+from ebbtide.cli.run_arguments import RunInput, TrainingOptions, wanted_from
 from ebbtide.clouds.settings import RUNS
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import default_catalogue
@@ -24,7 +24,7 @@ from ebbtide.runs.rehearsal_figures import Rehearsal
 
 
 @dataclass(frozen=True)
-class Place:
+class PlaceOptions:
     """Options for the place of a rehearsal, and for what EC2 needs."""
 
     provider: Annotated[str, typer.Option(help="Whose machine is interrupted: local, or ec2.")] = "local"
@@ -86,7 +86,7 @@ def rehearse_command(
         list[str],
         typer.Argument(metavar="FILE.yaml | -- COMMAND...", help="A job or sweep; or, after --, the command."),
     ],
-    place: Place,
+    place: PlaceOptions,
     timing: Timing,
     checkpoints: Annotated[
         Path | None,
@@ -135,7 +135,7 @@ def rehearse_command(
         raise typer.Exit(1)
 
 
-def _on_ec2(wanted: Wanted, place: Place, timing: Timing, runs: Path) -> Rehearsal:
+def _on_ec2(wanted: RunInput, place: PlaceOptions, timing: Timing, runs: Path) -> Rehearsal:
     from ebbtide.clouds.ec2.interrupting import NOTICE_S, SpotInterruptions
     from ebbtide.clouds.providers import machines_of
     from ebbtide.runs.rehearsal_on_ec2 import rehearsable_on_ec2, rehearse_on_ec2

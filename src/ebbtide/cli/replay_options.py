@@ -34,7 +34,7 @@ WorkersOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Replays:
+class ReplayOptions:
     """Options for the number of replays, and for charging their machines."""
 
     starts: Annotated[int, typer.Option(help="Number of start times to draw.")] = 30

@@ -97,7 +97,7 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunInput:
     """The input of `ebbtide run`.
 
     Attributes:
@@ -111,7 +111,7 @@ class Wanted:
     file: str | None = None
 
 
-def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catalogue) -> Wanted:
+def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catalogue) -> RunInput:
     """Read the input from the command line.
 
     Args:
@@ -136,9 +136,9 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
     if is_file:
         sweep = read_runnable(words[0], catalogue, to_run=True)
         if not given and not types:
-            return Wanted(sweep, folder, words[0])
+            return RunInput(sweep, folder, words[0])
         if isinstance(sweep, JobList):
-            return Wanted(_of_list(sweep, given, types, words[0]), folder, words[0])
+            return RunInput(_of_list(sweep, given, types, words[0]), folder, words[0])
         if "steps" in given:
             given["max_trial_steps"] = given.pop("steps")
         fields = {key: value for key, value in given.items() if key != "name" or value}
@@ -154,7 +154,7 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
         given |= {"command": command} | ({"markets": {"instance_types": types}} if types else {})
         sweep = SingleTraining.parse(given).sweep()
     sweep.check_types(catalogue)
-    return Wanted(sweep, folder, words[0] if is_file else None)
+    return RunInput(sweep, folder, words[0] if is_file else None)
 
 
 def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file: str) -> JobList:

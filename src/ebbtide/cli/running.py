@@ -30,7 +30,7 @@ from ebbtide.cli.options import (
     catalogue_with,
     terminal,
 )
-from ebbtide.cli.run_arguments import TrainingOptions, Wanted, is_told_where_to_save, wanted_from
+from ebbtide.cli.run_arguments import RunInput, TrainingOptions, is_told_where_to_save, wanted_from
 from ebbtide.cli.runs import RunsOption
 from ebbtide.clouds.settings import RENTED, RUNS, RunFolder
 from ebbtide.controller.journal.journal import journal_of
@@ -44,8 +44,8 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.for_job import asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
 from ebbtide.policies.registry import ASK_MODELS, DEFAULT, POLICIES
-from ebbtide.replay.generated_markets import Kind
-from ebbtide.runs.collected_speeds import Rates, rates_of
+from ebbtide.replay.generated_markets import MarketKind
+from ebbtide.runs.collected_speeds import CollectedSpeeds, rates_of
 from ebbtide.runs.run import PROVIDERS, RunOptions, begin
 from ebbtide.runs.run import run as run_once
 from ebbtide.runs.start_local import GENERATED_DAYS, SPEED, LocalMarket, generated_market
@@ -55,7 +55,7 @@ _PROGRAM = re.compile(r"(jobs\.\d+\.)?(command|spark|dask)")
 
 
 @dataclass(frozen=True)
-class Rented:
+class RentingOptions:
     """Options for the provider of machines, and for the policy that decides."""
 
     provider: Annotated[
@@ -170,7 +170,7 @@ def run_command(
         ),
     ],
     training: TrainingOptions,
-    rented: Rented,
+    rented: RentingOptions,
     source: ReplayedSource,
     kept: Kept,
     paid: Paid,
@@ -255,7 +255,7 @@ def _models(
     prices, start = options.get("prices"), options.get("start")
     catalogue = options.get("catalogue") or default_catalogue()
     market = (
-        generated_market(sweep, options["seed"], catalogue, kind=Kind(options["kind"]))
+        generated_market(sweep, options["seed"], catalogue, kind=MarketKind(options["kind"]))
         if prices is None
         else LocalMarket(prices)
     )
@@ -264,7 +264,7 @@ def _models(
     return Models().bundle(market.begins_s)
 
 
-def _print_policy(wanted: Wanted, policy: str, parameters: Mapping[str, Any]) -> None:
+def _print_policy(wanted: RunInput, policy: str, parameters: Mapping[str, Any]) -> None:
     if isinstance(wanted.sweep, JobList):
         _print_list(wanted.sweep, wanted.folder, policy_words(policy, parameters))
         return
@@ -316,7 +316,7 @@ def _print_speed(folder: RunFolder, work: Runnable) -> None:
 def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
     kept = journal_of(folder, read_only=True).run(decisions=False)
     rates = rates_of([folder], sweep.name)
-    if kept is None or rates == Rates():
+    if kept is None or rates == CollectedSpeeds():
         return
     if isinstance(work, JobList):
         typer.echo(f"job {sweep.name}:")

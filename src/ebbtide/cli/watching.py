@@ -28,7 +28,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.stored import is_price_store
 from ebbtide.policies.api.quotes import KnownQuotes
 from ebbtide.policies.deepspotcloud.policy import ranked, usd_per_step
-from ebbtide.runs.other_launchers import Choice, Launcher, launcher_file
+from ebbtide.runs.other_launchers import ChosenMarket, Launcher, launcher_file
 
 
 @grouped
@@ -103,7 +103,7 @@ def recommend_command(
             raise InputError(
                 f"none of these markets is one of those that {sweep.name} allows", file=job, field="markets"
             )
-        choices = [Choice(market, catalogue.machine_of(market)) for market in best[:top]]
+        choices = [ChosenMarket(market, catalogue.machine_of(market)) for market in best[:top]]
         typer.echo(launcher_file(launcher, sweep, [*choices, *_on_demand(quotes, work, best)]), nl=False)
         return
     table = Table(title=f"{work.name}, {iso(quotes.now_s)}", box=SIMPLE_HEAD)
@@ -118,12 +118,12 @@ def recommend_command(
     terminal().print(table)
 
 
-def _on_demand(quotes: KnownQuotes, work: Job, markets: Sequence[Market]) -> list[Choice]:
+def _on_demand(quotes: KnownQuotes, work: Job, markets: Sequence[Market]) -> list[ChosenMarket]:
     """The market that costs least on demand for each step, if any list price is known."""
     listed = [
         (usd / quotes.steps_per_s(work, one), one) for one in markets if (usd := quotes.on_demand_price(one))
     ]
-    return [Choice(one, quotes.catalogue.machine_of(one), is_spot=False) for _, one in sorted(listed)[:1]]
+    return [ChosenMarket(one, quotes.catalogue.machine_of(one), is_spot=False) for _, one in sorted(listed)[:1]]
 
 
 def _quotes(path: Path, at: str | None, catalogue: Catalogue) -> KnownQuotes:

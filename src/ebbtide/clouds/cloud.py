@@ -38,7 +38,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MachineRequest:
     """A request for a machine.
 
     Attributes:
@@ -85,7 +85,7 @@ class Cloud(Protocol):
         """The cloud's time at a time of this machine's clock, in seconds since 1970."""
         ...
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         """Request a machine; calls with the same token after the first do nothing."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.provider import RentingCloud
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -41,7 +41,7 @@ class OwnMachines:
     def time_of(self, epoch_s: float) -> float:
         return self._cloud.time_of(epoch_s)
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         """Request a machine."""
         self._cloud.launch(replace(wanted, token=self._outside(wanted.token)))
 

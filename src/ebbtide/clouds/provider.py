@@ -32,7 +32,7 @@ class RentingCloud(Cloud, Protocol):
         ...
 
 
-class Provider(Protocol[Settings]):
+class CloudProvider(Protocol[Settings]):
     """A cloud as users name it: `--provider NAME --machines FILE`.
 
     Attributes:

@@ -9,14 +9,14 @@ from typing import Any
 from ebbtide.clouds.ec2.provider import Ec2Provider
 from ebbtide.clouds.gcp.provider import GcpProvider
 from ebbtide.clouds.machines import MachineSettings
-from ebbtide.clouds.provider import Provider
+from ebbtide.clouds.provider import CloudProvider
 from ebbtide.clouds.settings import RENTED, SEVERAL
 from ebbtide.clouds.skypilot.provider import SkyPilotProvider
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import read_mapping
 
-PROVIDERS: Mapping[str, Provider[Any]] = {
+PROVIDERS: Mapping[str, CloudProvider[Any]] = {
     "ec2": Ec2Provider(),
     "gcp": GcpProvider(),
     "skypilot": SkyPilotProvider(),

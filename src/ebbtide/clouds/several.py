@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.parts import ListedParts, all_ended, first_found
 from ebbtide.clouds.provider import RentingCloud
 from ebbtide.errors import unknown_name
@@ -46,7 +46,7 @@ class SeveralClouds:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         """Request a machine in the cloud of its market."""
         self._cloud_of(wanted.market).launch(wanted)
 

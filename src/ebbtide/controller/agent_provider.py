@@ -35,7 +35,7 @@ from ebbtide.agent.protocol import (
 from ebbtide.agent.results import TaskResults
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
-from ebbtide.controller.leadership import Claim
+from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.controller.machine_requests import MachineRequests
@@ -45,7 +45,7 @@ from ebbtide.controller.work.array import AgentTasks, ArrayPlan
 from ebbtide.controller.work.cluster import AgentCluster, ClusterPlan
 from ebbtide.controller.work.dispatch import AgentJobs, JobKind
 from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import Trial, trial_values
+from ebbtide.controller.work.state import TrialState, trial_values
 from ebbtide.controller.work.training import AgentTraining
 from ebbtide.engine.snapshot import Items, event_of, event_values
 from ebbtide.errors import (
@@ -78,7 +78,7 @@ _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last se
 
 
 @dataclass(frozen=True)
-class Pace:
+class PollIntervals:
     """Intervals between a run's looks at its cloud, and limits on how long it waits for a machine.
 
     Attributes:
@@ -142,7 +142,7 @@ class AgentProvider:
         callbacks: Callbacks,
         *,
         key: bytes,
-        pace: Pace = Pace(),
+        pace: PollIntervals = PollIntervals(),
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
@@ -224,7 +224,7 @@ class AgentProvider:
         """Begin with this number of a machine: earlier ones are of a journal that is lost."""
         self._requests.begin_at(number)
 
-    def claim_run(self, claim: Claim) -> None:
+    def claim_run(self, claim: Leadership) -> None:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
         self._mailboxes.epoch = self._heartbeats.epoch = claim.epoch
         self._requests.claim(claim)
@@ -252,7 +252,7 @@ class AgentProvider:
         return self._cloud.prices(market)
 
     @property
-    def trials(self) -> Sequence[Trial]:
+    def trials(self) -> Sequence[TrialState]:
         """The trials, one for each job."""
         return self._training.trials
 
@@ -642,7 +642,7 @@ class AgentProvider:
     def _head_comes(self) -> bool:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
-    def _newest_whole(self, trial: Trial) -> Whole | None:
+    def _newest_whole(self, trial: TrialState) -> Whole | None:
         expected, aside = trial.stored_number, trial.aside
         return newest_whole(self._objects, _ids_of(trial), expected=expected, aside=aside, runtime=self._runtime)
 
@@ -694,6 +694,6 @@ class AgentProvider:
             self._beating.release()
 
 
-def _ids_of(trial: Trial) -> list[str]:
+def _ids_of(trial: TrialState) -> list[str]:
     """Ids under which the machines of a trial save, by rank."""
     return [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]

@@ -15,17 +15,17 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Cloud
 from ebbtide.clouds.settings import RunFolder
-from ebbtide.controller.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
 from ebbtide.controller.from_storage import FROM_STORAGE, FromStorage
 from ebbtide.controller.journal.changes import NOTHING, ChangeLog
 from ebbtide.controller.journal.journal import Journal, Moment, journal_of
 from ebbtide.controller.journal.price_log import PriceLog
-from ebbtide.controller.leadership import Claim, LostJournalError, SupersededError
+from ebbtide.controller.leadership import Leadership, LostJournalError, SupersededError
 from ebbtide.controller.policy_watchdog import Attendant
 from ebbtide.controller.progress_news import ProgressNews
 from ebbtide.controller.run_logs import append_line
 from ebbtide.controller.run_state import (
-    Phase,
+    RunPhase,
     State,
     StopRequest,
     controlling,
@@ -33,7 +33,7 @@ from ebbtide.controller.run_state import (
     phase_of,
     requested_stop,
 )
-from ebbtide.controller.snapshots import Figures, OutcomeRecord
+from ebbtide.controller.snapshots import OutcomeRecord, RunSpending
 from ebbtide.controller.spending_gate import SpendingGate
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_lines import AccountLine, WallClock, lines_of
@@ -131,7 +131,7 @@ class Controller:
         cloud: Cloud,
         agent: AgentConfig,
         programs: Programs,
-        pace: Pace = Pace(),
+        pace: PollIntervals = PollIntervals(),
         outside: Outside | None = None,
     ) -> None:
         outside = outside or Outside.of(folder)
@@ -171,13 +171,13 @@ class Controller:
         # What else is in the journal, to be written again where that is lost.
         self._states = {name: kept for name in _KEPT_STATES if (kept := self._journal.state(name)) is not None}
         self._figures_s, self._figures_took_s = -math.inf, 0.0
-        self._known_figures: Figures | None = None
+        self._known_figures: RunSpending | None = None
         self._account = TeamAccount.of(folder, self._runtime, outside.accounts)
         speed = self._settings.options.get("speed", 1.0)
         lead_s = 1.0 + speed * _LOOKS_LEAD * max(pace.poll_s, _POLL_AGAIN_S)
         self._gate = SpendingGate(policy, self._work.budget_usd, self._account, lead_s, self._runtime)
         policy = self._gate.limited(lambda: len(self._provider.unended))
-        self._phase: Phase | None = None
+        self._phase: RunPhase | None = None
         self._stopping: StopRequest | None = None
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
@@ -273,11 +273,11 @@ class Controller:
         """The engine, with the leases, jobs and bills of the run."""
         return self._engine
 
-    def _begun(self) -> Phase:
+    def _begun(self) -> RunPhase:
         figures = self._journal.figures()
         before = phase_of(self._journal)
         last_seen_s = figures["at_epoch_s"] if figures else before.began_epoch_s if before else 0.0
-        return Phase.begin(before, os.getpid(), last_seen_s)
+        return RunPhase.begin(before, os.getpid(), last_seen_s)
 
     def _broken_as(self, error: BaseException) -> State:
         if isinstance(error, LostJournalError):
@@ -408,7 +408,7 @@ class Controller:
         """Return whether the user has requested the end of the run, which stops waits for disk or storage."""
         return requested_stop(self._folder.path) is not None
 
-    def _claim(self) -> Claim:
+    def _claim(self) -> Leadership:
         """Claim the run in storage, which may not answer for a while.
 
         Raises:
@@ -417,7 +417,7 @@ class Controller:
         warned_s = -math.inf
         while True:
             try:
-                return Claim.take(self._objects, self._settings.run, self._folder.key)
+                return Leadership.take(self._objects, self._settings.run, self._folder.key)
             except OSError as error:
                 now_s = self._runtime.monotonic_s()
                 if now_s - warned_s >= _WARN_AGAIN_S:
@@ -438,7 +438,7 @@ class Controller:
         self._figures_took_s = self._figures_s - began_s
         return {"figures": figures}
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> RunSpending:
         """Compute the spending so far, open leases included, for other processes that show it."""
         engine, now_s = self._engine, self._engine.now_s
         rented = [lease for lease in engine.leases if lease.is_charged]
@@ -472,7 +472,7 @@ class Controller:
         """Lines of the run's account from before its journal was lost."""
         return [] if self._from_storage is None else self._from_storage.lines
 
-    def _lines(self, figures: Figures) -> list[AccountLine]:
+    def _lines(self, figures: RunSpending) -> list[AccountLine]:
         """Every amount of the run, for its team."""
         engine = self._engine
         # Of one that has ended since the ledger knows.
@@ -482,7 +482,7 @@ class Controller:
             *lines_of(engine.ledger, engine.all_leases, open_usd, WallClock.of(figures)),
         ]
 
-    def _note_account(self, figures: Figures, state: str, *, is_last: bool = False) -> None:
+    def _note_account(self, figures: RunSpending, state: str, *, is_last: bool = False) -> None:
         """Write the run's account for its team, if it is of one and it is time."""
         if figures["spent_usd"] is None:
             # Prices are not known at the moment: what was known last counts, and the machines of now.

@@ -61,7 +61,7 @@ def older_copy(what: str, *, is_empty: bool) -> SupersededError:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Leadership:
     """A controller's claim to act for its run.
 
     Attributes:
@@ -77,7 +77,7 @@ class Claim:
     key: bytes = field(repr=False)
 
     @classmethod
-    def take(cls, objects: ObjectStore, run: str, key: bytes) -> Claim:
+    def take(cls, objects: ObjectStore, run: str, key: bytes) -> Leadership:
         """Claim a run, in place of whoever has it.
 
         Args:

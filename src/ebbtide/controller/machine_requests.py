@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from ebbtide.agent.config import AgentConfig
 from ebbtide.agent.protocol import key_of
 from ebbtide.base.runtime import Runtime
-from ebbtide.clouds.cloud import Cloud, Wanted
+from ebbtide.clouds.cloud import Cloud, MachineRequest
 from ebbtide.controller.leadership import (
-    Claim,
+    Leadership,
     MachineNumbers,
     NumberRecord,
     SupersededError,
@@ -57,7 +57,7 @@ class MachineRequests:
     ) -> None:
         self._cloud, self._machines, self._agent, self._key = cloud, machines, agent, key
         self._waits, self._runtime = waits, runtime
-        self._claim: Claim | None = None
+        self._claim: Leadership | None = None
         self.numbers = MachineNumbers(objects, agent.run, key)
         self.leases: dict[int, Lease] = {}
         self.waiting: deque[int] = deque()
@@ -104,7 +104,7 @@ class MachineRequests:
         """Begin with this number of a machine: earlier ones are of a journal that is lost."""
         self._machines.first = self.numbers.next = number
 
-    def claim(self, claim: Claim) -> None:
+    def claim(self, claim: Leadership) -> None:
         """Act only while this claim to the run is the newest. Without one nobody else can have it."""
         self._claim = claim
         self.numbers.begin(self._newest + 1, claim.epoch)
@@ -168,7 +168,9 @@ class MachineRequests:
             return
         token = self._machines.token(lease.lease_id)
         agent = {**vars(self._agent), "machine": token, "key": key_of(self._key, token).hex()}
-        self._cloud.launch(Wanted(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent))
+        self._cloud.launch(
+            MachineRequest(token, lease.market, lease.max_price_usd_per_hour, lease.on_demand, agent)
+        )
 
     @property
     def _newest(self) -> int:

@@ -56,7 +56,7 @@ OVER = frozenset({State.FINISHED, State.FAILED})
 
 
 @dataclass(frozen=True)
-class Phase:
+class RunPhase:
     """The state of a run with its times, as kept in the journal. Times are in seconds of this machine's clock.
 
     Attributes:
@@ -78,7 +78,7 @@ class Phase:
     why: str = ""
 
     @classmethod
-    def begin(cls, before: Phase | None, pid: int, last_seen_epoch_s: float) -> Phase:
+    def begin(cls, before: RunPhase | None, pid: int, last_seen_epoch_s: float) -> RunPhase:
         """A controller starts.
 
         Args:
@@ -93,7 +93,7 @@ class Phase:
         ran_s = before.ran_before_s + max(last_s - before.began_epoch_s, 0.0)
         return cls(State.RUNNING, pid, now_s, before.first_began_epoch_s, ran_s)
 
-    def end(self, state: State, why: str = "") -> Phase:
+    def end(self, state: State, why: str = "") -> RunPhase:
         """The same after the controller has ended, with its last state and the reason."""
         return replace(self, state=state, ended_epoch_s=time.time(), why=why)
 
@@ -106,12 +106,12 @@ class Phase:
         return asdict(self) | {"state": str(self.state)}
 
     @classmethod
-    def decode(cls, values: dict[str, Any] | None) -> Phase | None:
+    def decode(cls, values: dict[str, Any] | None) -> RunPhase | None:
         """Decode what `encode` gave; None stays None."""
         return None if values is None else cls(**{**values, "state": State(values["state"])})
 
 
-def state_now(folder: RunFolder, phase: Phase | None) -> tuple[State, int | None]:
+def state_now(folder: RunFolder, phase: RunPhase | None) -> tuple[State, int | None]:
     """The actual state of a run, and the process id of its controller.
 
     Args:
@@ -131,9 +131,9 @@ def state_now(folder: RunFolder, phase: Phase | None) -> tuple[State, int | None
     return (State.GONE if phase.state is State.RUNNING else phase.state), None
 
 
-def phase_of(journal: Journal) -> Phase | None:
+def phase_of(journal: Journal) -> RunPhase | None:
     """The phase in a run's journal; None: no controller has ever started."""
-    return Phase.decode(journal.state("phase"))
+    return RunPhase.decode(journal.state("phase"))
 
 
 class StopRequest(StrEnum):

@@ -73,7 +73,7 @@ def first_machine_of(kept: RunSnapshot) -> int:
     return int(provider.get("first_machine", 0))
 
 
-class Figures(TypedDict):
+class RunSpending(TypedDict):
     """Spending of a run so far, open leases included, for programs that show it.
 
     Attributes:

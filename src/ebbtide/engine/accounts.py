@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.engine.ledger import Ledger
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Ending
+from ebbtide.market.billing import ON_DEMAND, Bill, Billing, LeaseEnding
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease
@@ -49,17 +49,17 @@ class Accounts:
             self._list_prices[market] = self._catalogue.on_demand_usd_per_hour(market, now_s)
         return self._list_prices[market]
 
-    def settle(self, lease: Lease, ending: Ending) -> None:
+    def settle(self, lease: Lease, ending: LeaseEnding) -> None:
         """Enter an ended lease, if charging had begun."""
         if lease.is_charged:
             self.ledger.add(lease, self._bill(lease, lease.ended_s, ending))
 
-    def settle_anew(self, lease: Lease, ending: Ending) -> None:
+    def settle_anew(self, lease: Lease, ending: LeaseEnding) -> None:
         """A lease was settled, and ended later than that."""
         if lease.is_charged:
             self.ledger.correct(lease, self._bill(lease, lease.ended_s, ending))
 
-    def settle_by_prices_now(self, lease: Lease, ending: Ending) -> None:
+    def settle_by_prices_now(self, lease: Lease, ending: LeaseEnding) -> None:
         """If a lease was settled: prices within its time may have become known since."""
         if self.ledger.has(lease.lease_id):
             bill = self._bill(lease, lease.ended_s, ending)
@@ -83,9 +83,11 @@ class Accounts:
         """Cost of each lease if it were released now, USD by lease id; leases not charged yet are left out."""
         # A cloud's clock, by which machines begin, may be ahead of ours.
         until_s = {lease: max(now_s, lease.started_s) for lease in rented if lease.is_charged}
-        return {lease.lease_id: self._bill(lease, end_s, Ending.RELEASED).usd for lease, end_s in until_s.items()}
+        return {
+            lease.lease_id: self._bill(lease, end_s, LeaseEnding.RELEASED).usd for lease, end_s in until_s.items()
+        }
 
-    def _bill(self, lease: Lease, end_s: float, ending: Ending) -> Bill:
+    def _bill(self, lease: Lease, end_s: float, ending: LeaseEnding) -> Bill:
         if not lease.on_demand:
             rule = self._billing.of(lease.market.cloud)
             return rule.bill(self._prices(lease.market), lease.started_s, end_s, ending)

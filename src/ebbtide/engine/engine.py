@@ -23,7 +23,7 @@ from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.checkpoint_interval import steps_per_s_with_saves
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.billing import Billing, Ending
+from ebbtide.market.billing import Billing, LeaseEnding
 from ebbtide.market.catalogue import Catalogue, InstanceType, default_catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease, LeaseState
@@ -658,5 +658,5 @@ def run_policy(
     return engine.run()
 
 
-def _ending_of(lease: Lease) -> Ending:
-    return Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
+def _ending_of(lease: Lease) -> LeaseEnding:
+    return LeaseEnding.REVOKED if lease.state is LeaseState.REVOKED else LeaseEnding.RELEASED

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Entry(StrEnum):
+class LineKind(StrEnum):
     """Kind of a ledger line."""
 
     CHARGE = "charge"
@@ -32,7 +32,7 @@ class LedgerLine:
     Egress has the lease of the machine that fetched the data, and the moment of the transfer.
     """
 
-    entry: Entry
+    entry: LineKind
     lease_id: int
     market: str
     on_demand: bool
@@ -74,7 +74,7 @@ class Ledger:
             market = str(lease.market)
             lines += [
                 LedgerLine(
-                    Entry.CHARGE,
+                    LineKind.CHARGE,
                     lease.lease_id,
                     market,
                     lease.on_demand,
@@ -88,7 +88,7 @@ class Ledger:
             if bill.refund_usd:
                 lines.append(
                     LedgerLine(
-                        Entry.REFUND,
+                        LineKind.REFUND,
                         lease.lease_id,
                         market,
                         lease.on_demand,
@@ -100,7 +100,7 @@ class Ledger:
                 )
         lines += [
             LedgerLine(
-                Entry.EGRESS,
+                LineKind.EGRESS,
                 lease.lease_id,
                 str(lease.market),
                 lease.on_demand,

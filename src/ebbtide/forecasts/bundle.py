@@ -68,7 +68,7 @@ _VERSION_DIGITS = 12
 
 
 @dataclass(frozen=True)
-class Part:
+class BundlePart:
     """Manifest entry of one part of a bundle.
 
     Attributes:
@@ -103,7 +103,7 @@ class Part:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Part:
+    def from_dict(cls, values: Mapping[str, Any]) -> BundlePart:
         """Create a part from the values that `to_dict` returns.
 
         Raises:
@@ -132,7 +132,7 @@ class ModelBundle:
     """
 
     folder: Path
-    parts: Mapping[str, Part]
+    parts: Mapping[str, BundlePart]
 
     @classmethod
     def read(cls, folder: str | Path) -> ModelBundle:
@@ -154,7 +154,7 @@ class ModelBundle:
                     f"{SCHEMA_VERSION}; upgrade ebbtide",
                     file=path,
                 )
-            parts = {str(name): Part.from_dict(values) for name, values in content["parts"].items()}
+            parts = {str(name): BundlePart.from_dict(values) for name, values in content["parts"].items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(f"is no manifest of a model bundle: {misfit(error)}", file=path) from None
         if not parts:
@@ -278,7 +278,7 @@ def part_of(
     data: Sequence[Path] = (),
     scores: Mapping[str, float | None] | None = None,
     registry_version: str | None = None,
-) -> Part:
+) -> BundlePart:
     """Build the manifest entry of a part whose files are written.
 
     Args:
@@ -290,7 +290,7 @@ def part_of(
         registry_version: Version number in the MLflow registry, where it has one.
     """
     start_s, end_s = (None, None) if window_s is None else tuple(map(to_epoch_s, window_s))
-    return Part(
+    return BundlePart(
         path,
         version_of(folder / path),
         start_s,
@@ -301,7 +301,7 @@ def part_of(
     )
 
 
-def copy_part(part: Part, source: Path, target: Path) -> None:
+def copy_part(part: BundlePart, source: Path, target: Path) -> None:
     """Copy a part's file or folder from one bundle's folder into another's."""
     old, new = source / part.path, target / part.path
     new.parent.mkdir(parents=True, exist_ok=True)
@@ -311,7 +311,7 @@ def copy_part(part: Part, source: Path, target: Path) -> None:
         shutil.copyfile(old, new)
 
 
-def joined(folder: Path, parts: Mapping[str, tuple[Path, Part]]) -> ModelBundle:
+def joined(folder: Path, parts: Mapping[str, tuple[Path, BundlePart]]) -> ModelBundle:
     """Write a bundle of parts that lie in several folders.
 
     Args:
@@ -323,7 +323,7 @@ def joined(folder: Path, parts: Mapping[str, tuple[Path, Part]]) -> ModelBundle:
     return write_manifest(folder, {name: part for name, (_, part) in parts.items()})
 
 
-def write_manifest(folder: str | Path, parts: Mapping[str, Part]) -> ModelBundle:
+def write_manifest(folder: str | Path, parts: Mapping[str, BundlePart]) -> ModelBundle:
     """Write a bundle's manifest, atomically and last: a folder with it is complete."""
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -333,7 +333,7 @@ def write_manifest(folder: str | Path, parts: Mapping[str, Part]) -> ModelBundle
     return ModelBundle.read(folder)
 
 
-def write_solved(bundle: ModelBundle, parts: Mapping[str, Part]) -> ModelBundle:
+def write_solved(bundle: ModelBundle, parts: Mapping[str, BundlePart]) -> ModelBundle:
     """Write the manifest of what was solved from a bundle's models, atomically and last.
 
     Args:
@@ -368,7 +368,7 @@ def version_of(path: Path) -> str:
     return whole.hexdigest()[:_VERSION_DIGITS]
 
 
-def _solved_parts(folder: Path, models: Mapping[str, Part]) -> dict[str, Part]:
+def _solved_parts(folder: Path, models: Mapping[str, BundlePart]) -> dict[str, BundlePart]:
     """Parts that were solved from these versions of the models; none if they were solved from others."""
     path = folder / SOLVED / MANIFEST
     if not path.exists():
@@ -377,12 +377,12 @@ def _solved_parts(folder: Path, models: Mapping[str, Part]) -> dict[str, Part]:
     try:
         if content["solved_from"] != _model_versions(models):
             return {}
-        return {str(name): Part.from_dict(values) for name, values in content["parts"].items()}
+        return {str(name): BundlePart.from_dict(values) for name, values in content["parts"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"is no manifest of what was solved: {misfit(error)}", file=path) from None
 
 
-def _model_versions(parts: Mapping[str, Part]) -> dict[str, str]:
+def _model_versions(parts: Mapping[str, BundlePart]) -> dict[str, str]:
     return {name: part.version for name, part in parts.items() if name in MODEL_PARTS}
 
 

@@ -24,7 +24,15 @@ from ebbtide.base.files import write_text
 from ebbtide.base.json_values import misfit
 from ebbtide.base.utc import iso
 from ebbtide.errors import InputError
-from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, MANIFEST, MODEL_PARTS, ModelBundle, Part, joined, version_of
+from ebbtide.forecasts.bundle import (
+    DEFAULT_BUNDLE,
+    MANIFEST,
+    MODEL_PARTS,
+    BundlePart,
+    ModelBundle,
+    joined,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -207,7 +215,7 @@ def champion_versions(client: MlflowClient) -> dict[str, ModelVersion]:
     return found
 
 
-def part_of_version(version: ModelVersion) -> Part:
+def part_of_version(version: ModelVersion) -> BundlePart:
     """The manifest's entry of a registered version, with its number.
 
     Raises:
@@ -216,14 +224,14 @@ def part_of_version(version: ModelVersion) -> Part:
     try:
         values: dict[str, Any] = json.loads(version.tags[PART])
         own: Mapping[str, Any] = {"path": MODEL_PARTS[version.name], "registry_version": str(version.version)}
-        return Part.from_dict({**values, **own, "version": version.tags[DIGEST]})
+        return BundlePart.from_dict({**values, **own, "version": version.tags[DIGEST]})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{version.name} {version.version} of the registry is no part of a bundle: {misfit(error)}"
         ) from None
 
 
-def _downloaded(kind: str, part: Part, version: ModelVersion, uri: str, cache: Path) -> Path:
+def _downloaded(kind: str, part: BundlePart, version: ModelVersion, uri: str, cache: Path) -> Path:
     """The folder in the cache that holds a version's files."""
     from mlflow.artifacts import download_artifacts
 

@@ -25,7 +25,7 @@ from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """The kinds of files."""
 
     JOB = "job"  # work to be replayed or planned: steps and a speed, no program
@@ -41,42 +41,42 @@ class Kind(StrEnum):
 
 # The first of these fields that a file has decides its kind.
 _MARKS = (
-    ("jobs", Kind.LIST),
-    ("tasks", Kind.ARRAY),
-    ("spark", Kind.SPARK),
-    ("dask", Kind.DASK),
-    ("grid", Kind.SWEEP),
-    ("list", Kind.SWEEP),
-    ("random", Kind.SWEEP),
-    ("max_trial_steps", Kind.SWEEP),
-    ("program", Kind.PROGRAM),
-    ("command", Kind.TRAINING),
-    ("entry_point", Kind.SWEEP),
+    ("jobs", FileKind.LIST),
+    ("tasks", FileKind.ARRAY),
+    ("spark", FileKind.SPARK),
+    ("dask", FileKind.DASK),
+    ("grid", FileKind.SWEEP),
+    ("list", FileKind.SWEEP),
+    ("random", FileKind.SWEEP),
+    ("max_trial_steps", FileKind.SWEEP),
+    ("program", FileKind.PROGRAM),
+    ("command", FileKind.TRAINING),
+    ("entry_point", FileKind.SWEEP),
 )
 
 # How users write the kinds that run as a sweep of one job.
-_WRITTEN: dict[Kind, type[SingleTraining | TaskArray | SparkApplication | DaskProgram | MatrixProgram]] = {
-    Kind.ARRAY: TaskArray,
-    Kind.SPARK: SparkApplication,
-    Kind.DASK: DaskProgram,
-    Kind.PROGRAM: MatrixProgram,
+_WRITTEN: dict[FileKind, type[SingleTraining | TaskArray | SparkApplication | DaskProgram | MatrixProgram]] = {
+    FileKind.ARRAY: TaskArray,
+    FileKind.SPARK: SparkApplication,
+    FileKind.DASK: DaskProgram,
+    FileKind.PROGRAM: MatrixProgram,
 }
 
 # What a file may hold of its kind, for those whose fields are checked here, and what the kind is called.
-_FIELDS: dict[Kind, type[BaseModel]] = {
+_FIELDS: dict[FileKind, type[BaseModel]] = {
     **_WRITTEN,
-    Kind.SWEEP: Sweep,
-    Kind.TRAINING: SingleTraining,
-    Kind.LIST: JobList,
+    FileKind.SWEEP: Sweep,
+    FileKind.TRAINING: SingleTraining,
+    FileKind.LIST: JobList,
 }
 _CALLED = {
-    Kind.LIST: "a list of jobs",
-    Kind.ARRAY: "an array",
-    Kind.SPARK: "a Spark application",
-    Kind.DASK: "a program that uses Dask",
-    Kind.SWEEP: "a sweep",
-    Kind.PROGRAM: "a matrix program",
-    Kind.TRAINING: "a training",
+    FileKind.LIST: "a list of jobs",
+    FileKind.ARRAY: "an array",
+    FileKind.SPARK: "a Spark application",
+    FileKind.DASK: "a program that uses Dask",
+    FileKind.SWEEP: "a sweep",
+    FileKind.PROGRAM: "a matrix program",
+    FileKind.TRAINING: "a training",
 }
 
 # Fields of a training that replays of a job use too.
@@ -96,17 +96,17 @@ _OF_BOTH = frozenset(
 _WHAT = "job or sweep: a mapping with command, or with steps and steps_per_hour, is needed"
 
 
-def kind_of(content: Mapping[str, Any]) -> Kind:
+def kind_of(content: Mapping[str, Any]) -> FileKind:
     """The kind of a file, by the fields that it has."""
-    found = next((kind for field, kind in _MARKS if field in content), Kind.JOB)
-    if found is Kind.LIST and any("work_h" in job for job in _mappings(content["jobs"])):
-        return Kind.WORKFLOW
-    if found is Kind.JOB and get_close_matches("command", map(str, content), n=1, cutoff=0.8):
-        return Kind.TRAINING  # a misspelt `command`, reported as such
+    found = next((kind for field, kind in _MARKS if field in content), FileKind.JOB)
+    if found is FileKind.LIST and any("work_h" in job for job in _mappings(content["jobs"])):
+        return FileKind.WORKFLOW
+    if found is FileKind.JOB and get_close_matches("command", map(str, content), n=1, cutoff=0.8):
+        return FileKind.TRAINING  # a misspelt `command`, reported as such
     return found
 
 
-def _check_one_kind(content: Mapping[str, Any], kind: Kind, path: str | Path) -> None:
+def _check_one_kind(content: Mapping[str, Any], kind: FileKind, path: str | Path) -> None:
     """Raise `InputError` for a file that has the mark of a kind and a field that marks another."""
     if kind not in _FIELDS:
         return
@@ -128,7 +128,7 @@ def _mappings(jobs: Any) -> list[Mapping[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Work:
+class ReplayedWork:
     """Work to be replayed.
 
     Attributes:
@@ -182,7 +182,7 @@ def read_jobs(path: str | Path, catalogue: Catalogue | None = None) -> tuple[Job
     return read_work(path, catalogue).jobs
 
 
-def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Speeds | None = None) -> Work:
+def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Speeds | None = None) -> ReplayedWork:
     """The work in a file, for commands that replay it.
 
     Args:
@@ -197,24 +197,24 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Spee
     known = catalogue or default_catalogue()
     content = with_speeds(read_mapping(path, _WHAT), speeds or {})
     kind = kind_of(content)
-    if kind is Kind.JOB:
-        return Work((Job.parse(content, path, known),))
-    if kind is Kind.LIST:
+    if kind is FileKind.JOB:
+        return ReplayedWork((Job.parse(content, path, known),))
+    if kind is FileKind.LIST:
         listed = _list_of(content, path, known, speeds=speeds or {})
         _check_known(listed, path)
-        return Work(listed.jobs(known), listed)
+        return ReplayedWork(listed.jobs(known), listed)
     replayed = set(Job.model_fields) - {*TRAINING_FIELDS, "command"}
-    if kind is Kind.TRAINING and set(content) - set(SingleTraining.model_fields) <= replayed:
+    if kind is FileKind.TRAINING and set(content) - set(SingleTraining.model_fields) <= replayed:
         # Fields for replays alone, such as the number of machines, are checked by the job.
         of_job = {key: value for key, value in content.items() if key in replayed}
         own = {key: value for key, value in content.items() if key not in replayed or key in _OF_BOTH}
         sweep = SingleTraining.parse(own, path).sweep(path)
         sweep.check_types(known, path)
         _check_known(sweep, path)
-        return Work((Job.parse({"name": sweep.name, **of_job}, path, known),), sweep)
+        return ReplayedWork((Job.parse({"name": sweep.name, **of_job}, path, known),), sweep)
     sweep = _sweep_of(content, kind, path, known)
     _check_known(sweep, path)
-    return Work(sweep.jobs(), sweep)
+    return ReplayedWork(sweep.jobs(), sweep)
 
 
 def read_runnable(
@@ -226,7 +226,7 @@ def read_runnable(
 ) -> Runnable:
     """The sweep or the list of jobs in a file; see `read_sweep`, with the same errors."""
     content = read_mapping(path, _WHAT)
-    if kind_of(content) is Kind.LIST:
+    if kind_of(content) is FileKind.LIST:
         return _list_of(content, path, catalogue or default_catalogue(), to_run=to_run, speeds=speeds or {})
     return sweep_from(with_speeds(content, speeds or {}), path, catalogue, to_run=to_run)
 
@@ -270,7 +270,7 @@ def sweep_from(
     known = catalogue or default_catalogue()
     kind = kind_of(content)
     # A missing program is reported before other fields: with a program, no speed is needed.
-    sweep = None if to_run and kind is Kind.JOB else _sweep_of(content, kind, path, known)
+    sweep = None if to_run and kind is FileKind.JOB else _sweep_of(content, kind, path, known)
     if sweep is None or (to_run and sweep.command is None and sweep.entry_point is None):
         raise InputError(
             "missing; there is nothing to run: write `command: python train.py`", file=path, field="command"
@@ -282,7 +282,7 @@ def _list_of(
     content: Mapping[str, Any], path: str | Path, catalogue: Catalogue, *, speeds: Speeds, to_run: bool = False
 ) -> JobList:
     """The list of jobs in the content of a file."""
-    _check_one_kind(content, Kind.LIST, path)
+    _check_one_kind(content, FileKind.LIST, path)
     jobs = content["jobs"]
     if not isinstance(jobs, list) or not jobs:
         problem = "is empty, or no list: each job is an entry, as in a file of its own"
@@ -338,7 +338,7 @@ def _listed(
     content = with_speeds(own, {str(own.get("name")): speeds.get(f"{listed_in}/{own.get('name')}", {})})
     try:
         kind = kind_of(content)
-        if kind in (Kind.LIST, Kind.WORKFLOW):
+        if kind in (FileKind.LIST, FileKind.WORKFLOW):
             raise InputError("is a list itself; lists do not nest", field="jobs")
         sweep = sweep_from(content, path, catalogue, to_run=to_run)
     except InputError as error:
@@ -352,13 +352,13 @@ def _listed(
     }
 
 
-def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: Catalogue) -> Sweep:
-    if kind is Kind.WORKFLOW:
+def _sweep_of(content: dict[str, Any], kind: FileKind, path: str | Path, catalogue: Catalogue) -> Sweep:
+    if kind is FileKind.WORKFLOW:
         raise InputError("is a workflow (it has jobs); `ebbtide cookbook solve` plans it", file=path)
-    if kind is Kind.LIST:
+    if kind is FileKind.LIST:
         raise InputError("is a list of jobs, and one job is needed; give each a file of its own", file=path)
     _check_one_kind(content, kind, path)
-    if kind is Kind.JOB and ("steps" in content or "steps_per_hour" in content):
+    if kind is FileKind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
         if job.coupling is not Coupling.GANG:
             raise InputError("wants machines that work alone; `ebbtide backtest` replays that", file=path)
@@ -366,11 +366,11 @@ def _sweep_of(content: dict[str, Any], kind: Kind, path: str | Path, catalogue: 
             raise InputError("dataset is for `ebbtide backtest`, which replays this job", file=path)
         fields = job.model_dump(mode="json", include=set(_OF_BOTH - {"steps"}))
         return validated(Sweep, fields | {"max_trial_steps": job.steps}, path)
-    if kind is Kind.SWEEP and "steps" in content and "max_trial_steps" not in content:
+    if kind is FileKind.SWEEP and "steps" in content and "max_trial_steps" not in content:
         # `steps` is accepted for `max_trial_steps`, since jobs call it so.
         content = {**content, "max_trial_steps": content["steps"]}
         del content["steps"]
-    if kind is Kind.SWEEP:
+    if kind is FileKind.SWEEP:
         return Sweep.parse(content, path, catalogue)
     written = _WRITTEN.get(kind, SingleTraining).parse(content, path)
     sweep = written.sweep(path)

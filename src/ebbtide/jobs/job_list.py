@@ -17,7 +17,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import Job, PositiveFloat
 from ebbtide.jobs.parsing import Frozen
-from ebbtide.jobs.sweep import MOST_TRIALS, Decides, MarketFilter, Sweep, Trial
+from ebbtide.jobs.sweep import MOST_TRIALS, Decides, MarketFilter, Sweep, SweepTrial
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
@@ -133,12 +133,12 @@ class JobList(Frozen):
         """Sweep of each job, in order."""
         return tuple(job.work for job in self.listed)
 
-    def part_of(self, job_id: int) -> tuple[Sweep, Trial]:
+    def part_of(self, job_id: int) -> tuple[Sweep, SweepTrial]:
         """Return the sweep and the trial of a training, by its number in the run."""
         return self._trainings[job_id]
 
     @cached_property
-    def _trainings(self) -> tuple[tuple[Sweep, Trial], ...]:
+    def _trainings(self) -> tuple[tuple[Sweep, SweepTrial], ...]:
         return tuple((part, trial) for part in self.parts for trial in part.trials())
 
     def ids_of(self, name: str) -> tuple[int, ...]:

@@ -91,7 +91,7 @@ class MarketFilter(Frozen):
 
 
 @dataclass(frozen=True)
-class Trial:
+class SweepTrial:
     """Trial of a sweep: one setting of its parameters.
 
     Attributes:
@@ -126,7 +126,7 @@ class Sweep(Resources):
         command: A command line with `{parameter}` where values go, and `{checkpoint_dir}` and `{max_steps}` where
             those are wanted; or a list of its arguments. It is never given to a shell.
         entry_point: Instead of a command, `package.module:function`, called with the parameters by name; one named
-            `trial` gets the current `Trial`.
+            `trial` gets the current `SweepTrial`.
         grid: Values of each parameter; every combination is tried. At most one of `grid`, `list`, `random`.
         list: The settings to try, values by parameter.
         random: Distributions from which settings are drawn.
@@ -196,7 +196,7 @@ class Sweep(Resources):
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     cpus_per_task: Annotated[int, Field(ge=1)] = 1
     framework: Literal["spark", "dask"] | None = None
-    _made: tuple[tuple[Any, ...], tuple[Trial, ...]] | None = PrivateAttr(default=None)
+    _made: tuple[tuple[Any, ...], tuple[SweepTrial, ...]] | None = PrivateAttr(default=None)
 
     @field_validator("checkpoints")
     @classmethod
@@ -352,7 +352,7 @@ class Sweep(Resources):
                 field="cpus_per_task",
             )
 
-    def trials(self) -> tuple[Trial, ...]:
+    def trials(self) -> tuple[SweepTrial, ...]:
         """All trials, in a fixed order; one without values where there is nothing to choose."""
         # Cached, because the trials are asked for each time that machines are assigned.
         ways = (self.grid, self.list, self.random)
@@ -360,7 +360,7 @@ class Sweep(Resources):
             self._made = (ways, self._all_trials())
         return self._made[1]
 
-    def _all_trials(self) -> tuple[Trial, ...]:
+    def _all_trials(self) -> tuple[SweepTrial, ...]:
         rows: Sequence[dict[str, Value]]
         if self.grid is not None:
             rows = [dict(zip(self.grid, row, strict=True)) for row in itertools.product(*self.grid.values())]
@@ -372,9 +372,9 @@ class Sweep(Resources):
             draw = np.random.default_rng(self.random.seed)
             drawn = self.random.parameters
             rows = [{key: how.value(draw) for key, how in drawn.items()} for _ in range(self.random.samples)]
-        return tuple(Trial(number, row) for number, row in enumerate(rows))
+        return tuple(SweepTrial(number, row) for number, row in enumerate(rows))
 
-    def arguments(self, trial: Trial) -> tuple[str, ...]:
+    def arguments(self, trial: SweepTrial) -> tuple[str, ...]:
         """The command of a trial, split into arguments; a value is never split or read by a shell.
 
         Raises:
@@ -387,7 +387,7 @@ class Sweep(Resources):
         built_in = {**on_machine, "max_steps": self.max_trial_steps}
         return tuple(part.format(**built_in | trial.values) for part in self._parts())
 
-    def command_line(self, trial: Trial) -> tuple[str, ...]:
+    def command_line(self, trial: SweepTrial) -> tuple[str, ...]:
         """Command line of a trial on a machine: its command, or Python with the entry point."""
         if self.entry_point is None:
             return self.arguments(trial)
@@ -462,7 +462,7 @@ class Sweep(Resources):
         """Sweeps of the run: this one alone; a list of jobs has several."""
         return (self,)
 
-    def part_of(self, job_id: int) -> tuple[Sweep, Trial]:
+    def part_of(self, job_id: int) -> tuple[Sweep, SweepTrial]:
         """Return this sweep and the trial of a training, by its number in the run."""
         return self, self.trials()[job_id]
 

@@ -20,7 +20,7 @@ from ebbtide.market.price_series import PriceSeries, round_start_s
 _US = 1_000_000
 
 
-class Ending(StrEnum):
+class LeaseEnding(StrEnum):
     """Way in which a lease ended: released by the user or revoked by the provider."""
 
     RELEASED = "released"
@@ -132,7 +132,7 @@ class Billing:
         """Time at which a requested machine is given, seconds since 1970: at once, or as the next round starts."""
         return round_start_s(asked_s, self.round_s) if self.round_s else asked_s
 
-    def bill(self, prices: PriceSeries, start_s: float, end_s: float, ending: Ending) -> Bill:
+    def bill(self, prices: PriceSeries, start_s: float, end_s: float, ending: LeaseEnding) -> Bill:
         """Charge a lease that ran from `start_s` to `end_s`.
 
         Args:
@@ -157,7 +157,7 @@ class Billing:
         else:
             times_s, prices_usd = [start_s], [prices.at(start_s)]
         charges = _charges(times_s, prices_usd, start_us, period_us, periods)
-        if ending is Ending.RELEASED:
+        if ending is LeaseEnding.RELEASED:
             return Bill(charges, 0.0)
         return Bill(charges, self._refund_usd(charges, used_us, period_us))
 

@@ -28,7 +28,7 @@ from ebbtide.market.sources.stored import is_price_store, stored_prices
 from ebbtide.market.sources.tables import table_of_frame, without_comments
 from ebbtide.market.sources.validation import (
     Cleaning,
-    LeftOut,
+    DroppedRows,
     cleaned,
     known_rows,
     require_known_types,
@@ -65,7 +65,7 @@ class Ingested:
     history: PriceHistory
     rows_before: int
     cleaning: Cleaning
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: DroppedRows = field(default_factory=DroppedRows)
 
     @property
     def types_left_out(self) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def ingest_files(
     known = catalogue or default_catalogue()
     frames: list[pd.DataFrame] = []
     cleanings: list[Cleaning] = []
-    left_out = LeftOut()
+    left_out = DroppedRows()
     ends_s = -math.inf
     strange: tuple[pd.DataFrame, Path] | None = None
     for path in paths:
@@ -163,7 +163,7 @@ def ingest_ec2(
     fetched = fetch_prices(
         regions, instance_types=instance_types, products=products, since=since, endpoint_url=endpoint_url
     )
-    left_out = LeftOut()
+    left_out = DroppedRows()
     if len(fetched):
         fetched, left_out = known_rows(fetched, catalogue or default_catalogue())
     if not len(fetched):
@@ -349,7 +349,7 @@ class BatchRules:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BatchVerdict:
     """The result of checking one batch.
 
     Attributes:
@@ -372,7 +372,7 @@ def judged(
     catalogue: Catalogue | None = None,
     *,
     known_until_s: float = -math.inf,
-) -> Verdict:
+) -> BatchVerdict:
     """Check a batch: its schema, the gap to the known prices, and jumps of the price.
 
     Args:
@@ -390,8 +390,8 @@ def judged(
             require_known_types(given.reset_index(drop=True), file, types)
         problem = _gap(frame, known, rules, known_until_s) or _jump(frame, known, rules, types)
     except InputError as error:
-        return Verdict(file, 0, error.problem if error.row is None else f"row {error.row}: {error.problem}")
-    return Verdict(file, len(frame), problem, frame["timestamp"].max().timestamp())
+        return BatchVerdict(file, 0, error.problem if error.row is None else f"row {error.row}: {error.problem}")
+    return BatchVerdict(file, len(frame), problem, frame["timestamp"].max().timestamp())
 
 
 def _gap(frame: pd.DataFrame, known: PriceHistory | None, rules: BatchRules, known_until_s: float) -> str:

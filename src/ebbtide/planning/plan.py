@@ -38,7 +38,7 @@ class Quote:
 
 
 @dataclass(frozen=True)
-class Spread:
+class PlanSpread:
     """Mean, 5th and 95th percentile of a value over backtests."""
 
     mean: float
@@ -46,7 +46,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> PlanSpread:
         """The spread of one or more values."""
         low, high = np.quantile(values, [0.05, 0.95])
         return cls(float(np.mean(values)), float(low), float(high))
@@ -72,8 +72,8 @@ class Estimate:
 
     runs: int
     unfinished: int
-    cost_usd: Spread
-    duration_h: Spread
+    cost_usd: PlanSpread
+    duration_h: PlanSpread
     over_budget: float | None
     past_deadline: float | None
     rivals_usd: dict[str, float | None]

@@ -32,7 +32,7 @@ from ebbtide.market.lifetimes import Lifetimes, lifetimes
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.planning.feasibility import Search, cost_usd, duration_h, is_kept
-from ebbtide.planning.plan import Estimate, Feasibility, Plan, Quote, Spread
+from ebbtide.planning.plan import Estimate, Feasibility, Plan, PlanSpread, Quote
 from ebbtide.planning.plan_places import PlanPlace, plan_places
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, OnDemand
@@ -390,8 +390,8 @@ def _estimate(
     estimate = Estimate(
         runs,
         runs - len(done),
-        Spread.of([outcome.cost_usd for outcome in done]),
-        Spread.of([outcome.makespan_s / HOUR_S for outcome in done]),
+        PlanSpread.of([outcome.cost_usd for outcome in done]),
+        PlanSpread.of([outcome.makespan_s / HOUR_S for outcome in done]),
         _share_over([cost_usd(outcome) for outcome in outcomes], sweep.budget_usd),
         _share_over([duration_h(outcome) for outcome in outcomes], sweep.deadline_h),
         {rival.name: _mean_usd(replays.of(rival)) for rival in rivals},

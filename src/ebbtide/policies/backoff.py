@@ -19,7 +19,7 @@ _MOST_DOUBLINGS = 64.0
 
 
 @dataclass(frozen=True)
-class Refusals:
+class RefusedMarkets:
     """Markets that have just refused a machine, as kept in a policy's memory.
 
     Refusals of spot and on-demand machines are counted apart: a market without spot capacity may have on-demand
@@ -104,7 +104,7 @@ class BacksOff:
         return float(getattr(self.policy, "period_lead_s", 0.0))
 
     def decide(self, view: View) -> Iterable[Action]:
-        refusals = Refusals(view, self.first_s, self.longest_s, "backed_off")
+        refusals = RefusedMarkets(view, self.first_s, self.longest_s, "backed_off")
         yield from refusals.note()
         if not refusals.is_any:
             yield from self.policy.decide(view)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ebbtide.market.billing import Ending
+from ebbtide.market.billing import LeaseEnding
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action, Assign, Release
@@ -50,8 +50,8 @@ def is_better_revoked(view: View, lease: LeaseView, revoke_at_s: float) -> bool:
         return False
     steady = PriceSeries(np.array([lease.started_s]), np.array([1.0]))
     bill = view.billing.bill
-    revoked = bill(steady, lease.started_s, max(revoke_at_s, view.now_s), Ending.REVOKED)
-    return revoked.usd < bill(steady, lease.started_s, view.now_s, Ending.RELEASED).usd
+    revoked = bill(steady, lease.started_s, max(revoke_at_s, view.now_s), LeaseEnding.REVOKED)
+    return revoked.usd < bill(steady, lease.started_s, view.now_s, LeaseEnding.RELEASED).usd
 
 
 def list_price(quotes: Quotes, market: Market) -> float:

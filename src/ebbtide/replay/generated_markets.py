@@ -26,7 +26,7 @@ from ebbtide.market.prices import PriceHistory
 _MACHINES = 64
 
 
-class Kind(StrEnum):
+class MarketKind(StrEnum):
     """The kind of market."""
 
     TODAY = "today"
@@ -51,24 +51,24 @@ class _Profile:
 
 
 _PROFILES = {
-    Kind.TODAY: _Profile(TODAY, today_markets, generate_today),
-    Kind.GPU: _Profile(SMOOTH_FROM, gpu_markets, generate_smooth_prices),
-    Kind.AUCTION: _Profile(AUCTION_FROM, demo_markets, generate_prices),
+    MarketKind.TODAY: _Profile(TODAY, today_markets, generate_today),
+    MarketKind.GPU: _Profile(SMOOTH_FROM, gpu_markets, generate_smooth_prices),
+    MarketKind.AUCTION: _Profile(AUCTION_FROM, demo_markets, generate_prices),
 }
 
 
-def usual_markets(kind: Kind) -> tuple[Market, ...]:
+def usual_markets(kind: MarketKind) -> tuple[Market, ...]:
     """The markets that are generated where none are named."""
     return _PROFILES[kind].usual()
 
 
-def usual_begin(kind: Kind) -> str:
+def usual_begin(kind: MarketKind) -> str:
     """Default start of generated prices, as text."""
     return _PROFILES[kind].begins
 
 
 def generated(
-    kind: Kind,
+    kind: MarketKind,
     days: float,
     seed: int,
     on_progress: Callable[[int, int], None] | None = None,
@@ -102,8 +102,8 @@ def generated(
     )
 
 
-def generated_capacity(kind: Kind, prices: PriceHistory, seed: int) -> Availability | None:
+def generated_capacity(kind: MarketKind, prices: PriceHistory, seed: int) -> Availability | None:
     """The capacity of a generated market, drawn from models of recorded zones; None: machines are always there."""
-    if kind is not Kind.TODAY:
+    if kind is not MarketKind.TODAY:
         return None
     return drawn_availability(prices, typed_models(prices, seed), _MACHINES, seed)

@@ -17,7 +17,7 @@ from ebbtide.jobs.job_list import JobList, runnable
 
 
 @dataclass(frozen=True)
-class Rates:
+class CollectedSpeeds:
     """Measured speeds of a job.
 
     Attributes:
@@ -34,7 +34,7 @@ class Rates:
         return {name: value for name, value in vars(self).items() if value}
 
 
-def rates_of(runs: Iterable[RunFolder], name: str) -> Rates:
+def rates_of(runs: Iterable[RunFolder], name: str) -> CollectedSpeeds:
     """The speeds that runs of one job measured, together; runs without whole trials have none.
 
     Locally, machines of all types are this one, and time is the market's; elsewhere they are what they are called.
@@ -58,10 +58,10 @@ def rates_of(runs: Iterable[RunFolder], name: str) -> Rates:
                     total.steps += seen.steps
                     total.duration_s += seen.duration_s / speed
     found = {kind: _per_hour(seen) for kind, seen in sorted(types.items()) if seen.duration_s > 0}
-    return Rates(found, _per_hour(here) / usable_cores() if here.duration_s > 0 else None)
+    return CollectedSpeeds(found, _per_hour(here) / usable_cores() if here.duration_s > 0 else None)
 
 
-def speeds_of_runs(runs: Path) -> dict[str, Rates]:
+def speeds_of_runs(runs: Path) -> dict[str, CollectedSpeeds]:
     """The speeds of every job that has run, by the job's name; that of a job in a list is `LIST/JOB`.
 
     Args:
@@ -78,7 +78,7 @@ def speeds_of_runs(runs: Path) -> dict[str, Rates]:
         except (EbbtideError, KeyError, TypeError):
             continue
     rates = {name: rates_of(found, name.rpartition("/")[2]) for name, found in sorted(of_job.items())}
-    return {name: found for name, found in rates.items() if found != Rates()}
+    return {name: found for name, found in rates.items() if found != CollectedSpeeds()}
 
 
 def _measured(folder: RunFolder) -> SpeedRecords:

@@ -14,7 +14,7 @@ from ebbtide.clouds.local.server import CLOCK, bills_of
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.machine_list import machine_id
-from ebbtide.controller.snapshots import Figures, RunSnapshot, first_machine_of
+from ebbtide.controller.snapshots import RunSnapshot, RunSpending, first_machine_of
 from ebbtide.controller.work.state import Stretch, decode_stretches, present_s
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.market.catalogue import Catalogue
@@ -74,7 +74,7 @@ class Money:
 def money_of(
     kept: RunSnapshot,
     catalogue: Catalogue,
-    figures: Figures | None = None,
+    figures: RunSpending | None = None,
     *,
     later_s: float = 0.0,
 ) -> Money:
@@ -155,7 +155,7 @@ def _lost_s(stretches: Sequence[tuple[float, Stretch]], leases: Sequence[Lease])
     return found
 
 
-def settled_figures(folder: RunFolder) -> Figures | None:
+def settled_figures(folder: RunFolder) -> RunSpending | None:
     """Final figures of a run whose machines were ended without a controller, which so could not write them down.
 
     Args:
@@ -168,7 +168,7 @@ def settled_figures(folder: RunFolder) -> Figures | None:
     return None if found is None else {**found[0], "usd_per_hour": 0.0}
 
 
-def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
+def orphans_of(folder: RunFolder) -> tuple[RunSpending, frozenset[int]] | None:
     """Compute the cost of machines that were left without a controller, until they ended or end themselves.
 
     Args:
@@ -202,7 +202,7 @@ def orphans_of(folder: RunFolder) -> tuple[Figures, frozenset[int]] | None:
 
 
 def settled_usd(
-    run: str, kept: RunSnapshot, figures: Figures, bills: Mapping[str, float], later_s: float
+    run: str, kept: RunSnapshot, figures: RunSpending, bills: Mapping[str, float], later_s: float
 ) -> float:
     """Cost of all machines of a run in USD: by the ledger, else the cloud's bills, else the last known rate.
 
@@ -234,7 +234,7 @@ def settled_usd(
     return max(known_usd, (figures["spent_usd"] or 0.0) + rate * max(later_s, 0.0) / HOUR_S)
 
 
-def _later_s(folder: RunFolder, settings: LiveSettings, figures: Figures) -> float:
+def _later_s(folder: RunFolder, settings: LiveSettings, figures: RunSpending) -> float:
     """Market seconds from the last figures until the local cloud's clock stopped; with another cloud until now, or
     until machines without a controller end by themselves."""
     try:

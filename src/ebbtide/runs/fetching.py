@@ -22,7 +22,7 @@ _CHECKPOINT, _OUTPUTS, _LOG = "checkpoint", "outputs", "log.txt"
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedTrial:
     """Result of fetching one trial: its checkpoint, its output files and its log.
 
     Attributes:
@@ -40,7 +40,7 @@ class Fetched:
     outputs: Mapping[str, int] = field(default_factory=dict)
 
 
-def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ranks: int = 1) -> Fetched:
+def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ranks: int = 1) -> FetchedTrial:
     """Fetch one trial, completely or not at all; each file is checked against its stored checksum.
 
     Args:
@@ -86,8 +86,8 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
             if path.is_file()
         }
         if manifest is None:
-            return Fetched(target, None, is_new, outputs=found)
-        return Fetched(target, manifest.step, is_new, manifest.metric, found)
+            return FetchedTrial(target, None, is_new, outputs=found)
+        return FetchedTrial(target, manifest.step, is_new, manifest.metric, found)
     finally:
         remove_tree(coming)
 

@@ -32,7 +32,7 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.for_job import policy_with, within_budget
 from ebbtide.policies.registry import POLICIES
 from ebbtide.runs.by_provider import run_live
-from ebbtide.runs.fetching import Fetched, best_of, fetch_trial, ranks_of_trial
+from ebbtide.runs.fetching import FetchedTrial, best_of, fetch_trial, ranks_of_trial
 from ebbtide.runs.results import results_frame, results_html
 from ebbtide.runs.status import RunStanding, standing_of
 from ebbtide.runs.why import lease_named, told_of
@@ -150,7 +150,7 @@ class Run:
             return about if lease is None else [one for one in self.why(lease) if one in about]
         return told.all() if lease is None else told.of_lease(lease_named(self._kept, str(lease)))
 
-    def fetch(self, trial: int = 0, into: str | Path | None = None, *, newest: bool = False) -> Fetched:
+    def fetch(self, trial: int = 0, into: str | Path | None = None, *, newest: bool = False) -> FetchedTrial:
         """Bring a trial's best complete checkpoint, its outputs and its log here, each checked by its checksum.
 
         Args:

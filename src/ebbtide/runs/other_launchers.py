@@ -40,7 +40,7 @@ class Launcher(StrEnum):
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenMarket:
     """A market in which to train.
 
     Attributes:
@@ -73,7 +73,7 @@ _SPOT_NODES = {
 }
 
 
-def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[Choice]) -> str:
+def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
     """The text of the file.
 
     Args:
@@ -137,7 +137,7 @@ def _script(sweep: Sweep, number: str, at_end: str) -> str:
 # SkyPilot
 
 
-def _skypilot(sweep: Sweep, choices: Sequence[Choice]) -> str:
+def _skypilot(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
     ordered = [
         {"infra": _infra(one.market), "instance_type": one.market.instance_type, "use_spot": one.is_spot}
         for one in choices
@@ -170,7 +170,7 @@ def _infra(market: Market) -> str:
 # Slurm
 
 
-def _slurm(sweep: Sweep, choices: Sequence[Choice]) -> str:
+def _slurm(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
     best = choices[0]
     count = len(sweep.trials())
     options = [
@@ -208,7 +208,7 @@ def _quoted_option(option: str) -> str:
 # Kubernetes
 
 
-def _kubernetes(sweep: Sweep, choices: Sequence[Choice]) -> str:
+def _kubernetes(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
     spot = [one for one in choices if one.is_spot and one.market.cloud in _SPOT_NODES]
     if not spot:
         clouds = sorted({one.market.cloud for one in choices})
@@ -265,7 +265,7 @@ def _kubernetes(sweep: Sweep, choices: Sequence[Choice]) -> str:
     return note + _yaml(content)
 
 
-def _affinity(choices: Sequence[Choice]) -> dict[str, Any]:
+def _affinity(choices: Sequence[ChosenMarket]) -> dict[str, Any]:
     """Nodes of any of these markets, the better rather."""
     terms = [
         {
@@ -314,7 +314,7 @@ def _yaml(content: Mapping[str, Any]) -> str:
     return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
 
 
-_WRITERS: dict[Launcher, Callable[[Sweep, Sequence[Choice]], str]] = {
+_WRITERS: dict[Launcher, Callable[[Sweep, Sequence[ChosenMarket]], str]] = {
     Launcher.SKYPILOT: _skypilot,
     Launcher.SLURM: _slurm,
     Launcher.KUBERNETES: _kubernetes,

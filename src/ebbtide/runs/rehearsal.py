@@ -46,7 +46,7 @@ from ebbtide.storage.objects import object_store
 
 if TYPE_CHECKING:
     from ebbtide.controller.agent_provider import AgentProvider
-    from ebbtide.controller.work.state import Trial
+    from ebbtide.controller.work.state import TrialState
     from ebbtide.engine.engine import Engine
 
 # A market without change: nothing but the rehearsal takes a machine. By whole seconds of the real clock.
@@ -285,7 +285,7 @@ class Watch:
         elif trial.attempt > 1:
             self._after(trial, now_s)
 
-    def _before(self, trial: Trial, now_s: float) -> None:
+    def _before(self, trial: TrialState, now_s: float) -> None:
         self._once("the program is starting")
         if trial.ended:
             self.stopped = Stopped.FINISHED
@@ -301,7 +301,7 @@ class Watch:
             if self._noticed:
                 self._once(f"notice of {self.settings.notice_s:g} s; the program is asked to save and leave")
 
-    def _after(self, trial: Trial, now_s: float) -> None:
+    def _after(self, trial: TrialState, now_s: float) -> None:
         if math.isnan(self.ordered_s):
             self.ordered_s = trial.began_epoch_s
             self._once("the program resumes on a new machine")

@@ -113,12 +113,12 @@ class Rehearsal:
         return not self.problem and fits and self.steps_lost is not None and self.steps_lost <= 1
 
     @property
-    def clouds(self) -> tuple[Notice, ...]:
+    def clouds(self) -> tuple[NoticeTime, ...]:
         """Notice of each cloud, compared with the time that saving takes; empty: that time is not known."""
         if self.stored_s is None:
             return ()
         return tuple(
-            Notice(name, billing_preset(preset).notice_s, self.stored_s) for name, preset in CLOUDS.items()
+            NoticeTime(name, billing_preset(preset).notice_s, self.stored_s) for name, preset in CLOUDS.items()
         )
 
     @property
@@ -176,7 +176,7 @@ class Rehearsal:
 
 
 @dataclass(frozen=True)
-class Notice:
+class NoticeTime:
     """Notice of one cloud, compared with the time that saving takes.
 
     Attributes:

@@ -36,7 +36,7 @@ from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
 from ebbtide.policies.for_job import asked_policy, policy_for, policy_with, within_budget
 from ebbtide.policies.registry import DEFAULT
 from ebbtide.policies.registry import policy as policy_named
-from ebbtide.replay.generated_markets import Kind
+from ebbtide.replay.generated_markets import MarketKind
 from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.start_delay import StartDelay
 from ebbtide.replay.starts import work_s
@@ -286,11 +286,11 @@ def _market_of(
     return replace(market, start_s=start_s, speed=options.get("speed", SPEED))
 
 
-def _kind_of(options: RunOptions) -> Kind:
-    named = options.get("kind", Kind.TODAY)
-    if named not in list(Kind):
-        raise unknown_name("kind of market", str(named), list(Kind))
-    return Kind(named)
+def _kind_of(options: RunOptions) -> MarketKind:
+    named = options.get("kind", MarketKind.TODAY)
+    if named not in list(MarketKind):
+        raise unknown_name("kind of market", str(named), list(MarketKind))
+    return MarketKind(named)
 
 
 def _spells(options: RunOptions) -> SpellModels | None:

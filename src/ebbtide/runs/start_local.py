@@ -22,7 +22,7 @@ from ebbtide.clouds.local.client import (
 )
 from ebbtide.clouds.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
-from ebbtide.controller.agent_provider import Pace
+from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Outside, Programs
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.run_state import LOCK
@@ -36,7 +36,7 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.replay.generated_markets import Kind, generated, generated_capacity, usual_begin, usual_markets
+from ebbtide.replay.generated_markets import MarketKind, generated, generated_capacity, usual_begin, usual_markets
 from ebbtide.runs.command_check import check_command
 from ebbtide.storage.objects import object_store
 
@@ -102,7 +102,7 @@ class LocalMarket:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRun:
     """A live run that has ended on this machine, and its cloud with it.
 
     Attributes:
@@ -126,7 +126,7 @@ def generated_market(
     seed: int,
     catalogue: Catalogue,
     models: ModelBundle | None = None,
-    kind: Kind = Kind.TODAY,
+    kind: MarketKind = MarketKind.TODAY,
 ) -> LocalMarket:
     """A market in which a sweep can be tried: the kind's usual types if they have what it asks for, else others.
 
@@ -267,7 +267,7 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
     return start_local_cloud(cloud)
 
 
-def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> Ended:
+def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> EndedRun:
     """Run a new run, or resume one, until it ends; then end its cloud."""
     settings = folder.settings
     # Nothing is begun that its journal could not tell of.
@@ -293,7 +293,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         cloud,
         agent,
         Programs(MTTR_S / speed, code=_code(folder)),
-        Pace(_POLL_S, missing_s=0.0, silent_s=_SETUP_LIMIT_S),
+        PollIntervals(_POLL_S, missing_s=0.0, silent_s=_SETUP_LIMIT_S),
         outside,
     )
     outcome = controller.run(on_progress)
@@ -302,7 +302,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
     with suppress(JournalError):
         # Whatever it did not answer to, a local cloud that has ended leaves no machine.
         journal_of(folder).keep({"unended": {}})
-    return Ended(outcome, tuple(bills), running)
+    return EndedRun(outcome, tuple(bills), running)
 
 
 def _code(folder: RunFolder) -> str:

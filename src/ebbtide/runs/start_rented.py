@@ -19,7 +19,7 @@ from ebbtide.clouds.providers import PROVIDERS, Machines, kept_machines
 from ebbtide.clouds.settings import SEVERAL, LiveSettings, NewRun, RunFolder
 from ebbtide.clouds.several import SeveralClouds
 from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
-from ebbtide.controller.agent_provider import Pace
+from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Programs
 from ebbtide.controller.work.assignments import secrets_of
 from ebbtide.engine.outcome import Outcome
@@ -147,7 +147,7 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
         _cloud(live, machines, prices),
         agent,
         Programs(_MTTR_S, settings.python, _code_of(live)),
-        Pace(settings.poll_s, silent_s=settings.setup_limit_s),
+        PollIntervals(settings.poll_s, silent_s=settings.setup_limit_s),
     )
     return controller.run(on_progress)
 

@@ -15,8 +15,8 @@ from ebbtide.clouds.settings import SIMULATED, LiveSettings, RunFolder
 from ebbtide.controller.from_storage import from_storage_of
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.machine_list import machine_id
-from ebbtide.controller.run_state import Phase, State, phase_of, state_now
-from ebbtide.controller.snapshots import Figures, RunSnapshot, first_machine_of
+from ebbtide.controller.run_state import RunPhase, State, phase_of, state_now
+from ebbtide.controller.snapshots import RunSnapshot, RunSpending, first_machine_of
 from ebbtide.controller.work.state import TrialRecord, leases_on, trial_id_of
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
@@ -207,8 +207,8 @@ def standing_of(folder: RunFolder, catalogue: Catalogue) -> RunStanding:
 def standing(
     settings: LiveSettings,
     kept: RunSnapshot | None,
-    figures: Figures | None,
-    phase: Phase | None,
+    figures: RunSpending | None,
+    phase: RunPhase | None,
     state: State,
     pid: int | None,
     unended: Mapping[str, str],
@@ -316,7 +316,7 @@ def _compared_by(work: Runnable) -> tuple[str | None, Direction]:
     return (None, Direction.MINIMIZE) if isinstance(work, JobList) else (work.metric, work.direction)
 
 
-def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: Figures | None) -> float:
+def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: RunSpending | None) -> float:
     """Seconds past the deadline until the last trial ended, or until now while some are open."""
     started_s = kept["engine"]["started_s"]
     if deadline_h is None or started_s is None:
@@ -328,7 +328,7 @@ def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: Figures | None
     return late_s if late_s > 0.0 else 0.0
 
 
-def _later_s(figures: Figures | None, state: State, now_s: float) -> float:
+def _later_s(figures: RunSpending | None, state: State, now_s: float) -> float:
     """Market seconds since the figures for which machines cost money; those of one that is gone are of now."""
     if figures is None or state not in (State.RUNNING, State.STOPPING):
         return 0.0

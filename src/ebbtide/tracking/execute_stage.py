@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.backtesting.backtest import backtest
-from ebbtide.backtesting.record import Record
+from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.result import BacktestResult
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError, unknown_name
@@ -21,7 +21,7 @@ from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.drawing import drawn_availability
 from ebbtide.forecasts.capacity.models import default_spell_models
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.job_files import Kind, kind_of, read_work
+from ebbtide.jobs.job_files import FileKind, kind_of, read_work
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.jobs.sweep import Decides, Direction
@@ -126,7 +126,7 @@ def _run(name: str, values: Any, common: Mapping[str, Any]) -> JobRun:
 
 
 @dataclass(frozen=True)
-class Played:
+class ExecutedRun:
     """A run's job as the engine replays it.
 
     Attributes:
@@ -157,7 +157,7 @@ class Played:
         return found if asked is not None else Renamed(found, name)
 
 
-def played(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Played:
+def played(run: JobRun, models: ModelBundle, prices: PriceHistory) -> ExecutedRun:
     """Read the job of a run.
 
     Args:
@@ -173,14 +173,14 @@ def played(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Played:
         if run.market not in named:
             raise unknown_name("market", run.market, named)
         prices = prices.select([named[run.market]])
-    if kind_of(read_mapping(run.job, "job, sweep or workflow")) is Kind.WORKFLOW:
+    if kind_of(read_mapping(run.job, "job, sweep or workflow")) is FileKind.WORKFLOW:
         return _workflow(run, models, prices)
     work = read_work(run.job, speeds=models.speeds)
     deadline_h = None if work.sweep is None else work.sweep.deadline_h
-    return Played(work.jobs, work.allowed(prices, default_catalogue()), deadline_h, work.sweep)
+    return ExecutedRun(work.jobs, work.allowed(prices, default_catalogue()), deadline_h, work.sweep)
 
 
-def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Played:
+def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> ExecutedRun:
     """A workflow with the bundle's cookbook; other policies hold the fewest machines that keep its deadline."""
     field = f"{_FIELD}.{run.name}"
     if len(prices) != 1:
@@ -199,7 +199,7 @@ def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Played:
     sizes = range(1, book.problem.most + 1)
     fixed = next((size for size in sizes if workflow.finish_h(workflow.work_h, 0, size) < deadline_h), sizes[-1])
     job = elastic_job(workflow, market.instance_type).model_copy(update={"machines": fixed})
-    return Played((job,), prices, deadline_h, book=book)
+    return ExecutedRun((job,), prices, deadline_h, book=book)
 
 
 def executed(
@@ -238,7 +238,7 @@ def executed(
 
 
 def _conditions(
-    run: JobRun, work: Played, availability: Availability | None
+    run: JobRun, work: ExecutedRun, availability: Availability | None
 ) -> tuple[Availability | None, Sequence[Any]]:
     """Capacity of the markets where it decides, and metrics of the trials where they are compared.
 
@@ -258,7 +258,7 @@ def _conditions(
     return capacity, curves
 
 
-def _starts(run: JobRun, work: Played) -> int | list[float]:
+def _starts(run: JobRun, work: ExecutedRun) -> int | list[float]:
     if run.every_h is None:
         return run.starts
     # The last start leaves room for the deadline, or for a day.
@@ -270,7 +270,9 @@ def _starts(run: JobRun, work: Played) -> int | list[float]:
     return kept
 
 
-def record_of(run: JobRun, results: Sequence[BacktestResult], models: ModelBundle, prices: PriceHistory) -> Record:
+def record_of(
+    run: JobRun, results: Sequence[BacktestResult], models: ModelBundle, prices: PriceHistory
+) -> BacktestRecord:
     """The record of a run, from the results of its policies, with its deadline where it has one."""
     record = BacktestResult.joined(results).record()
     deadline_h = played(run, models, prices).deadline_h

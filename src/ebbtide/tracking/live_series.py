@@ -17,7 +17,7 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from ebbtide.base.utc import iso
-from ebbtide.controller.snapshots import Figures, RunSnapshot
+from ebbtide.controller.snapshots import RunSnapshot, RunSpending
 from ebbtide.controller.work.state import TrialRecord, leases_on, present_s
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -120,7 +120,7 @@ class MetricLog:
             self._client.log_batch(run, metrics=metrics[first : first + _BATCH])
 
 
-def run_points(kept: RunSnapshot, figures: Figures | None) -> list[Point]:
+def run_points(kept: RunSnapshot, figures: RunSpending | None) -> list[Point]:
     """Cost and refunds of the whole run over time, USD; leases that are open count as if they ended now.
 
     Args:
@@ -131,7 +131,7 @@ def run_points(kept: RunSnapshot, figures: Figures | None) -> list[Point]:
     return _money(kept, figures, shares, ("cost_usd", "refund_usd"))
 
 
-def trial_points(kept: RunSnapshot, figures: Figures | None, number: int) -> list[Point]:
+def trial_points(kept: RunSnapshot, figures: RunSpending | None, number: int) -> list[Point]:
     """Cost and refunds of one trial over time, USD, and how often it moved to another machine.
 
     A machine's cost is divided among the trials that trained on it, by time and by the share that each fills.
@@ -175,7 +175,7 @@ def times_of(trial: TrialRecord, now_s: float = math.nan) -> dict[int, float]:
 
 
 def _money(
-    kept: RunSnapshot, figures: Figures | None, shares: Mapping[int, float], names: tuple[str, str]
+    kept: RunSnapshot, figures: RunSpending | None, shares: Mapping[int, float], names: tuple[str, str]
 ) -> list[Point]:
     engine = kept["engine"]
     started_s = engine.get("started_s")

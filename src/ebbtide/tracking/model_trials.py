@@ -20,7 +20,7 @@ from ebbtide.forecasts.bundle import ModelBundle, joined, part_of, write_manifes
 from ebbtide.forecasts.learning_curves.calibration import read_calibration, write_calibration
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.job_files import Work, read_work
+from ebbtide.jobs.job_files import ReplayedWork, read_work
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import billing_preset
@@ -34,7 +34,7 @@ from ebbtide.policies.for_job import policies_for
 from ebbtide.policies.registry import ASK_MODELS
 from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.start_delay import StartDelay
-from ebbtide.tracking.promotion import Comparison, Runs, Verdict, compared, judged
+from ebbtide.tracking.promotion import PolicyRuns, Verdict, VersionComparison, compared, judged
 
 # What asks price chains: no policy of the registry, but what solves the cookbook that a policy follows.
 COOKBOOK = "cookbook"
@@ -89,7 +89,7 @@ class Judgement:
     policy: str = ""
     job: str = ""
     starts_s: tuple[float, ...] = ()
-    comparison: Comparison | None = None
+    comparison: VersionComparison | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a report."""
@@ -105,7 +105,7 @@ class _Case:
     """The work on which a kind is compared: its jobs, where they may run, and when they are late."""
 
     kind: str
-    work: Work
+    work: ReplayedWork
     prices: PriceHistory
     deadline_s: float
     policy: str
@@ -161,10 +161,10 @@ def judge(kind: str, champions: ModelBundle, candidates: ModelBundle, setting: S
     starts_s = start_times(scenario, setting.starts)
     for each in bundles:
         each.check_unseen(starts_s)
-    runs = Runs.of(_run(case, bundles[1], starts_s, setting), case.deadline_s)
+    runs = PolicyRuns.of(_run(case, bundles[1], starts_s, setting), case.deadline_s)
     name = case.work.sweep.name if case.work.sweep else case.work.jobs[0].name
     try:
-        before = Runs.of(_run(case, bundles[0], starts_s, setting), case.deadline_s)
+        before = PolicyRuns.of(_run(case, bundles[0], starts_s, setting), case.deadline_s)
     except InputError as error:
         told = f"is the new champion: the old one cannot be used here: {error.problem}"
         return Judgement(Verdict.REPLACES, told, policy, name)
@@ -197,7 +197,7 @@ def _case(kind: str, policy: str, file: str | Path, setting: Setting) -> _Case:
     market, workflow = named[about["market"]], Workflow.read(file)
     job = elastic_job(workflow, market.instance_type)
     prices = setting.prices.select([market])
-    return _Case(kind, Work((job,)), prices, about["deadline_h"] * HOUR_S + 1.0, policy, market, workflow)
+    return _Case(kind, ReplayedWork((job,)), prices, about["deadline_h"] * HOUR_S + 1.0, policy, market, workflow)
 
 
 def _run(case: _Case, bundle: ModelBundle, starts_s: Sequence[float], setting: Setting) -> tuple[Outcome, ...]:

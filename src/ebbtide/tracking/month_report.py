@@ -16,7 +16,7 @@ from ebbtide.clouds.settings import SIMULATED, RunFolder, known_runs
 from ebbtide.controller.from_storage import from_storage_of
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.run_state import phase_of, state_now
-from ebbtide.controller.team.account_book import Account, AccountBook, account_name
+from ebbtide.controller.team.account_book import AccountBook, RunAccount, account_name
 from ebbtide.controller.team.team import Accounting, Team
 from ebbtide.errors import EbbtideError, InputError, unknown_name
 from ebbtide.runs.settling import lines_of_journal
@@ -140,7 +140,7 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
     Raises:
         InputError: Neither is given, or the team's accounts cannot be read.
     """
-    found: dict[str, Account] = {}
+    found: dict[str, RunAccount] = {}
     unreadable: dict[str, str] = {}
     unread: dict[str, str] = {}
     outside: set[str] = set()
@@ -187,18 +187,18 @@ def _folders(runs: Path | None) -> Sequence[RunFolder]:
         return ()
 
 
-def _account_of_journal(folder: RunFolder, month: str, name: str) -> Account:
+def _account_of_journal(folder: RunFolder, month: str, name: str) -> RunAccount:
     lines = lines_of_journal(folder)
     settings, accounting = folder.settings, Accounting.of(folder)
     state, _ = state_now(folder, phase_of(journal_of(folder, read_only=True)))
-    account = Account(
+    account = RunAccount(
         *(name, settings.run, month, accounting.owner, accounting.tags, settings.provider),
         *(settings.policy, str(state), 0.0, 0, 0.0, 0.0),
     )
     return replace(account, lines=tuple(line for line in lines if line.month == month))
 
 
-def _rows(account: Account, run: str) -> list[dict[str, Any]]:
+def _rows(account: RunAccount, run: str) -> list[dict[str, Any]]:
     about = {
         "run": run,
         "owner": account.owner,

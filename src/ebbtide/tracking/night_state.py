@@ -11,7 +11,7 @@ from typing import Any
 from ebbtide.base.files import write_text
 from ebbtide.base.json_values import misfit
 from ebbtide.errors import InputError
-from ebbtide.market.ingestion import Verdict
+from ebbtide.market.ingestion import BatchVerdict
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class NightState:
     stages: tuple[str, ...] = ()
     due: tuple[tuple[str, float], ...] = ()
 
-    def with_verdicts(self, verdicts: Sequence[Verdict]) -> NightState:
+    def with_verdicts(self, verdicts: Sequence[BatchVerdict]) -> NightState:
         """The same with batches that were checked; one that was checked before it was killed counts once."""
         known = {path: (path, rows, problem) for path, rows, problem in self.verdicts}
         known |= {str(each.file): (str(each.file), each.rows, each.problem) for each in verdicts}
@@ -48,9 +48,9 @@ class NightState:
         """The same with jobs that are due; those of a night that was killed and is continued stay."""
         return replace(self, due=tuple(dict.fromkeys((*self.due, *due))))
 
-    def batches(self, *, accepted: bool) -> list[Verdict]:
+    def batches(self, *, accepted: bool) -> list[BatchVerdict]:
         """The batches that were accepted, or those that were rejected."""
-        found = [Verdict(Path(path), rows, problem) for path, rows, problem in self.verdicts]
+        found = [BatchVerdict(Path(path), rows, problem) for path, rows, problem in self.verdicts]
         return [verdict for verdict in found if (not verdict.problem) == accepted]
 
     def write(self, path: Path) -> NightState:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.base.files import write_text
-from ebbtide.market.ingestion import Verdict
+from ebbtide.market.ingestion import BatchVerdict
 from ebbtide.tracking.due_runs import DueResult
 
 # Reports of the pipeline whose figures are compared; lower is better in all.
@@ -19,7 +19,7 @@ METRICS = ("metrics", "revpred", "price-chains", "earlycurve")
 
 
 @dataclass(frozen=True)
-class Figures:
+class PipelineFigures:
     """The figures of one state of the pipeline.
 
     Attributes:
@@ -51,7 +51,7 @@ class Figures:
         return 1.0 - costs[best] / on_demand if on_demand and best else None
 
 
-def read_figures(reports: Path, versions: Mapping[str, str] | None = None) -> Figures:
+def read_figures(reports: Path, versions: Mapping[str, str] | None = None) -> PipelineFigures:
     """Read the figures from the stages' reports; missing reports are left out.
 
     Args:
@@ -80,7 +80,7 @@ def read_figures(reports: Path, versions: Mapping[str, str] | None = None) -> Fi
     kinds = _read(reports / "promotion.json").get("kinds", {})
     champions = {name: row["champion_after"] for name, row in kinds.items() if row["champion_after"] is not None}
     verdicts = {name: f"version {row['version']} {row['reason']}" for name, row in kinds.items()}
-    return Figures(models, costs, unfinished, champions, verdicts, versions or {})
+    return PipelineFigures(models, costs, unfinished, champions, verdicts, versions or {})
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class Night:
         promoted: Names of the models that the night has promoted.
     """
 
-    accepted: Sequence[Verdict]
-    set_aside: Sequence[Verdict]
+    accepted: Sequence[BatchVerdict]
+    set_aside: Sequence[BatchVerdict]
     change_points: tuple[int, int]
     stages: Sequence[str]
-    before: Figures
-    after: Figures
+    before: PipelineFigures
+    after: PipelineFigures
     pushed: bool
     jobs: Sequence[DueResult] = ()
     promoted: Sequence[str] = ()
@@ -191,16 +191,16 @@ def costs_picture(night: Night) -> bytes:
     return buffer.getvalue()
 
 
-def keep_figures(figures: Figures, path: Path) -> None:
+def keep_figures(figures: PipelineFigures, path: Path) -> None:
     """Write figures as accepted, for comparison with the next night."""
     write_text(path, json.dumps(asdict(figures), indent=2) + "\n")
 
 
-def kept_figures(path: Path) -> Figures:
+def kept_figures(path: Path) -> PipelineFigures:
     """The last accepted figures; empty if there are none."""
-    known = {each.name for each in fields(Figures)}
+    known = {each.name for each in fields(PipelineFigures)}
     # Other versions of Ebbtide have kept other figures.
-    return Figures(**{name: value for name, value in _read(path).items() if name in known})
+    return PipelineFigures(**{name: value for name, value in _read(path).items() if name in known})
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Runs:
+class PolicyRuns:
     """Cost and lateness of a policy's run from each start.
 
     Attributes:
@@ -76,7 +76,7 @@ class Runs:
     late: tuple[bool, ...]
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome], deadline_s: float = math.inf) -> Runs:
+    def of(cls, outcomes: Sequence[Outcome], deadline_s: float = math.inf) -> PolicyRuns:
         """The runs of some outcomes.
 
         Args:
@@ -110,7 +110,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VersionComparison:
     """The runs of challenger and champion, over the starts from which both finished.
 
     Attributes:
@@ -142,7 +142,7 @@ class Comparison:
         }
 
 
-def compared(champion: Runs, challenger: Runs, confidence: float = 0.95) -> Comparison:
+def compared(champion: PolicyRuns, challenger: PolicyRuns, confidence: float = 0.95) -> VersionComparison:
     """Compare runs from the same starts.
 
     Args:
@@ -170,10 +170,10 @@ def compared(champion: Runs, challenger: Runs, confidence: float = 0.95) -> Comp
         interval = Interval(mean, mean - half, mean + half)
     same = np.array_equal(old, new, equal_nan=True) and champion.late == challenger.late
     misses = champion.misses, challenger.misses
-    return Comparison(int(both.sum()), means, p95s, misses, interval, not same)
+    return VersionComparison(int(both.sum()), means, p95s, misses, interval, not same)
 
 
-def judged(found: Comparison, confidence: float = 0.95) -> tuple[Verdict, str]:
+def judged(found: VersionComparison, confidence: float = 0.95) -> tuple[Verdict, str]:
     """The rule: what comes of a challenger, and why, in one sentence.
 
     Args:

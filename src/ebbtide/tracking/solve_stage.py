@@ -21,9 +21,9 @@ from ebbtide.base.files import replacing, write_text
 from ebbtide.base.json_values import json_text
 from ebbtide.base.utc import DAY_S, HOUR_S, iso, to_epoch_s
 from ebbtide.errors import unknown_name
-from ebbtide.forecasts.bundle import SOLVED, ModelBundle, Part, part_of
+from ebbtide.forecasts.bundle import SOLVED, BundlePart, ModelBundle, part_of
 from ebbtide.forecasts.capacity.models import default_spell_models
-from ebbtide.jobs.job_files import Work, read_work
+from ebbtide.jobs.job_files import ReplayedWork, read_work
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
@@ -38,7 +38,7 @@ from ebbtide.policies.cookbook.storage import save_cookbook
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.deadline.table import cost_at_start
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
-from ebbtide.policies.exosphere.allocation import Resources, allocate
+from ebbtide.policies.exosphere.allocation import CoresAndMemory, allocate
 from ebbtide.policies.exosphere.applications import PortfolioRequest
 from ebbtide.policies.exosphere.portfolio import assessed
 from ebbtide.policies.for_job import policy_for
@@ -73,7 +73,7 @@ class Known:
         """Start and end of the training days, seconds since 1970."""
         return self.prices.start_s, self.prices.end_s
 
-    def view(self, work: Work, policy: Policy, billing: str) -> View:
+    def view(self, work: ReplayedWork, policy: Policy, billing: str) -> View:
         """View that a policy has of some work and its markets at the end of the training days."""
         allowed = work.allowed(self.prices, default_catalogue())
         return Scenario(work.jobs, allowed, billing_preset(billing)).at_end(policy)
@@ -99,7 +99,7 @@ class Solved:
     about: Mapping[str, Any]
     data: Sequence[Path] = field(default=())
 
-    def part(self, folder: Path) -> Part:
+    def part(self, folder: Path) -> BundlePart:
         """Entry of the solution in the bundle's manifest."""
         return part_of(folder, self.path, window_s=self.window_s, data=self.data, scores=self.scores)
 
@@ -227,7 +227,7 @@ def solve_portfolio(known: Known, settings: Mapping[str, Any], folder: Path) -> 
     (job,) = (work := read_work(settings["job"])).jobs
     view = known.view(work, policy("exosphere"), "ec2-second")
     cores = min(view.machine(market).vcpus for market in view.markets if view.steps_per_s(job, market) > 0.0)
-    request = PortfolioRequest(Resources(job.most_machines * cores, 0.0), settings["alpha"])
+    request = PortfolioRequest(CoresAndMemory(job.most_machines * cores, 0.0), settings["alpha"])
     history_s = settings["history_days"] * DAY_S
     found = assessed(view, job, request, history_s=history_s, covariance=settings["covariance"])
     shares, markets = found.portfolio.shares, found.candidates.markets

@@ -22,14 +22,14 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from ebbtide.backtesting.record import Record
+from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.base.utc import iso
 from ebbtide.forecasts.bundle import MANIFEST
 from ebbtide.jobs.throughput import step_times_of
 
 if TYPE_CHECKING:
     from ebbtide.forecasts.bundle import ModelBundle
-    from ebbtide.forecasts.learning_curves.calibration import Calibration
+    from ebbtide.forecasts.learning_curves.calibration import StageCalibration
     from ebbtide.forecasts.learning_curves.curves import Curve
     from ebbtide.tracking.solve_stage import Solved
 
@@ -98,7 +98,7 @@ def parent_tags() -> dict[str, str]:
 
 
 def log_record(
-    record: Record,
+    record: BacktestRecord,
     *,
     uri: str,
     experiment: str,
@@ -258,7 +258,7 @@ def log_curves(curves: Sequence[Curve], *, uri: str, artifacts: str | Path, seed
 
 
 def log_calibration(
-    calibration: Calibration, scores: Mapping[str, Any], file: Path, *, uri: str, artifacts: str | Path
+    calibration: StageCalibration, scores: Mapping[str, Any], file: Path, *, uri: str, artifacts: str | Path
 ) -> None:
     """Log a calibration as a run, with a child run for each method's scores; the step is theta in percent.
 

@@ -14,7 +14,7 @@ from ebbtide.base.json_values import finite
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.journal import journal_of
-from ebbtide.controller.snapshots import Figures, RunSnapshot
+from ebbtide.controller.snapshots import RunSnapshot, RunSpending
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
@@ -46,7 +46,7 @@ class RunFigures:
 
     work: Runnable
     kept: RunSnapshot | None
-    figures: Figures | None
+    figures: RunSpending | None
     prices: Mapping[str, Sequence[tuple[float, float]]]
     catalogue: Catalogue
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from ebbtide_papers.cumulon.engine_study import EngineStudy
 from ebbtide_papers.cumulon.study import CumulonStudy
 from ebbtide_papers.reproduction import (
-    Claim,
+    ClaimRow,
+    PaperClaim,
     Reproduction,
-    Row,
     around,
     at_least,
     at_most,
@@ -26,8 +26,8 @@ _FITTED = "the market's rates were fitted to this figure, so it is no independen
 _SHARE = 0.1
 
 
-def _usd(text: str, paper: float, note: str = _MARKET, *, fitted: bool = False) -> Claim:
-    return Claim(text, paper, "USD", around(paper, _SHARE), f"{note}; {_FITTED}" if fitted else note, fitted)
+def _usd(text: str, paper: float, note: str = _MARKET, *, fitted: bool = False) -> PaperClaim:
+    return PaperClaim(text, paper, "USD", around(paper, _SHARE), f"{note}; {_FITTED}" if fitted else note, fitted)
 
 
 # Rows with a figure of the paper's.
@@ -52,7 +52,7 @@ _CLAIMS = {
         f"{_MARKET}; its rates were fitted to what spot alone costs, not to this",
     ),
     "plus_mean_cost_s002": _usd("on demand beside spot, from 0.02 USD", 1.19),
-    "on_demand_only_cost": Claim(
+    "on_demand_only_cost": PaperClaim(
         "machines on demand alone",
         5.22,
         "USD",
@@ -112,22 +112,22 @@ def reproduce_cumulon(
     for start, (usd_per_hour, _) in _FIXED_PLUS.items():
         for row_id, (name, bids) in _OVER_SKYLINE.items():
             text = f"cost with {bids} / with skyline bids, from {usd_per_hour} USD"
-            claim = Claim(text, None, "ratio", _DEARER, f"{_MARKET}; {_FIGURE_7[start]}")
+            claim = PaperClaim(text, None, "ratio", _DEARER, f"{_MARKET}; {_FIGURE_7[start]}")
             theirs, ours = (figures[f"{which}_mean_cost_{start}"] for which in (name, "skyline"))
             error = figures[f"{name}_minus_skyline_error_{start}"]
             note = f"{theirs - ours:+.3f} USD, standard error of the paired difference {error:.3f}"
             rows.append(claim.row(f"{row_id}_{start}", ratio(theirs, ours), note=note))
     for start, (usd_per_hour, paper) in _FIXED_PLUS.items():
         text = f"Fixed+ / on demand beside spot, from {usd_per_hour} USD"
-        claim = Claim(text, paper, "ratio", half_to_twice_the_effect(paper, none=1.0), _MARKET)
+        claim = PaperClaim(text, paper, "ratio", half_to_twice_the_effect(paper, none=1.0), _MARKET)
         over = ratio(figures[f"fixed_plus_mean_cost_{start}"], figures[f"plus_mean_cost_{start}"])
         rows.append(claim.row(f"fixed_plus_over_plus_{start}", over))
-    missed = Claim("deadlines missed where they could be met", 0.0, "runs", at_most(0.0))
+    missed = PaperClaim("deadlines missed where they could be met", 0.0, "runs", at_most(0.0))
     note = "whether bids are infinite, skyline bids, or on demand is beside them"
     rows.append(missed.row("deadline_misses", float(found.missed), note=note))
-    solved = Claim("to solve one cookbook", None, "s", at_most(_COOKBOOK_S), "the paper says minutes")
+    solved = PaperClaim("to solve one cookbook", None, "s", at_most(_COOKBOOK_S), "the paper says minutes")
     rows.append(solved.row("cookbook_seconds", found.solved_s))
-    on_real = Claim(
+    on_real = PaperClaim(
         "RSVD-1 on c3.xlarge of 2015, dynamic / the best fixed size and bid",
         _PAPER_OVER_FIXED,
         "ratio",
@@ -169,17 +169,19 @@ _ON_ENGINE = {
 _NO_DEARER = at_most(1.02, "no more expensive, to 2 %")
 
 
-def _engine_rows(found: EngineStudy | None, why: str) -> list[Row]:
+def _engine_rows(found: EngineStudy | None, why: str) -> list[ClaimRow]:
     rows = []
     for row_id, (name, text, note) in _ON_ENGINE.items():
-        claim = Claim(text, None, "ratio", _NO_DEARER, note)
+        claim = PaperClaim(text, None, "ratio", _NO_DEARER, note)
         if found is None:
             rows.append(claim.row(row_id, None, missing=why))
             continue
         ours, one = found.mean_usd(name), found.mean_usd("one-market")
         seen = f"{ours:.3f} and {one:.3f} USD; {found.markets} markets of {found.types} types"
         rows.append(claim.row(row_id, ratio(ours, one), note=seen))
-    late = Claim("deadlines missed by skyline bids on the engine, on demand beside", 0.0, "runs", at_most(0.0))
+    late = PaperClaim(
+        "deadlines missed by skyline bids on the engine, on demand beside", 0.0, "runs", at_most(0.0)
+    )
     missed = None if found is None else float(found.missed)
     rows.append(late.row("engine_deadline_misses", missed, missing=why))
     return rows

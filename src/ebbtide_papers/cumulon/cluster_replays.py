@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.base.compiled_records import Batches, Book, Books, ClusterRules
+from ebbtide.base.compiled_records import Book, Books, ClusterRules, MachineBatches
 from ebbtide.base.compiling import compiled, inner
 from ebbtide.forecasts.price_chain import Levels
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cookbook import Cookbook
-from ebbtide_papers.cumulon.cookbook_replays import Played, book_of, choice, in_parts, step_ticks, work
+from ebbtide_papers.cumulon.cookbook_replays import CookbookCosts, book_of, choice, in_parts, step_ticks, work
 
 # Room for groups of machines that were requested together.
 _MOST_BATCHES = 512
@@ -45,7 +45,7 @@ class Rules:
 
 def play_cluster(
     book: Cookbook, traces: Levels, bids: Bids, rules: Rules | None = None, *, workers: int = 2
-) -> Played:
+) -> CookbookCosts:
     """Run a cluster on every trace, by a cookbook in dynamic mode or at a fixed size.
 
     On-demand machines, where they are used, are rented while spot costs more, and where another try for spot would
@@ -77,7 +77,7 @@ def _has_gone(comes: int, tick: int, ahead: int, period: int) -> bool:
 
 
 @inner
-def _move_batch(batches: Batches, source: int, target: int) -> None:
+def _move_batch(batches: MachineBatches, source: int, target: int) -> None:
     if source != target:
         batches.count[target], batches.comes[target] = batches.count[source], batches.comes[source]
         batches.bid[target], batches.going[target] = batches.bid[source], batches.going[source]
@@ -86,7 +86,7 @@ def _move_batch(batches: Batches, source: int, target: int) -> None:
 
 @inner
 def _revoke(
-    batches: Batches, number: int, tick: int, price: float, period: int, stop_work_h: float, books: Books
+    batches: MachineBatches, number: int, tick: int, price: float, period: int, stop_work_h: float, books: Books
 ) -> tuple[int, Books]:
     """Remove batches whose bid is below the price, their partial period free of charge.
 
@@ -108,7 +108,7 @@ def _revoke(
 
 
 @inner
-def _present(batches: Batches, number: int, effect: int, period: int) -> tuple[int, int, int]:
+def _present(batches: MachineBatches, number: int, effect: int, period: int) -> tuple[int, int, int]:
     """Machines present when a change takes effect: all, those that can be revoked, those about to be charged."""
     held, unsure, due = 0, 0, 0
     for n in range(number):
@@ -123,7 +123,7 @@ def _present(batches: Batches, number: int, effect: int, period: int) -> tuple[i
 
 @inner
 def _left_then(
-    batches: Batches, number: int, tick: int, left: float, extra: float, book: Book, rules: ClusterRules
+    batches: MachineBatches, number: int, tick: int, left: float, extra: float, book: Book, rules: ClusterRules
 ) -> tuple[float, float]:
     """Work and overhead left when a change takes effect, machine-hours, if no machine is revoked until then."""
     count, comes, going = batches.count, batches.comes, batches.going
@@ -142,7 +142,13 @@ def _left_then(
 
 @inner
 def _release(
-    batches: Batches, number: int, effect: int, free: int, wants_listed: bool, urgent: bool, rules: ClusterRules
+    batches: MachineBatches,
+    number: int,
+    effect: int,
+    free: int,
+    wants_listed: bool,
+    urgent: bool,
+    rules: ClusterRules,
 ) -> int:
     """Mark machines that stop at the end of their period: those too many, and those of the more expensive kind.
 
@@ -168,7 +174,7 @@ def _release(
 
 @inner
 def _decide(
-    batches: Batches,
+    batches: MachineBatches,
     number: int,
     tick: int,
     place: int,
@@ -207,7 +213,7 @@ def _decide(
 
 @inner
 def _charge(
-    batches: Batches, number: int, tick: int, price: float, book: Book, rules: ClusterRules, books: Books
+    batches: MachineBatches, number: int, tick: int, price: float, book: Book, rules: ClusterRules, books: Books
 ) -> tuple[int, int, Books]:
     """Start, charge and stop machines at a tick.
 
@@ -239,7 +245,7 @@ def _play(book: Book, rules: ClusterRules, traces: Any, cost: Any, hours: Any) -
     """Fill in cost in USD and hours of each trace."""
     ticks, most = book.ticks, book.speeds.shape[1] - 1
     last = book.actions.shape[0] * ticks
-    batches = Batches(
+    batches = MachineBatches(
         np.zeros(_MOST_BATCHES, np.int64),
         np.zeros(_MOST_BATCHES, np.int64),
         np.zeros(_MOST_BATCHES),

@@ -24,7 +24,7 @@ _CHUNK = 2_000
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class CookbookCosts:
     """Results of a cookbook, with one value for each trace.
 
     Attributes:
@@ -41,7 +41,7 @@ class Played:
         return int(np.isinf(self.hours).sum())
 
 
-def play_strictly(book: Cookbook, traces: Levels, tick_s: float, *, workers: int = 2) -> Played:
+def play_strictly(book: Cookbook, traces: Levels, tick_s: float, *, workers: int = 2) -> CookbookCosts:
     """Follow a cookbook from step to step: its action at the beginning of each holds to the step's end.
 
     Work between two levels is rounded up to the upper: what can be done from there can be done from below it.
@@ -59,7 +59,7 @@ def play_strictly(book: Cookbook, traces: Levels, tick_s: float, *, workers: int
     return _played(book, traces, tick_s, ticks, ticks, workers)
 
 
-def play_dynamically(book: Cookbook, traces: Levels, tick_s: float, *, workers: int = 2) -> Played:
+def play_dynamically(book: Cookbook, traces: Levels, tick_s: float, *, workers: int = 2) -> CookbookCosts:
     """Follow a cookbook at every tick, as its dynamic mode does where charges are short (5.4).
 
     It is asked whenever the price has changed, a machine is about to be charged again, or half a step has passed.
@@ -101,7 +101,7 @@ def can_begin(book: Cookbook) -> np.ndarray:
     return np.concatenate([can, done])
 
 
-def in_parts(play: Callable[..., None], given: tuple[Any, ...], traces: Levels, workers: int) -> Played:
+def in_parts(play: Callable[..., None], given: tuple[Any, ...], traces: Levels, workers: int) -> CookbookCosts:
     """Run a compiled function on several threads, each on some traces at a time."""
     cost, hours = np.empty(len(traces)), np.empty(len(traces))
     parts = [slice(first, first + _CHUNK) for first in range(0, len(traces), _CHUNK)]
@@ -109,7 +109,7 @@ def in_parts(play: Callable[..., None], given: tuple[Any, ...], traces: Levels, 
         playing = [pool.submit(play, *given, traces[part], cost[part], hours[part]) for part in parts]
     for part_done in playing:
         part_done.result()
-    return Played(cost, hours)
+    return CookbookCosts(cost, hours)
 
 
 def book_of(book: Cookbook, ticks: int, tick_s: float, most: int) -> Book:
@@ -136,7 +136,7 @@ def book_of(book: Cookbook, ticks: int, tick_s: float, most: int) -> Book:
     )
 
 
-def _played(book: Cookbook, traces: Levels, tick_s: float, ticks: int, every: int, workers: int) -> Played:
+def _played(book: Cookbook, traces: Levels, tick_s: float, ticks: int, every: int, workers: int) -> CookbookCosts:
     return in_parts(_play, (book_of(book, ticks, tick_s, book.problem.most), every), traces, workers)
 
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ebbtide.backtesting.policy_table import COLOURS
-from ebbtide_papers.cumulon.study import Counts, CumulonStudy, Table
+from ebbtide_papers.cumulon.study import CumulonStudy, RunCounts, Table
 
 _TITLES = (
     "Fig. 2(a): dynamic, runs by end and cost",
@@ -57,7 +57,7 @@ def _name_axes(figure: go.Figure, row: int, column: int, x: str, y: str) -> None
     figure.update_yaxes(title_text=y, row=row, col=column)
 
 
-def _heat_map(counts: Counts) -> go.Heatmap:
+def _heat_map(counts: RunCounts) -> go.Heatmap:
     runs = np.where(counts.runs > 0, np.log10(np.maximum(counts.runs, 1.0)), np.nan)
     return go.Heatmap(x=counts.hours, y=counts.usd, z=runs, colorscale="Blues", showscale=False)
 

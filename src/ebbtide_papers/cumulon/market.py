@@ -32,7 +32,7 @@ _RUNS = ((3, _ON_DEMAND_ONLY_USD / (3 * ON_DEMAND_USD_PER_HOUR)), (8, 1.9 / 0.45
 
 
 @dataclass(frozen=True)
-class Rates:
+class TransitionRates:
     """Transition probabilities per tick, at the mean of the daily rhythm.
 
     Attributes:
@@ -72,9 +72,9 @@ def gnmf_workflow(iterations: int = 2) -> Workflow:
     return Workflow(name="gnmf", jobs=tuple(jobs))
 
 
-def described_chain(rates: Rates | None = None) -> PriceChain:
+def described_chain(rates: TransitionRates | None = None) -> PriceChain:
     """The price chain for each hour of the week; weekends are calmer."""
-    given = rates or Rates()
+    given = rates or TransitionRates()
     rows = []
     for slot in range(168):
         day, hour = divmod(slot, 24)
@@ -86,7 +86,7 @@ def described_chain(rates: Rates | None = None) -> PriceChain:
     return PriceChain(prices, np.array(rows), TICK_S)
 
 
-def _rows(rates: Rates, busy: float) -> Floats:
+def _rows(rates: TransitionRates, busy: float) -> Floats:
     low, high, spikes = len(_LOW), len(_HIGH), len(_SPIKES)
     size = low + high + spikes
     rows = np.zeros((size, size))

@@ -18,7 +18,7 @@ from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
 from ebbtide_papers.cumulon.cluster_replays import Rules, play_cluster
-from ebbtide_papers.cumulon.cookbook_replays import Played, play_dynamically, play_strictly
+from ebbtide_papers.cumulon.cookbook_replays import CookbookCosts, play_dynamically, play_strictly
 from ebbtide_papers.cumulon.market import (
     ON_DEMAND_USD_PER_HOUR,
     TICK_S,
@@ -57,7 +57,7 @@ Table = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
+class RunCounts:
     """Number of runs by their end and cost.
 
     Attributes:
@@ -71,7 +71,7 @@ class Counts:
     runs: Floats
 
     @classmethod
-    def of(cls, found: Played) -> Counts:
+    def of(cls, found: CookbookCosts) -> RunCounts:
         """Counts of finished runs: columns of half hours, and forty rows up to the highest cost."""
         ended = np.isfinite(found.hours)
         columns = np.arange(0.0, DEADLINE_H + 0.6, 0.5)
@@ -94,7 +94,7 @@ class CumulonStudy:
 
     figures: Mapping[str, float]
     tables: Mapping[str, Table]
-    counts: Mapping[str, Counts]
+    counts: Mapping[str, RunCounts]
     missed: int
     solved_s: float
 
@@ -142,7 +142,7 @@ def cumulon_study(*, traces: int = 100_000, seed: int = 1, on_progress: OnProgre
     }
     least = {"mean_usd": float(oracle.mean()), "deviation_usd": float(oracle.std())}
     tables = {"fig2": {"dynamic": _row(dynamic), "strict": _row(strict), "oracle": least}}
-    counts = {"dynamic": Counts.of(dynamic), "strict": Counts.of(strict)}
+    counts = {"dynamic": RunCounts.of(dynamic), "strict": RunCounts.of(strict)}
     missed = dynamic.missed + strict.missed
 
     report("Figures 4 and 5: deadlines and risk, GNMF")
@@ -254,12 +254,12 @@ def _by_second(
     return solve(CookbookProblem(workflow, market, most=MOST, work_unit_h=unit_h, risk_aversion=gamma))
 
 
-def mean_usd(found: Played) -> float:
+def mean_usd(found: CookbookCosts) -> float:
     """Mean cost over all runs, USD, including those that missed the deadline."""
     return float(found.cost_usd.mean())
 
 
-def _row(found: Played) -> dict[str, float]:
+def _row(found: CookbookCosts) -> dict[str, float]:
     ended = np.isfinite(found.hours)
     return {
         "mean_usd": mean_usd(found),

@@ -10,8 +10,8 @@ import numpy as np
 
 from ebbtide_papers.deadlines.advised_zones_study import ADVISED, BOUND, FAILS_OVER, OPTIMUM, AdvisedZones
 from ebbtide_papers.deadlines.advisor_study import ONE_MODEL, OWN, TYPES, UNTOLD, VARIANTS, AdvisorCell
-from ebbtide_papers.deadlines.study import Cell
-from ebbtide_papers.reproduction import Claim, Row, at_least, at_most, ratio
+from ebbtide_papers.deadlines.study import ZoneResult
+from ebbtide_papers.reproduction import ClaimRow, PaperClaim, at_least, at_most, ratio
 
 _TICKS = "decisions and charges of the advisor by whole ticks, of the others by the second; models of other zones"
 
@@ -20,25 +20,25 @@ _SEVERAL = "24 h of work in 36 or 48 h; models of zones that are not in the set"
 _NO_GAP = "Uniform Progress costs no more than the optimum on these records"
 
 
-def advisor_claims() -> dict[str, Claim]:
+def advisor_claims() -> dict[str, PaperClaim]:
     """The claims about the advisor, by id."""
     return {
-        "advisor_misses": Claim("deadlines missed on the advisor's advice", 0.0, "runs", at_most(0.0)),
-        "advisor_cost_vs_uniform_progress": Claim(
+        "advisor_misses": PaperClaim("deadlines missed on the advisor's advice", 0.0, "runs", at_most(0.0)),
+        "advisor_cost_vs_uniform_progress": PaperClaim(
             "cost on the advisor's advice / Uniform Progress",
             96.94 / 101.68,
             "ratio",
             at_most(0.97, "3 % cheaper"),
             f"{_TICKS}; the figure beside it is of the best published program on other starts in six of the zones",
         ),
-        "advisor_gap_closed": Claim(
+        "advisor_gap_closed": PaperClaim(
             "what the advisor closes of the gap from Uniform Progress to the optimum",
             (101.68 - 96.94) / (101.68 - 92.16),
             "fraction",
             at_least(0.47, "our target"),
             _TICKS,
         ),
-        "advisor_types_vs_one_model": Claim(
+        "advisor_types_vs_one_model": PaperClaim(
             "cost if types of zones are told apart while a run watches / with one model of all zones",
             None,
             "ratio",
@@ -47,20 +47,20 @@ def advisor_claims() -> dict[str, Claim]:
     }
 
 
-def advised_zones_claims() -> dict[str, Claim]:
+def advised_zones_claims() -> dict[str, PaperClaim]:
     """The claims about the advisor over several zones, by id."""
     return {
-        "zones_advisor_misses": Claim(
+        "zones_advisor_misses": PaperClaim(
             "deadlines missed on advice over several zones, all of them seen", 0.0, "runs", at_most(0.0)
         ),
-        "zones_advisor_cost_vs_failover": Claim(
+        "zones_advisor_cost_vs_failover": PaperClaim(
             "cost on advice over several zones / next-cheapest failover, mean of sets of zones",
             None,
             "ratio",
             at_most(0.97, "3 % cheaper"),
             _SEVERAL,
         ),
-        "zones_advisor_cost_vs_bound": Claim(
+        "zones_advisor_cost_vs_bound": PaperClaim(
             "the same over two zones / least without foresight, by the exact program that knows both zones",
             None,
             "ratio",
@@ -70,7 +70,7 @@ def advised_zones_claims() -> dict[str, Claim]:
     }
 
 
-def advisor_rows(advised: Sequence[AdvisorCell], cells: Sequence[Cell]) -> list[Row]:
+def advisor_rows(advised: Sequence[AdvisorCell], cells: Sequence[ZoneResult]) -> list[ClaimRow]:
     """A row for each claim.
 
     Args:
@@ -101,7 +101,7 @@ def advisor_rows(advised: Sequence[AdvisorCell], cells: Sequence[Cell]) -> list[
     ]
 
 
-def advised_zones_rows(sets: Sequence[AdvisedZones]) -> list[Row]:
+def advised_zones_rows(sets: Sequence[AdvisedZones]) -> list[ClaimRow]:
     """A row for each claim about several zones; of the bound, where there are pairs of zones."""
     claims = advised_zones_claims()
     rows = [claims["zones_advisor_misses"].row("zones_advisor_misses", float(sum(one.misses for one in sets)))]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.capacity.records import LeftOut, ZoneRecord, ZoneRecords
+from ebbtide.forecasts.capacity.records import UnusableData, ZoneRecord, ZoneRecords
 from ebbtide_papers.deadlines.advised_zones_study import MOST_PAIRS, sets_together, study_advised_zones
 from ebbtide_papers.deadlines.advisor_rows import (
     advised_zones_claims,
@@ -29,7 +29,7 @@ from ebbtide_papers.deadlines.inputs import DeadlineInputs
 from ebbtide_papers.deadlines.study import (
     DEADLINES_H,
     RESTARTS_H,
-    Cell,
+    ZoneResult,
     draw_ticks,
     left_out_model,
     own_past_model,
@@ -38,9 +38,9 @@ from ebbtide_papers.deadlines.study import (
 from ebbtide_papers.deadlines.zone_rows import CHEAPER, CLAIMED, multi_claims, multi_rows, multi_table
 from ebbtide_papers.deadlines.zones import ZonesStudy, study_zones
 from ebbtide_papers.reproduction import (
-    Claim,
+    ClaimRow,
+    PaperClaim,
     Reproduction,
-    Row,
     at_least,
     at_most,
     half_to_twice_the_effect,
@@ -87,7 +87,7 @@ def reproduce_deadlines(
     Raises:
         InputError: No claim can be computed.
     """
-    rows: list[Row] = []
+    rows: list[ClaimRow] = []
     tables: dict[str, Any] = {}
     sets = [*given.probed, *(any_of for any_of, _ in given.rounds)]
     gangs = [all_of for _, all_of in given.rounds]
@@ -113,7 +113,7 @@ def reproduce_deadlines(
             several.append(study_advised_zones(given.records, chosen, starts, seed))
         rows += advised_zones_rows(several) if several else []
         tables["advisor"] = advisor_table(advised, several)
-    left_out: list[LeftOut] = []
+    left_out: list[UnusableData] = []
     studies = _studied(sets, starts, seed, left_out, report)
     whole = _studied(gangs, starts, seed, left_out, report, gang=True)
     if studies:
@@ -137,7 +137,7 @@ def _studied(
     sets: Sequence[ZoneRecords],
     starts: int,
     seed: int,
-    left_out: list[LeftOut],
+    left_out: list[UnusableData],
     report: Callable[[str], None],
     *,
     gang: bool = False,
@@ -150,11 +150,11 @@ def _studied(
         try:
             found.append(study_zones(records, size_bytes, starts, seed, elastic=gang))
         except InputError as error:
-            left_out.append(LeftOut(records.accelerator, str(error), gang))
+            left_out.append(UnusableData(records.accelerator, str(error), gang))
     return found
 
 
-def _with_missing(rows: Sequence[Row], left_out: Sequence[LeftOut]) -> list[Row]:
+def _with_missing(rows: Sequence[ClaimRow], left_out: Sequence[UnusableData]) -> list[ClaimRow]:
     """The rows, with one without a figure for each claim that no record answers, and the reason."""
     known = {row.id for row in rows}
     reasons: dict[str, str] = {}
@@ -174,7 +174,7 @@ def _with_missing(rows: Sequence[Row], left_out: Sequence[LeftOut]) -> list[Row]
     return found
 
 
-def _every_claim() -> list[tuple[dict[str, Claim], str]]:
+def _every_claim() -> list[tuple[dict[str, PaperClaim], str]]:
     """All claims, by id, and what is lacking where no given file answers them."""
     single = zone_claims() | advisor_claims()
     found = [(single, "no file given has records of single zones (zone, start, gap_seconds, data)")]
@@ -189,10 +189,10 @@ def _every_claim() -> list[tuple[dict[str, Claim], str]]:
     return [*found, *((multi_claims(kind, gang=True), what) for kind in CLAIMED if kind.startswith("h100"))]
 
 
-def zone_claims() -> dict[str, Claim]:
+def zone_claims() -> dict[str, PaperClaim]:
     """The claims about single zones, by id."""
     by_cell = {
-        _cell_id(deadline_h, restart_h): Claim(
+        _cell_id(deadline_h, restart_h): PaperClaim(
             f"cost of deadline / Uniform Progress, {deadline_h:g} h, restart {restart_h:g} h",
             None,
             "ratio",
@@ -201,27 +201,27 @@ def zone_claims() -> dict[str, Claim]:
         for deadline_h, restart_h in _TIMES
     }
     return {
-        "misses": Claim("deadlines missed, all policies", 0.0, "runs", at_most(0.0)),
+        "misses": PaperClaim("deadlines missed, all policies", 0.0, "runs", at_most(0.0)),
         **by_cell,
-        "gap_closed_overall": Claim(
+        "gap_closed_overall": PaperClaim(
             "what deadline closes of the gap from Uniform Progress to the optimum",
             0.05,
             "fraction",
             _CLOSES,
             "0.05: the best published rule that never misses",
         ),
-        "greedy_gap_vs_uniform_progress": Claim(
+        "greedy_gap_vs_uniform_progress": PaperClaim(
             "cost of greedy / Uniform Progress",
             119.03 / 101.68,
             "ratio",
             half_to_twice_the_effect(119.03 / 101.68, none=1.0),
             "the figure beside it is of other starts in six of the zones",
         ),
-        "saving_vs_on_demand_overall": Claim(
+        "saving_vs_on_demand_overall": PaperClaim(
             "saved against on-demand", None, "fraction", at_least(0.25), "two thirds are saved if all is on spot"
         ),
         **{
-            f"gap_closed_{name}": Claim(
+            f"gap_closed_{name}": PaperClaim(
                 f"the same on later halves, model {name.replace('_', ' ')}", None, "fraction", _CLOSES
             )
             for name in _PAST_MODELS
@@ -235,11 +235,11 @@ def _cell_id(deadline_h: float, restart_h: float) -> str:
 
 def study_records(
     records: Sequence[ZoneRecord], starts: int, seed: int, report: Callable[[str], None] = lambda _name: None
-) -> tuple[list[Cell], list[Cell], list[AdvisorCell]]:
+) -> tuple[list[ZoneResult], list[ZoneResult], list[AdvisorCell]]:
     """Single zones with a model of the other zones, later halves also with a model of the zone's past, and the
     advisor from the first of the same starts."""
-    cells: list[Cell] = []
-    past: list[Cell] = []
+    cells: list[ZoneResult] = []
+    past: list[ZoneResult] = []
     advised: list[AdvisorCell] = []
     for place, record in enumerate(records):
         report(record.name)
@@ -254,7 +254,7 @@ def study_records(
     return cells, past, advised
 
 
-def _rows(cells: Sequence[Cell]) -> list[Row]:
+def _rows(cells: Sequence[ZoneResult]) -> list[ClaimRow]:
     policies = [name for name in cells[0].usd if name != "optimum"]
     figures = {
         "misses": float(sum(int((cell.late_h[name] > _LATE_H).sum()) for cell in cells for name in policies))
@@ -271,7 +271,7 @@ def _rows(cells: Sequence[Cell]) -> list[Row]:
     return [claims[name].row(name, figure, missing=_NO_GAP) for name, figure in figures.items()]
 
 
-def _past_rows(past: Sequence[Cell]) -> list[Row]:
+def _past_rows(past: Sequence[ZoneResult]) -> list[ClaimRow]:
     """Rows that compare both models from the same starts, for records with a long enough past."""
     claims, least_h = zone_claims(), 2 * (max(DEADLINES_H) + 1.0)
     why = _NO_GAP if past else f"no record is longer than {least_h:g} h, half of which is the past"
@@ -283,23 +283,23 @@ def _past_rows(past: Sequence[Cell]) -> list[Row]:
     ]
 
 
-def _mean(cells: Sequence[Cell], name: str) -> float:
+def _mean(cells: Sequence[ZoneResult], name: str) -> float:
     return float(np.mean([cell.usd[name].mean() for cell in cells]))
 
 
-def _cell(cells: Sequence[Cell], deadline_h: float, restart_h: float) -> list[Cell]:
+def _cell(cells: Sequence[ZoneResult], deadline_h: float, restart_h: float) -> list[ZoneResult]:
     """The cells of all zones with this deadline and restart time."""
     wanted = (deadline_h, restart_h)
     return [cell for cell in cells if (cell.problem.deadline_h, cell.problem.restart_h) == wanted]
 
 
-def _closed(cells: Sequence[Cell], policy: str) -> float:
+def _closed(cells: Sequence[ZoneResult], policy: str) -> float:
     """Share of the gap from Uniform Progress to the optimum that a policy closes; NaN without a gap."""
     uniform, ours, best = (_mean(cells, name) for name in ("uniform-progress", policy, "optimum"))
     return ratio(uniform - ours, max(uniform - best, 0.0))
 
 
-def _summary(cells: Sequence[Cell]) -> dict[str, Any]:
+def _summary(cells: Sequence[ZoneResult]) -> dict[str, Any]:
     """Some cells together: mean, 95th percentile and misses of each policy; and the gap that deadline closes."""
     deadlines, restarts = ({getattr(cell.problem, name) for cell in cells} for name in ("deadline_h", "restart_h"))
     return {

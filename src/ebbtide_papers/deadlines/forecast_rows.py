@@ -23,7 +23,7 @@ from ebbtide_papers.deadlines.regions import (
     shared_ends,
 )
 from ebbtide_papers.deadlines.zones import past_models
-from ebbtide_papers.reproduction import Claim, Row, at_most, ratio
+from ebbtide_papers.reproduction import ClaimRow, PaperClaim, at_most, ratio
 
 _LEAST = 1e-4
 
@@ -54,22 +54,22 @@ class ForecastScores:
     shared_ends: float
 
 
-def forecast_claims() -> dict[str, Claim]:
+def forecast_claims() -> dict[str, PaperClaim]:
     """The claims, by id."""
     return {
-        "forecast_log_loss_vs_independence": Claim(
+        "forecast_log_loss_vs_independence": PaperClaim(
             "log loss of the next hour's capacity, with the neighbours in the region / by each zone's own spell",
             None,
             "ratio",
             at_most(0.995, "at least 0.5 % lower"),
         ),
-        "forecast_log_loss_vs_persistence": Claim(
+        "forecast_log_loss_vs_persistence": PaperClaim(
             "the same / by what the zone shows now", None, "ratio", at_most(0.95, "at least 5 % lower")
         ),
     }
 
 
-def forecast_rows(scores: Sequence[ForecastScores]) -> list[Row]:
+def forecast_rows(scores: Sequence[ForecastScores]) -> list[ClaimRow]:
     """The rows: mean log loss over all forecasts of all sets, as ratios."""
     weights = np.array([one.forecasts for one in scores], dtype=float)
 

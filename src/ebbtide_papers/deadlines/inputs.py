@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.records import (
-    LeftOut,
     TooShort,
+    UnusableData,
     ZoneRecord,
     ZoneRecords,
     kind_of,
@@ -36,7 +36,7 @@ class DeadlineInputs:
     probed: tuple[ZoneRecords, ...]
     rounds: tuple[tuple[ZoneRecords, ZoneRecords], ...]
     files: tuple[Path, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnusableData, ...] = ()
 
 
 def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
@@ -64,7 +64,7 @@ def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
             f"{', '.join(map(str, paths))}: nothing there tells of availability; known are tables of ticks (zone, "
             "start, gap_seconds, data), probes (timestamp, zone, available) and rounds (launched of requested)"
         )
-    left_out: list[LeftOut] = []
+    left_out: list[UnusableData] = []
     sets = [one for path in probes for one in read_probed_zones(path, prices, left_out=left_out)]
     pairs = [pair for path in rounds for pair in read_capacity_rounds(path, catalogues, prices, left_out)]
     used = [*ticks, *probes, *rounds, *(prices if sets or pairs else []), *(catalogues if pairs else [])]
@@ -73,7 +73,7 @@ def read_inputs(paths: Sequence[Path]) -> DeadlineInputs:
         try:
             records += read_records(path, max(DEADLINES_H) + 1.0)
         except TooShort as error:
-            left_out.append(LeftOut(None, str(error)))
+            left_out.append(UnusableData(None, str(error)))
     return DeadlineInputs(tuple(records), tuple(sets), tuple(pairs), tuple(used), tuple(left_out))
 
 

@@ -36,7 +36,7 @@ RULES = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class ZoneResult:
     """Results for one deadline and restart time in one zone.
 
     Attributes:
@@ -52,7 +52,7 @@ class Cell:
     late_h: Mapping[str, Floats]
 
 
-def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Sequence[int]) -> list[Cell]:
+def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Sequence[int]) -> list[ZoneResult]:
     """Every policy in every cell, from the same starts.
 
     Args:
@@ -72,7 +72,7 @@ def study_zone(record: ZoneRecord, models: Mapping[str, SpellModel], starts: Seq
                 usd[name], late[name] = _runs(record, problem, starts, TABLE, table)
             usd["optimum"] = _optimum(record, problem, starts)
             late["optimum"] = np.zeros(len(starts))
-            cells.append(Cell(record.name, problem, usd, late))
+            cells.append(ZoneResult(record.name, problem, usd, late))
     return cells
 
 

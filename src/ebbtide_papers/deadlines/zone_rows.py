@@ -13,7 +13,7 @@ import numpy as np
 from ebbtide_papers.deadlines.reach_study import Reach, study_reach
 from ebbtide_papers.deadlines.zone_sets import REAL_PRICES
 from ebbtide_papers.deadlines.zones import DEADLINE_H, ELASTIC, FIRST_THIRD, RESTART_H, WORK_H, ZonesStudy
-from ebbtide_papers.reproduction import Claim, Row, at_most, half_the_effect, ratio
+from ebbtide_papers.reproduction import ClaimRow, PaperClaim, at_most, half_the_effect, ratio
 
 # Target cost over the optimum's. SkyNomad (NSDI 2027) reaches 606 of 571 USD and 41.73 of 37.37.
 _TARGETS = {"h100": 1.06, "v100": 1.10}
@@ -32,7 +32,7 @@ CHEAPER = at_most(0.97, "at least 3 % cheaper")
 _FAILOVER = "the failover is of our making, on other starts than the published one"
 _PLENTY = "where the cheapest zones nearly always have a machine, taking the cheapest leaves little to gain"
 
-_MISSES = Claim("deadlines missed, all policies, several zones", 0.0, "runs", at_most(0.0))
+_MISSES = PaperClaim("deadlines missed, all policies, several zones", 0.0, "runs", at_most(0.0))
 
 # Rows whose rival was run on drawn capacity, too.
 _IN_REACH = ("_cost_vs_failover", "_cost_vs_best_zone")
@@ -41,7 +41,7 @@ _LATE_H = 1e-9
 _OURS = "deadline"
 
 
-def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> list[Row]:
+def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> list[ClaimRow]:
     """The rows of the claims.
 
     Args:
@@ -67,7 +67,7 @@ def multi_rows(studies: Sequence[ZonesStudy], whole: Sequence[ZonesStudy]) -> li
     return [*rows, _MISSES.row("multi_misses", float(late))]
 
 
-def multi_claims(kind: str, *, gang: bool) -> dict[str, Claim]:
+def multi_claims(kind: str, *, gang: bool) -> dict[str, PaperClaim]:
     """The claims about a set of zones, by id; `kind` is the accelerator, and how prices were read."""
     name = f"multi_{kind}_whole_gang" if gang else f"multi_{kind}"
     published = None if gang else _PUBLISHED.get(kind)
@@ -78,20 +78,20 @@ def multi_claims(kind: str, *, gang: bool) -> dict[str, Claim]:
     short = "spells of all machines are short, and a start takes longer than many of them last" if gang else ""
     unknown = "; ".join(part for part in ("nobody knows that zone before", short) if part)
     return {
-        f"{name}_cost_vs_failover": Claim(
+        f"{name}_cost_vs_failover": PaperClaim(
             "cost of deadline / next-cheapest failover",
             failover,
             "ratio",
             size,
             _PLENTY if REAL_PRICES in kind and not gang else _FAILOVER,
         ),
-        f"{name}_cost_vs_optimum": Claim(
+        f"{name}_cost_vs_optimum": PaperClaim(
             "cost of deadline / optimum", published, "ratio", at_most(target, why), short
         ),
-        f"{name}_cost_vs_uniform_progress": Claim(
+        f"{name}_cost_vs_uniform_progress": PaperClaim(
             "the same / Uniform Progress in one zone, mean of zones", None, "ratio", CHEAPER
         ),
-        f"{name}_cost_vs_best_zone": Claim(
+        f"{name}_cost_vs_best_zone": PaperClaim(
             "the same / Uniform Progress in the zone that turned out cheapest", None, "ratio", CHEAPER, unknown
         ),
         **(_elastic_claims(name) if gang else {}),
@@ -99,10 +99,10 @@ def multi_claims(kind: str, *, gang: bool) -> dict[str, Claim]:
     }
 
 
-def _elastic_claims(name: str) -> dict[str, Claim]:
+def _elastic_claims(name: str) -> dict[str, PaperClaim]:
     """The claims about gangs that work on any number of their machines, by id."""
     return {
-        f"{name}_elastic_vs_whole": Claim(
+        f"{name}_elastic_vs_whole": PaperClaim(
             "cost of deadline if the job works on any number of its machines / on all of them only",
             None,
             "ratio",
@@ -112,7 +112,7 @@ def _elastic_claims(name: str) -> dict[str, Claim]:
     }
 
 
-def _rows(study: ZonesStudy, name: str, claims: Sequence[Claim]) -> list[Row]:
+def _rows(study: ZonesStudy, name: str, claims: Sequence[PaperClaim]) -> list[ClaimRow]:
     mean = {policy: float(runs.usd.mean()) for policy, runs in study.runs.items()}
     ours = mean[_OURS]
     zones = [usd for policy, usd in mean.items() if policy.startswith("uniform-progress ")]
@@ -138,7 +138,7 @@ def _rows(study: ZonesStudy, name: str, claims: Sequence[Claim]) -> list[Row]:
     return found
 
 
-def _with_reach(row: Row, reach: Reach) -> Row:
+def _with_reach(row: ClaimRow, reach: Reach) -> ClaimRow:
     """A row that fails, with what policies without foresight can reach."""
     if row.holds or not row.id.endswith(_IN_REACH):
         return row

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.capacity.records import LISTED, PRICES, PROBES, LeftOut, ZoneRecords
+from ebbtide.forecasts.capacity.records import LISTED, PRICES, PROBES, UnusableData, ZoneRecords
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
@@ -29,7 +29,7 @@ REAL_PRICES = "real_prices"
 
 
 def read_probed_zones(
-    path: Path, prices: Sequence[Path], longest_gap_s: float = 3600.0, left_out: list[LeftOut] | None = None
+    path: Path, prices: Sequence[Path], longest_gap_s: float = 3600.0, left_out: list[UnusableData] | None = None
 ) -> list[ZoneRecords]:
     """Zones with prices that were probed together for one instance type.
 
@@ -57,14 +57,14 @@ def read_probed_zones(
         accelerator = _accelerator(rows)
         if len(wide.columns) < 2:
             why = f"spot prices for its days are there for {len(wide.columns)} zones of {kind}; 2 are needed"
-            reasons.append(LeftOut(accelerator, f"{path.name}: {why}"))
+            reasons.append(UnusableData(accelerator, f"{path.name}: {why}"))
             continue
         # A price before its first recorded change or after the last one is unknown.
         firsts = priced[priced["zone"].isin(wide.columns)].groupby("zone", observed=True)["timestamp"].min()
         wide = wide[(wide.index >= firsts.max()) & (wide.index <= priced["timestamp"].max())]
         if len(wide) < 2 or _has_gap(wide.index, longest_gap_s):
             gap = f"a gap of more than {longest_gap_s / 3600.0:g} h" if len(wide) > 1 else "no probe of all zones"
-            reasons.append(LeftOut(accelerator, f"{path.name}: {kind} has {gap} while its prices are known"))
+            reasons.append(UnusableData(accelerator, f"{path.name}: {kind} has {gap} while its prices are known"))
             continue
         table = priced.pivot_table(index="timestamp", columns="zone", values="price_usd_per_hour", aggfunc="last")
         table = table.reindex(table.index.union(wide.index)).ffill().reindex(wide.index)[wide.columns]
@@ -72,7 +72,7 @@ def read_probed_zones(
         market = Market(places[0].cloud, places[0].region, str(wide.columns[0]), str(kind))
         listed = default_catalogue().on_demand_usd_per_hour(market, _first_s(wide))
         if listed is None:
-            reasons.append(LeftOut(accelerator, f"{path.name}: no on-demand price is known for {market}"))
+            reasons.append(UnusableData(accelerator, f"{path.name}: no on-demand price is known for {market}"))
             continue
         found.append(
             ZoneRecords(
@@ -96,7 +96,7 @@ def read_capacity_rounds(
     path: Path,
     catalogues: Sequence[Path],
     prices: Sequence[Path] = (),
-    left_out: list[LeftOut] | None = None,
+    left_out: list[UnusableData] | None = None,
 ) -> list[tuple[ZoneRecords, ZoneRecords]]:
     """Zones whose capacity was requested in rounds: two records, available with any machine granted and with all.
 
@@ -140,7 +140,7 @@ def read_capacity_rounds(
         elif left_out is None:
             raise InputError(problem, file=path)
         else:
-            left_out += [LeftOut(accelerator, f"{path.name}: {problem}", gang) for gang in (False, True)]
+            left_out += [UnusableData(accelerator, f"{path.name}: {problem}", gang) for gang in (False, True)]
         if wide.empty:
             continue
         recorded = _recorded_usd(moved[moved["instance_type"] == kind], wide.index, where)
@@ -151,7 +151,7 @@ def read_capacity_rounds(
         elif left_out is not None:
             why = f"{len(recorded)} of its zones have recorded prices and an on-demand price; 2 are needed"
             kind_of_set = f"{accelerator}_{REAL_PRICES}"
-            left_out += [LeftOut(kind_of_set, f"{path.name}: {why}", gang) for gang in (False, True)]
+            left_out += [UnusableData(kind_of_set, f"{path.name}: {why}", gang) for gang in (False, True)]
     return found
 
 

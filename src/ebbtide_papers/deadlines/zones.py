@@ -64,7 +64,7 @@ _REFIT_S, _MOST_FITS = 6 * HOUR_S, 40
 
 
 @dataclass(frozen=True)
-class Runs:
+class ZoneRuns:
     """The runs of one policy from all starts; arrays of shape (starts,).
 
     Attributes:
@@ -82,7 +82,7 @@ class Runs:
     asked: Floats
 
     @classmethod
-    def of(cls, runs: Iterable[tuple[float, float, float, int, int]]) -> Runs:
+    def of(cls, runs: Iterable[tuple[float, float, float, int, int]]) -> ZoneRuns:
         """Runs from the tuples that the compiled runs return."""
         return cls(*np.array(list(runs), dtype=float).T)
 
@@ -104,7 +104,7 @@ class ZonesStudy:
     problem: ZonesProblem
     ask_every_s: float
     look_s: float
-    runs: Mapping[str, Runs]
+    runs: Mapping[str, ZoneRuns]
 
 
 def study_zones(
@@ -149,21 +149,23 @@ def study_zones(
     others = solve_zones(problem, pooled, ask_every_s=every_s, gamma=gamma)
     runs = {
         "deadline": _refitted(records, problem, past, drawn, every_s, gamma),
-        FIRST_THIRD: Runs.of(by_table(records, table, drawn, every_s)),
+        FIRST_THIRD: ZoneRuns.of(by_table(records, table, drawn, every_s)),
         "deadline, model of the first third and the time of day": _by_part_of_day(
             records, problem, own, drawn, every_s, gamma
         ),
-        "deadline, model of the other zones": Runs.of(by_table(records, others, drawn, every_s)),
-        "next-cheapest failover": Runs.of(by_failover(records, problem, drawn)),
+        "deadline, model of the other zones": ZoneRuns.of(by_table(records, others, drawn, every_s)),
+        "next-cheapest failover": ZoneRuns.of(by_failover(records, problem, drawn)),
     }
     if math.isfinite(look_s):
         runs["deadline, no zone watched"] = _refitted(records, plain, past, drawn, every_s, gamma)
     for zone, name in enumerate(records.zones):
-        runs[f"uniform-progress {name}"] = Runs.of(by_failover(records.alone(zone), problem.alone(zone), drawn))
+        runs[f"uniform-progress {name}"] = ZoneRuns.of(
+            by_failover(records.alone(zone), problem.alone(zone), drawn)
+        )
     on_demand = (WORK_H + RESTART_H) * records.on_demand_usd
     none = np.zeros(starts)
-    runs["on-demand"] = Runs(np.full(starts, on_demand), none, none, np.ones(starts), none)
-    runs["optimum"] = Runs(_optimum(records, problem, drawn), none, none, none, none)
+    runs["on-demand"] = ZoneRuns(np.full(starts, on_demand), none, none, np.ones(starts), none)
+    runs["optimum"] = ZoneRuns(_optimum(records, problem, drawn), none, none, none, none)
     if elastic:
         runs |= _in_parts(records, past, drawn, every_s, gamma, checkpoint_bytes)
     return ZonesStudy(records, problem, every_s, look_s, runs)
@@ -185,7 +187,7 @@ def _problem(records: ZoneRecords, past: int, checkpoint_bytes: int) -> ZonesPro
 
 def _in_parts(
     records: ZoneRecords, past: int, starts: np.ndarray, every_s: float, gamma: float, checkpoint_bytes: int
-) -> dict[str, Runs]:
+) -> dict[str, ZoneRuns]:
     """Runs of a job that works on any number of its machines, as much slower as they are fewer, and the optimum.
 
     The models are those of the first third: a table over so many zones takes long to solve.
@@ -196,8 +198,8 @@ def _in_parts(
     table = solve_zones(problem, models, ask_every_s=every_s, gamma=gamma, tick_s=_PARTS_TICK_S)
     none = np.zeros(len(starts))
     return {
-        ELASTIC: Runs.of(by_table(parts, table, starts, every_s)),
-        "optimum, any number of machines": Runs(_optimum(parts, problem, starts), none, none, none, none),
+        ELASTIC: ZoneRuns.of(by_table(parts, table, starts, every_s)),
+        "optimum, any number of machines": ZoneRuns(_optimum(parts, problem, starts), none, none, none, none),
     }
 
 
@@ -212,7 +214,7 @@ def _chosen_pace(
     for look_s in (math.inf, LOOK_S):
         for every_s in ASK_EVERY_S:
             table = solve_zones(replace(problem, look_s=look_s), models, ask_every_s=every_s, gamma=gamma)
-            runs = Runs.of(by_table(records, table, starts, every_s))
+            runs = ZoneRuns.of(by_table(records, table, starts, every_s))
             costs[every_s, look_s] = float(runs.usd.mean())
     least = min(costs.values()) + 1e-9
     every_s, look_s = max((pace for pace, usd in costs.items() if usd <= least), key=lambda pace: pace[::-1])
@@ -244,7 +246,7 @@ def by_failover(
 
 def _refitted(
     records: ZoneRecords, problem: ZonesProblem, past: int, starts: np.ndarray, every_s: float, gamma: float
-) -> Runs:
+) -> ZoneRuns:
     """Runs of `deadline` with models and mean prices of what was recorded shortly before each start."""
     ticks = max(int(_REFIT_S / records.tick_s), (records.ticks - past) // _MOST_FITS, 1)
     known = past + (starts - past) // ticks * ticks
@@ -258,7 +260,7 @@ def _refitted(
         places = np.flatnonzero(known == until)
         for place, run in zip(places, by_table(records, table, starts[places], every_s), strict=True):
             found[place] = run
-    return Runs.of(found)
+    return ZoneRuns.of(found)
 
 
 def _by_part_of_day(
@@ -268,7 +270,7 @@ def _by_part_of_day(
     starts: np.ndarray,
     every_s: float,
     gamma: float,
-) -> Runs:
+) -> ZoneRuns:
     """Runs of `deadline` with a table for each part of the day in which runs start."""
     times_s = records.times_s()[starts]
     parts = part_of_day(times_s)
@@ -282,7 +284,7 @@ def _by_part_of_day(
         table = solve_zones(problem, models, begins_s=begins_s, ask_every_s=every_s, gamma=gamma)
         for place, run in zip(places, by_table(records, table, starts[places], every_s), strict=True):
             found[place] = run
-    return Runs.of(found)
+    return ZoneRuns.of(found)
 
 
 def _run(

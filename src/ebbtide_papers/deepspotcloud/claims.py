@@ -14,9 +14,9 @@ from ebbtide_papers.deepspotcloud.price_analysis import Standing, by_type
 from ebbtide_papers.deepspotcloud.regions import RegionFound
 from ebbtide_papers.deepspotcloud.study import LENGTHS_H, MigrationStudy, Replayed
 from ebbtide_papers.reproduction import (
-    Claim,
+    ClaimRow,
+    PaperClaim,
     Reproduction,
-    Row,
     at_least,
     at_most,
     half_the_effect,
@@ -70,7 +70,7 @@ def reproduce_deepspotcloud(
         for when in (MoveWhen.PERIOD_END, MoveWhen.CHEAPER, MoveWhen.WORTHWHILE):
             rows += _rows(name, when, found.replays.get(name) if found else None, why_none or _TOO_SHORT)
     what = "cost of migrate / interrupt, jobs of 1w, its two numbers chosen on the other half of the record"
-    chosen = Claim(what, None, "ratio", _SAVES, "the default's numbers were chosen on halves of this record")
+    chosen = PaperClaim(what, None, "ratio", _SAVES, "the default's numbers were chosen on halves of this record")
     rows.append(chosen.row("migrate_cost_vs_interrupt_1w_unseen", unseen, missing=why_none or _HALF_TOO_SHORT))
     gpus = [standing.available for standing in analysis if standing.gpu]
     others = [standing.available for standing in analysis if not standing.gpu]
@@ -79,7 +79,7 @@ def reproduce_deepspotcloud(
     note = f"other months and zones than the paper's{beside}"
     what = "share of time that GPU machines cost less than the list price"
     why = "no GPU market of these prices has a list price"
-    scarce = Claim(what, 0.65, "fraction", half_the_effect(0.65, none=1.0))
+    scarce = PaperClaim(what, 0.65, "fraction", half_the_effect(0.65, none=1.0))
     rows.append(scarce.row("gpu_availability_below_on_demand", share, note=note, missing=why))
     tables = {
         "replays": _table(found or MigrationStudy(0, {})),
@@ -93,7 +93,7 @@ def reproduce_deepspotcloud(
     return Reproduction("deepspotcloud", inputs, seed, tuple(rows), tables)
 
 
-def _rows(name: str, when: MoveWhen, replays: Mapping[str, Replayed] | None, why: str) -> list[Row]:
+def _rows(name: str, when: MoveWhen, replays: Mapping[str, Replayed] | None, why: str) -> list[ClaimRow]:
     """Rows of cost and running time of a rule over interrupt's, for jobs of one length.
 
     Best-price has no row of its time: it moves most, and the paper gives no figure.
@@ -113,26 +113,26 @@ def _rows(name: str, when: MoveWhen, replays: Mapping[str, Replayed] | None, why
     if when is not MoveWhen.CHEAPER:
         paper = _HOURLY_TIME if when is MoveWhen.PERIOD_END else None
         what = f"running time of {when} / interrupt, jobs of {name}"
-        time = Claim(what, paper, "ratio", at_most(_HOURLY_TIME, "the paper's of hourly"))
+        time = PaperClaim(what, paper, "ratio", at_most(_HOURLY_TIME, "the paper's of hourly"))
         rows.append(time.row(f"{key}_time_vs_interrupt_{name}", slower, missing=why))
     return rows
 
 
-def _cost_claim(name: str, when: MoveWhen, best: float) -> Claim:
+def _cost_claim(name: str, when: MoveWhen, best: float) -> PaperClaim:
     """The claim about a rule's cost; `best` is that of the best of the paper's rules, both over interrupt's."""
     what = f"cost of {when} / interrupt, jobs of {name}"
     week = name == "1w"
     if when is MoveWhen.WORTHWHILE:
         most = min(0.99, _NEAR_BEST * best if math.isfinite(best) else math.inf)
         rule = "at least 1 % saved, and half a per cent above the best of the paper's rules at most"
-        return Claim(what, None, "ratio", at_most(most, rule), _CALM_ZONES)
+        return PaperClaim(what, None, "ratio", at_most(most, rule), _CALM_ZONES)
     if when is MoveWhen.CHEAPER:
         paper = _BEST_PRICE_COST if week else None
         size = half_the_effect(paper, none=1.0) if paper else _COSTS_MORE
-        return Claim(what, paper, "ratio", size, f"{_CALM_ZONES}, so the cheapest changes less often")
+        return PaperClaim(what, paper, "ratio", size, f"{_CALM_ZONES}, so the cheapest changes less often")
     paper = _HOURLY_COST if week else None
     size = half_the_effect(paper, none=1.0) if paper else _SAVES
-    return Claim(what, paper, "ratio", size, f"{_CALM_ZONES}, so another is cheaper less often")
+    return PaperClaim(what, paper, "ratio", size, f"{_CALM_ZONES}, so another is cheaper less often")
 
 
 def _table(found: MigrationStudy) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _FEW_MOVES = 20
 
 
 @dataclass(frozen=True)
-class Study:
+class StudySize:
     """Size of the study."""
 
     starts: Annotated[int, typer.Option(min=1, help="Number of start times.")] = 1000
@@ -61,7 +61,7 @@ def command(
         list[Path] | None,
         typer.Option(metavar="FILE.parquet", help="Prices of a whole region, today's billing; again for another."),
     ] = None,
-    wanted: Study,
+    wanted: StudySize,
     json_path: Annotated[
         Path | None, typer.Option("--json", callback=to_be_written, help="File to write the claims to.")
     ] = None,

@@ -50,7 +50,7 @@ _CHUNK = 25
 
 
 @dataclass(frozen=True, eq=False)
-class Replays:
+class MigrationResults:
     """Results of one policy from many starts; arrays of shape (starts,).
 
     Attributes:
@@ -89,7 +89,7 @@ class MigrationReplays:
         self._cheapest = cheapest_of(self._tape)
         self._delays = _delays(scenario.delay)
 
-    def run(self, policy: DeepSpotCloud, starts_s: Sequence[float], *, workers: int = 2) -> Replays:
+    def run(self, policy: DeepSpotCloud, starts_s: Sequence[float], *, workers: int = 2) -> MigrationResults:
         """Replay the policy from every start (seconds since 1970), on `workers` threads."""
         rule = _rule(self._scenario, policy)
         found = np.zeros(len(starts_s), dtype=STATE)
@@ -116,7 +116,7 @@ class MigrationReplays:
             raise InputError(
                 f"a run of {policy.name} has more than {MAX_LEASES} machines; give the job fewer steps"
             )
-        return Replays(
+        return MigrationResults(
             found["cost_usd"] + found["egress_usd"],
             found["egress_usd"],
             found["finished_s"] - np.asarray(starts_s),

@@ -29,7 +29,7 @@ _CPU_MEMORY_GIB = 8.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class MarketChoice:
     """The value of choosing a market: USD per step over the lowest at the same hour, means over time.
 
     NaN where no market has a price after the first day.
@@ -47,7 +47,7 @@ class Choice:
 class RegionFound:
     """The value of choosing a market and of moving, for one kind of job."""
 
-    choice: Choice
+    choice: MarketChoice
     study: MigrationStudy
 
 
@@ -102,19 +102,19 @@ def region_study(
     return found
 
 
-def _choice(prices: PriceHistory, rates: dict[str, float]) -> Choice:
+def _choice(prices: PriceHistory, rates: dict[str, float]) -> MarketChoice:
     hours = np.arange(prices.start_s + DAY_S, prices.end_s, 6 * HOUR_S)
     types = np.array([market.instance_type for market in prices])
     usd = np.stack([prices[market].at_each(hours) / rates[market.instance_type] for market in prices])
     seen = ~np.isnan(usd).all(axis=0)
     if not seen.any():
-        return Choice(math.nan, math.nan)
+        return MarketChoice(math.nan, math.nan)
     hours, usd = hours[seen], usd[:, seen]
     known = np.where(np.isnan(usd), np.inf, usd)
     cheapest = known.argmin(axis=0)
     least = known[cheapest, np.arange(len(hours))]
     zones = [np.nanmedian(usd[types == types[best], hour]) for hour, best in enumerate(cheapest)]
-    return Choice(float(np.mean(np.nanmedian(usd, axis=0) / least)), float(np.mean(np.array(zones) / least)))
+    return MarketChoice(float(np.mean(np.nanmedian(usd, axis=0) / least)), float(np.mean(np.array(zones) / least)))
 
 
 def _gpu_rates(machines: list[InstanceType]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.start_delay import MeasuredStartDelay
 from ebbtide.replay.starts import draw_starts
-from ebbtide_papers.deepspotcloud.migration_replays import MigrationReplays, Replays
+from ebbtide_papers.deepspotcloud.migration_replays import MigrationReplays, MigrationResults
 
 # Fig. 6: total running times, by their names in rows.
 LENGTHS_H = {"4h": 4.0, "1d": 24.0, "3d": 72.0, "1w": 168.0}
@@ -233,7 +233,7 @@ def migrate_on_the_other_half(
     return float(np.mean([over[1, np.argmin(over[0])], over[0, np.argmin(over[1])]]))
 
 
-def _means(found: Mapping[MoveWhen, Replays]) -> dict[str, Replayed]:
+def _means(found: Mapping[MoveWhen, MigrationResults]) -> dict[str, Replayed]:
     ended = np.all([~np.isnan(runs.makespan_s) for runs in found.values()], axis=0)
     return {
         str(rule): Replayed(

@@ -35,9 +35,9 @@ from ebbtide_papers.dynamic_pricing.study import (
     spot_reductions,
 )
 from ebbtide_papers.reproduction import (
-    Claim,
+    ClaimRow,
+    PaperClaim,
     Reproduction,
-    Row,
     around,
     at_most,
     half_to_twice_the_effect,
@@ -91,7 +91,7 @@ def reproduce_dynamic_pricing(
     for model, size_gb in MODEL_GB.items():
         share, paper = math.nan if known is None else egress_share(known, size_gb), _EGRESS[model]
         rows.append(
-            Row(
+            ClaimRow(
                 f"model_egress_share_{model}",
                 f"egress of one checkpoint of {model} over the cost of training it",
                 paper,
@@ -106,7 +106,7 @@ def reproduce_dynamic_pricing(
     for (cloud, gpu), paper_reduction in _REDUCTIONS.items():
         ours = reductions.get((cloud, gpu))
         rows.append(
-            Row(
+            ClaimRow(
                 f"spot_reduction_{cloud}_{gpu}",
                 f"list price / least spot price, one {gpu} on {cloud}, US East",
                 paper_reduction,
@@ -151,7 +151,7 @@ def _with_datasets(known: GpuMarkets, rates: Rates) -> dict[str, dict[str, float
     }
 
 
-_TOTAL = Claim(
+_TOTAL = PaperClaim(
     "cost of the cheapest 1xV100 / of dynamic, most over models",
     3.5,
     "factor",
@@ -159,14 +159,14 @@ _TOTAL = Claim(
     f"jobs are followed for {DURATION_DAYS:g} days wherever they run, since on a K80 four V100-days would outlast "
     "the prices; every region of the files may be chosen",
 )
-_DYNAMIC = Claim(
+_DYNAMIC = PaperClaim(
     "cost of multi-cloud / of dynamic, most over models and durations",
     1.4,
     "factor",
     half_to_twice_the_effect(1.4, none=1.0),
     "the two clouds' prices have only days in common here",
 )
-_SWITCHES = Claim(
+_SWITCHES = PaperClaim(
     "moves of one job, most over models, starts and durations",
     3.0,
     "moves",
@@ -174,7 +174,7 @@ _SWITCHES = Claim(
 )
 
 
-def _total(table: Mapping[str, StrategyCosts], why: str) -> Row:
+def _total(table: Mapping[str, StrategyCosts], why: str) -> ClaimRow:
     by_model = _finite({model: costs.reduction("dynamic", "1xV100") for model, costs in table.items()})
     if not by_model:
         return _TOTAL.row("total_cost_reduction_max", None, missing=why if not table else _NO_PRICE)
@@ -183,7 +183,7 @@ def _total(table: Mapping[str, StrategyCosts], why: str) -> Row:
     return _TOTAL.row("total_cost_reduction_max", by_model[best], note=note)
 
 
-def _dynamic(found: Mapping[float, Mapping[str, StrategyCosts]], why: str) -> Row:
+def _dynamic(found: Mapping[float, Mapping[str, StrategyCosts]], why: str) -> ClaimRow:
     cases = _finite(
         {
             (d, model): costs.reduction("dynamic", "multi-cloud")
@@ -197,7 +197,7 @@ def _dynamic(found: Mapping[float, Mapping[str, StrategyCosts]], why: str) -> Ro
     return _DYNAMIC.row("dynamic_cost_reduction_max", most, note=f"{model}, {days:g} days")
 
 
-def _switches(found: Mapping[float, Mapping[str, StrategyCosts]], why: str) -> Row:
+def _switches(found: Mapping[float, Mapping[str, StrategyCosts]], why: str) -> ClaimRow:
     counts = {d: [costs.switches for costs in table.values()] for d, table in found.items() if table}
     if not counts:
         return _SWITCHES.row("switches_max", None, missing=why)

@@ -28,9 +28,9 @@ from ebbtide_papers.exosphere.study import (
 )
 from ebbtide_papers.exosphere.transiency import SHOWN_QUERY_S, transiency_study
 from ebbtide_papers.reproduction import (
-    Claim,
+    ClaimRow,
+    PaperClaim,
     Reproduction,
-    Row,
     Tolerance,
     around,
     at_least,
@@ -95,36 +95,36 @@ def reproduce_exosphere(
     about = f"at no more than {ABOUT:g} of the on-demand price less saved; {count} markets, the paper has 250"
     one = "what is cheapest by the core whenever it is asked for; over the market that saves most, known in "
     one += f"hindsight, {_words(alone)}: where the cheapest is the steadiest, too, there is nothing to gain"
-    rows: tuple[Row, ...] = (
-        Claim(
+    rows: tuple[ClaimRow, ...] = (
+        PaperClaim(
             "what a portfolio of middling aversion saves",
             0.80,
             "fraction",
             at_least(0.7, "not more than 0.1 below the paper's"),
             "mean prices over all time",
         ).row("saving_vs_on_demand", ours.saving),
-        Claim(
+        PaperClaim(
             "risk over the best greedy choice's, of one market or of several",
             1 / 50,
             "ratio",
             at_most(2 / 50, "twice the paper's"),
             about,
         ).row("risk_vs_best_greedy", in_sample, missing=_NO_RISK.format("the greedy choice")),
-        Claim(
+        PaperClaim(
             "the same over Spot Fleet's lowest cost",
             1 / 100,
             "ratio",
             at_most(2 / 100, "twice the paper's"),
             f"{about}; {one}; later {_words(fleet_later)}",
         ).row("risk_vs_lowest_cost_fleet", fleet, missing=_NO_RISK.format("Spot Fleet's choice")),
-        Claim(
+        PaperClaim(
             "the same portfolio on later days",
             None,
             "fraction",
             at_least(0.7),
             "fitted on the first three fifths",
         ).row("saving_out_of_sample", of_later.saving),
-        Claim(
+        PaperClaim(
             "risk over best greedy's on later days",
             None,
             "ratio",
@@ -135,14 +135,14 @@ def reproduce_exosphere(
             later,
             missing=_NO_RISK.format("the greedy choice, on later days,"),
         ),
-        Claim(
+        PaperClaim(
             "what sharing machines saves, mean of four spreads of aversion",
             0.50,
             "fraction",
             half_the_effect(0.50),
             "arrivals are generated; the wider portfolios are spread, the more machines stand half empty alone",
         ).row("packing_cost_reduction", reduction),
-        Claim(
+        PaperClaim(
             "to solve a portfolio of 2,500 markets",
             25.0,
             "s",
@@ -184,17 +184,17 @@ _ON_ENGINE = "one market of one, or of fifteen, lost at a random moment; runs on
 
 # Rows on the cost of losing a market (Figures 9, 10 and 12).
 _LOSSES = {
-    "spark_checkpoint_overhead_high_diversity": Claim(
+    "spark_checkpoint_overhead_high_diversity": PaperClaim(
         "longer with checkpoints, many markets", 0.05, "fraction", around(0.05, 0.5), _ON_ENGINE
     ),
-    "spark_checkpoint_overhead_low_diversity": Claim(
+    "spark_checkpoint_overhead_low_diversity": PaperClaim(
         "longer with checkpoints, one market",
         0.16,
         "fraction",
         around(0.16, 0.5),
         "new machines take five minutes of the hour, and half an interval of 35 minutes is lost",
     ),
-    "spark_no_checkpoint_overhead_high_diversity": Claim(
+    "spark_no_checkpoint_overhead_high_diversity": PaperClaim(
         "longer without checkpoints, many markets",
         0.18,
         "fraction",
@@ -202,28 +202,28 @@ _LOSSES = {
         "ours counts the lost servers' work alone, Spark computes again what that was made from, too, so "
         "checkpoints pay there and not here",
     ),
-    "bag_lazy_overhead": Claim(
+    "bag_lazy_overhead": PaperClaim(
         "a bag of tasks, saved on a warning",
         0.01,
         "fraction",
         at_most(0.02, "not more than 0.01 above the paper's"),
         "new machines take five minutes of the hour, which no saving brings back",
     ),
-    "bag_restart_overhead": Claim(
+    "bag_restart_overhead": PaperClaim(
         "a bag of tasks, begun again",
         0.02,
         "fraction",
         at_most(0.03, "not more than 0.01 above the paper's"),
         "new machines take five minutes of the hour, and half a task of ten minutes is lost",
     ),
-    "black_swan_spark_batch": Claim(
+    "black_swan_spark_batch": PaperClaim(
         "time when all markets go, over on demand",
         1.5,
         "ratio",
         half_to_twice_the_effect(1.5, none=1.0),
         "all are back after a quarter of an hour, a choice of ours",
     ),
-    "black_swan_spark_interactive": Claim(
+    "black_swan_spark_interactive": PaperClaim(
         "the same of an answer that someone waits for",
         4.0,
         "ratio",
@@ -233,7 +233,7 @@ _LOSSES = {
 }
 
 
-def _losses(found: Mapping[str, Any]) -> tuple[Row, ...]:
+def _losses(found: Mapping[str, Any]) -> tuple[ClaimRow, ...]:
     spark, bag, swan = found["spark"], found["bag"], found["black_swan"]
     figures = {
         "spark_checkpoint_overhead_high_diversity": spark["high"]["checkpoints"],
@@ -256,13 +256,13 @@ def _losses(found: Mapping[str, Any]) -> tuple[Row, ...]:
 
 # Rows on a job that restarts when a machine is lost (Figure 10).
 _MPI = {
-    "mpi_mttr_overhead": Claim(
+    "mpi_mttr_overhead": PaperClaim(
         "MPI in the market that saves most of those that live long",
         0.03,
         "fraction",
         at_most(0.06, "twice the paper's"),
     ),
-    "mpi_cost_overhead": Claim(
+    "mpi_cost_overhead": PaperClaim(
         "MPI in the cheapest market while it is paid",
         0.10,
         "fraction",
@@ -272,7 +272,7 @@ _MPI = {
 }
 
 
-def _mpi(found: Mapping[str, Any]) -> tuple[Row, ...]:
+def _mpi(found: Mapping[str, Any]) -> tuple[ClaimRow, ...]:
     why = found.get("not_computed")
     if why is None and any(part["overhead"] is None for part in found.values()):
         runs = max(part["unfinished"] for part in found.values())
@@ -390,19 +390,19 @@ def _correlations(matrix: np.ndarray) -> dict[str, Any]:
 
 # Rows on the largest of the whole regions that are given: the paper's scale.
 _REGION = {
-    "region_saving_vs_on_demand": Claim(
+    "region_saving_vs_on_demand": PaperClaim(
         "what a portfolio of middling aversion saves over a whole region",
         0.80,
         "fraction",
         at_least(0.7, "not more than 0.1 below the paper's"),
     ),
-    "region_risk_vs_best_greedy": Claim(
+    "region_risk_vs_best_greedy": PaperClaim(
         "risk over the best greedy choice's there, of one market or of many",
         1 / 50,
         "ratio",
         at_most(2 / 50, "twice the paper's"),
     ),
-    "region_risk_out_of_sample_vs_best_greedy": Claim(
+    "region_risk_out_of_sample_vs_best_greedy": PaperClaim(
         "the same on later days",
         None,
         "ratio",
@@ -411,7 +411,7 @@ _REGION = {
 }
 
 
-def _whole_region(studies: Mapping[str, PortfolioStudy | str]) -> tuple[Row, ...]:
+def _whole_region(studies: Mapping[str, PortfolioStudy | str]) -> tuple[ClaimRow, ...]:
     """The claims on portfolios over the region of most markets; rows without figures where none was worked out."""
     able = {name: study for name, study in studies.items() if isinstance(study, PortfolioStudy)}
     if not able:

@@ -14,7 +14,7 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.price_series import Floats
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
 from ebbtide.policies.exosphere.applications import Mpi
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.exosphere.portfolio import Selection
@@ -42,7 +42,7 @@ def mpi_study(
         catalogue: Instance types and their list prices.
         every_s: Time between starts, seconds.
     """
-    cores = Resources(VCPUS, 0.0)
+    cores = CoresAndMemory(VCPUS, 0.0)
     length_s = LENGTH_H * HOUR_S
     policies = {
         "mttr": ExoSphere((Mpi(cores, length_s),)),

@@ -15,7 +15,7 @@ import numpy as np
 from ebbtide.base.utc import HOUR_S
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
-from ebbtide.policies.exosphere.allocation import Resources, Server, allocate
+from ebbtide.policies.exosphere.allocation import CoresAndMemory, Server, allocate
 from ebbtide_papers.reproduction import ratio
 
 # How long idle machines are kept, seconds: twice the start time of a new one (5).
@@ -30,7 +30,7 @@ _MEDIAN_GIB_PER_CORE = 2.0
 
 
 @dataclass(frozen=True)
-class Application:
+class ArrivingApplication:
     """An application that arrives and leaves.
 
     Attributes:
@@ -42,11 +42,11 @@ class Application:
 
     arrives_s: float
     lasts_s: float
-    wanted: Resources
+    wanted: CoresAndMemory
     draw: float
 
 
-def arrivals(count: int, seed: int) -> list[Application]:
+def arrivals(count: int, seed: int) -> list[ArrivingApplication]:
     """Random applications, in order of arrival."""
     draws = np.random.default_rng(seed)
     times_s = np.cumsum(draws.exponential(_BETWEEN_S, count))
@@ -55,13 +55,15 @@ def arrivals(count: int, seed: int) -> list[Application]:
     lasts_s = draws.lognormal(np.log(_MEDIAN_S), _SPREAD, count)
     which = draws.uniform(size=count)
     return [
-        Application(float(time_s), float(last_s), Resources(float(vcpus), float(vcpus * gib)), float(draw))
+        ArrivingApplication(
+            float(time_s), float(last_s), CoresAndMemory(float(vcpus), float(vcpus * gib)), float(draw)
+        )
         for time_s, last_s, vcpus, gib, draw in zip(times_s, lasts_s, cores, per_core, which, strict=True)
     ]
 
 
 def packing_usd(
-    applications: Sequence[Application],
+    applications: Sequence[ArrivingApplication],
     portfolios: Sequence[tuple[float, Mapping[Market, float]]],
     usd_per_hour: Mapping[Market, float],
     catalogue: Catalogue,
@@ -78,11 +80,11 @@ def packing_usd(
         shared: Use free resources on others' machines; else only machines without an application.
     """
     pool: dict[int, Server] = {}
-    whole: dict[int, Resources] = {}
+    whole: dict[int, CoresAndMemory] = {}
     rented_s: dict[int, float] = {}
     users: dict[int, int] = {}
     idle_until_s: dict[int, float] = {}
-    leaving: list[tuple[float, int, dict[int, Resources]]] = []
+    leaving: list[tuple[float, int, dict[int, CoresAndMemory]]] = []
     total, numbered = 0.0, 0
 
     def end_idle(now_s: float) -> float:

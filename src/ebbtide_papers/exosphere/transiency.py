@@ -22,7 +22,7 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
 from ebbtide.policies.exosphere.applications import Application, BagOfTasks, Spark
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.replay.scenario import Scenario
@@ -177,8 +177,8 @@ def transiency_study(*, draws: int = 20, seed: int = 0) -> dict[str, Any]:
     return found
 
 
-def _cluster() -> Resources:
-    return Resources(MACHINES * _VCPUS, 0.0)
+def _cluster() -> CoresAndMemory:
+    return CoresAndMemory(MACHINES * _VCPUS, 0.0)
 
 
 def _job(name: str, length_s: float, checkpoint: Mapping[str, float] | None) -> Job:

@@ -12,9 +12,9 @@ import numpy as np
 from ebbtide.engine.outcome import Outcome
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide_papers.reproduction import (
-    Claim,
+    ClaimRow,
+    PaperClaim,
     Reproduction,
-    Row,
     Tolerance,
     at_least,
     at_most,
@@ -22,7 +22,15 @@ from ebbtide_papers.reproduction import (
     half_to_twice_the_effect,
     ratio,
 )
-from ebbtide_papers.spottune.study import SPEED_NOISE, Runs, Study, means, moving_share, refunded_share, tables_of
+from ebbtide_papers.spottune.study import (
+    SPEED_NOISE,
+    Runs,
+    StudyResult,
+    means,
+    moving_share,
+    refunded_share,
+    tables_of,
+)
 
 _PCR = "performance-cost rate"
 _SPEED_FITTED = "how much faster a machine with more cores is was worked out from the paper's completion times"
@@ -30,7 +38,7 @@ _OTHER_PRICES = "other prices than the paper's two weeks of 2017, which are not 
 
 
 def reproduce_spottune(
-    found: Study,
+    found: StudyResult,
     curve_scores: Mapping[str, Any],
     curves: Sequence[Curve],
     *,
@@ -119,7 +127,7 @@ def _why(runs: Runs, *policies: str) -> str:
     return f"{' and '.join(free)} cost nothing here, all of it is refunded" if free else ""
 
 
-def _saving(runs: Runs, row_id: str, policy: str, rival: str, paper: float | None) -> Row:
+def _saving(runs: Runs, row_id: str, policy: str, rival: str, paper: float | None) -> ClaimRow:
     saving = 1.0 - ratio(_mean(runs, policy, _usd), _mean(runs, rival, _usd))
     ours, theirs = means(runs, policy, _usd), means(runs, rival, _usd)
     each = {name: 1.0 - ratio(usd, theirs[name]) for name, usd in ours.items()}
@@ -127,7 +135,7 @@ def _saving(runs: Runs, row_id: str, policy: str, rival: str, paper: float | Non
         f"{name} {one:.0%}" if math.isfinite(one) else f"{name} -" for name, one in each.items()
     )
     size = at_least(0.1, "a tenth saved") if paper is None else half_the_effect(paper)
-    claim = Claim(f"what {policy} saves against {rival}", paper, "fraction", size, _OTHER_PRICES)
+    claim = PaperClaim(f"what {policy} saves against {rival}", paper, "fraction", size, _OTHER_PRICES)
     return claim.row(row_id, saving, note=by_workload, missing=_why(runs, policy, rival))
 
 
@@ -185,13 +193,13 @@ _RATIOS = (
 )
 
 
-def _ratio(runs: Runs, claimed: _Ratio) -> Row:
+def _ratio(runs: Runs, claimed: _Ratio) -> ClaimRow:
     over = ratio(claimed.of(runs, claimed.above), claimed.of(runs, claimed.below))
     note, limits = _OTHER_PRICES, half_the_effect
     if claimed.fitted:
         note, limits = f"{_OTHER_PRICES}; {_SPEED_FITTED}", half_to_twice_the_effect
     size = limits(claimed.paper, none=1.0)
-    claim = Claim(claimed.claim, claimed.paper, "ratio", size, note, claimed.fitted)
+    claim = PaperClaim(claimed.claim, claimed.paper, "ratio", size, note, claimed.fitted)
     return claim.row(claimed.row_id, over, missing=_why(runs, claimed.above, claimed.below))
 
 
@@ -203,9 +211,9 @@ def _share(
     paper: float,
     size: Tolerance,
     note: str,
-) -> Row:
+) -> ClaimRow:
     share = _mean(runs, "spottune", of)
-    return Claim(claim, paper, "fraction", size, note).row(row_id, share, missing=_why(runs, "spottune"))
+    return PaperClaim(claim, paper, "fraction", size, note).row(row_id, share, missing=_why(runs, "spottune"))
 
 
 # Thetas at which the paper has the three best found always (Figure 8c).
@@ -214,19 +222,19 @@ _RIVALS = ("last-value", "slaq")
 _OTHER_CURVES = "other trainings than the paper's, of the same models and settings"
 
 
-def _accuracy(scores: Mapping[str, Any], theta: float, key: str, paper: float) -> Row:
+def _accuracy(scores: Mapping[str, Any], theta: float, key: str, paper: float) -> ClaimRow:
     """Row on how often the best by prediction is the best in the end, or among the best three."""
     at = {name: float(own["by_theta"][f"{theta:g}"][key]) for name, own in scores.items()}
     size = at_least(paper - 1.0 / 6.0, "not more than one workload of six below the paper's")
-    claim = Claim(f"EarlyCurve's {key} accuracy at theta {theta:g}", paper, "fraction", size, _OTHER_CURVES)
+    claim = PaperClaim(f"EarlyCurve's {key} accuracy at theta {theta:g}", paper, "fraction", size, _OTHER_CURVES)
     beside = ", ".join(f"{name} {at[name]:.2f}" for name in _RIVALS)
     return claim.row(f"{key}_accuracy_theta{round(10 * theta):02d}", at["earlycurve"], note=beside)
 
 
-def _curve_error(scores: Mapping[str, Any]) -> Row:
+def _curve_error(scores: Mapping[str, Any]) -> ClaimRow:
     """Figure 11: the error of predicted final metrics beside SLAQ's, and beside the last value's."""
     error = {name: float(own["by_theta"]["0.7"]["relative_error_mean"]) for name, own in scores.items()}
-    claim = Claim(
+    claim = PaperClaim(
         "EarlyCurve's error of final metrics / SLAQ's, at theta 0.7",
         None,
         "ratio",
@@ -237,9 +245,9 @@ def _curve_error(scores: Mapping[str, Any]) -> Row:
     return claim.row("earlycurve_error_vs_slaq_theta07", ratio(error["earlycurve"], error["slaq"]), note=note)
 
 
-def _step_times(curves: Sequence[Curve]) -> Row:
+def _step_times(curves: Sequence[Curve]) -> ClaimRow:
     """IV-A: how much the time of a step varies within a training."""
-    claim = Claim(
+    claim = PaperClaim(
         "coefficient of variation of a trial's time per step, mean over trials",
         0.1,
         "fraction",
@@ -263,9 +271,9 @@ def _variation(curve: Curve) -> float:
 _FORECASTS = {"accuracy": 1.2032, "f1": 1.3403}
 
 
-def _forecast(scores: Mapping[str, Mapping[str, Any]], key: str, paper: float) -> Row:
+def _forecast(scores: Mapping[str, Mapping[str, Any]], key: str, paper: float) -> ClaimRow:
     ours, theirs = (scores[name][key] for name in ("revpred", "tributary"))
-    claim = Claim(
+    claim = PaperClaim(
         f"{key} of RevPred's forecasts / Tributary's, max prices as published",
         paper,
         "ratio",
@@ -279,11 +287,11 @@ def _forecast(scores: Mapping[str, Mapping[str, Any]], key: str, paper: float) -
     return claim.row(f"revpred_{key}_vs_tributary", value, note=note, missing=why)
 
 
-def _chosen_forecast(found: Study) -> Row:
+def _chosen_forecast(found: StudyResult) -> ClaimRow:
     best = found.best_forecast
     policy = "spottune" if best == "revpred" else f"spottune-{best}"
     over = ratio(_mean(found.outcomes, policy, _usd), _mean(found.outcomes, "spottune", _usd))
-    claim = Claim(
+    claim = PaperClaim(
         "cost with the forecast whose chosen offers were cheapest on earlier days / with RevPred",
         None,
         "ratio",
@@ -297,9 +305,9 @@ def _chosen_forecast(found: Study) -> Row:
     return claim.row("chosen_forecast_vs_revpred_cost", over, note=note, missing=_why(found.outcomes, policy))
 
 
-def _noise(found: Study) -> Row:
+def _noise(found: StudyResult) -> ClaimRow:
     over = ratio(_mean(found.with_noise, "spottune", _usd), _mean(found.outcomes, "spottune", _usd))
-    claim = Claim(
+    claim = PaperClaim(
         f"cost of SpotTune(0.7) where machines of a type differ in speed by {SPEED_NOISE:.0%} / where they do not",
         None,
         "ratio",
@@ -318,7 +326,7 @@ def _noise(found: Study) -> Row:
     return claim.row("speed_noise_cost_ratio", over, note=note, missing=_why(without, "spottune"))
 
 
-def _distance(runs: Runs) -> Row:
+def _distance(runs: Runs) -> ClaimRow:
     ours, frequency, bound = (
         _mean(runs, f"spottune-{name}", _usd) for name in ("bid", "past-frequency", "foresight")
     )
@@ -332,14 +340,14 @@ def _distance(runs: Runs) -> Row:
     why = "from no start did every policy finish"
     if math.isfinite(bound):
         why = "one that foresees costs no less here than one with past frequencies: there is no distance to close"
-    half = Claim(claim, None, "fraction", at_least(0.5), "what is left lies in the minute of a revocation")
+    half = PaperClaim(claim, None, "fraction", at_least(0.5), "what is left lies in the minute of a revocation")
     return half.row("bid_share_of_distance_to_foresight", share, note=note, missing=why)
 
 
-def _no_refund(runs: Runs) -> Row:
+def _no_refund(runs: Runs) -> ClaimRow:
     over = ratio(_mean(runs, "spottune-full", _usd), _mean(runs, "cheapest-spot", _usd))
     text = "without refunds (gcp-preemptible), cost of SpotTune(1.0) / cheapest-spot"
-    claim = Claim(
+    claim = PaperClaim(
         text, None, "ratio", at_most(1.03), "a claim of ours: what is left of it where nothing is refunded"
     )
     return claim.row("no_refund_cost_vs_cheapest", over, missing=_why(runs, "spottune-full", "cheapest-spot"))

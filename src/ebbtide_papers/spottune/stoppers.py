@@ -27,7 +27,7 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.stopping import StopperName
-from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
+from ebbtide_papers.spottune.sweeps import WorkloadTrials, sweeps_of
 
 POLICIES = (
     Ebbtide(name="no stopper"),
@@ -91,7 +91,7 @@ def compared(
     return rows
 
 
-def _row(sweep: Sweep, name: str, outcomes: Sequence[Outcome]) -> StopperRow:
+def _row(sweep: WorkloadTrials, name: str, outcomes: Sequence[Outcome]) -> StopperRow:
     finals = [float(curve.metric[-1]) for curve in sweep.curves]
     best = min(finals)
     ends = []

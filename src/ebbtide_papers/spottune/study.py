@@ -33,7 +33,7 @@ from ebbtide.policies.spottune.offers import BestBid, Provisioner, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 from ebbtide.replay.starts import work_s
 from ebbtide_papers.spottune.combining import ChosenOffers, LowestOf, chosen_offers
-from ebbtide_papers.spottune.sweeps import Sweep, sweeps_of
+from ebbtide_papers.spottune.sweeps import WorkloadTrials, sweeps_of
 
 # Share of the history for training, and the most days.
 _TRAIN_SHARE = 0.4
@@ -62,7 +62,7 @@ Runs = Mapping[str, Mapping[str, tuple[Outcome, ...]]]
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyResult:
     """The results of the study.
 
     Attributes:
@@ -182,7 +182,7 @@ def study(
     stride: int = 30,
     catalogue: Catalogue | None = None,
     on_progress: OnProgress | None = None,
-) -> Study:
+) -> StudyResult:
     """Run every policy on every workload from the same starts.
 
     Args:
@@ -209,7 +209,7 @@ def study(
     chosen = judged(known, minutes, train_until, next(iter(seconds.values())))
 
     def run(
-        sweep: Sweep, policies: Sequence[Policy], billing: str, speed_noise: float = 0.0
+        sweep: WorkloadTrials, policies: Sequence[Policy], billing: str, speed_noise: float = 0.0
     ) -> Mapping[str, tuple[Outcome, ...]]:
         return backtest(
             policies,
@@ -233,11 +233,16 @@ def study(
         without[sweep.name] = run(sweep, [CheapestSpot(), full], "gcp-preemptible")
         noisy[sweep.name] = run(sweep, [_at_theta(learnt, "spottune")], "ec2-second", SPEED_NOISE)
         by_theta[sweep.name] = run(sweep, thetas, "ec2-second")
-    return Study(outcomes, without, noisy, by_theta, seconds, scores, chosen)
+    return StudyResult(outcomes, without, noisy, by_theta, seconds, scores, chosen)
 
 
 def _starts(
-    prices: PriceHistory, sweeps: Sequence[Sweep], after_s: float, number: int, seed: int, catalogue: Catalogue
+    prices: PriceHistory,
+    sweeps: Sequence[WorkloadTrials],
+    after_s: float,
+    number: int,
+    seed: int,
+    catalogue: Catalogue,
 ) -> list[float]:
     longest = max(max(work_s(job, prices, catalogue).values()) for sweep in sweeps for job in sweep.jobs)
     first, last = after_s + DAY_S, prices.end_s - _ROOM * longest
@@ -269,7 +274,7 @@ def moving_share(outcome: Outcome) -> float:
     return sum(job.moving_s for job in outcome.jobs) / training if training else float("nan")
 
 
-def tables_of(found: Study, curve_scores: Mapping[str, Any]) -> dict[str, Any]:
+def tables_of(found: StudyResult, curve_scores: Mapping[str, Any]) -> dict[str, Any]:
     """Means by workload and policy, and by theta, in plain values: what the paper's figures show.
 
     Args:

@@ -28,7 +28,7 @@ CHECKPOINT_BYTES = 200_000_000
 
 
 @dataclass(frozen=True)
-class Sweep:
+class WorkloadTrials:
     """The trials of one workload.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sweep:
     curves: tuple[Curve, ...]
 
 
-def sweeps_of(curves: Sequence[Curve], prices: PriceHistory, catalogue: Catalogue) -> list[Sweep]:
+def sweeps_of(curves: Sequence[Curve], prices: PriceHistory, catalogue: Catalogue) -> list[WorkloadTrials]:
     """A sweep for each workload, with rates for the instance types of the prices.
 
     Relative durations of trials are as measured; all are scaled so that the mean takes `TRIAL_HOURS` on four
@@ -70,5 +70,5 @@ def sweeps_of(curves: Sequence[Curve], prices: PriceHistory, catalogue: Catalogu
                     checkpoint=checkpoint,
                 )
             )
-        found.append(Sweep(name, tuple(jobs), own))
+        found.append(WorkloadTrials(name, tuple(jobs), own))
     return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ebbtide.agent.tiled.driver import Driver, Progress, earlier_times, write_results
+from ebbtide.agent.tiled.driver import Driver, DriverProgress, earlier_times, write_results
 from ebbtide.agent.tiled.tasks import assembled, run_task, write_inputs
 from ebbtide.agent.tiled.tiles import TileStore
 from ebbtide.errors import InputError
@@ -41,8 +41,10 @@ def client() -> Iterator[Any]:
         yield made
 
 
-def drive(client: Any, program: Any, folder: Path, steps: dict[str, int] = STEPS) -> tuple[Progress, list[int]]:
-    progress, told = Progress(steps), []
+def drive(
+    client: Any, program: Any, folder: Path, steps: dict[str, int] = STEPS
+) -> tuple[DriverProgress, list[int]]:
+    progress, told = DriverProgress(steps), []
     Driver(client, program, str(folder), progress, lambda: told.append(progress.step)).run()
     return progress, told
 
@@ -118,7 +120,7 @@ def test_a_result_that_nothing_reads_is_checked_too(client: Any, tmp_path: Path,
 
 
 def test_times_of_an_earlier_run_count(tmp_path: Path) -> None:
-    progress = Progress(STEPS, {"product 1": (3, 6.0)})
+    progress = DriverProgress(STEPS, {"product 1": (3, 6.0)})
     progress.done("product 1", TileName("P1", 0, 0), 10.0)
     progress.done("product 1", TileName("P1", 0, 0), 10.0)  # told twice, done once
     assert (progress.step, progress.mean_s) == (10, {"product 1": 4.0})

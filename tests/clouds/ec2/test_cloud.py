@@ -22,7 +22,7 @@ from tests.runs.sweeps import flapping
 from tests.waiting import eventually
 
 import ebbtide as eb
-from ebbtide.clouds.cloud import Wanted
+from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.ec2.cloud import _TRIES, Ec2Cloud, client_of
 from ebbtide.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.errors import CloudError, InputError
@@ -76,14 +76,14 @@ def made(client: Faulty, run: str, **options: Any) -> Ec2Cloud:
     return Ec2Cloud(run, settings, flapping, client=lambda _region, _tries: client)
 
 
-def wanted(token: str, **options: Any) -> Wanted:
+def wanted(token: str, **options: Any) -> MachineRequest:
     given = {
         "market": MARKET,
         "max_price_usd_per_hour": 0.21,
         "on_demand": False,
         "agent": {"machine": token, "bundle": "runs/r/agent-0.tar.gz"},
     }
-    return Wanted(token, **{**given, **options})
+    return MachineRequest(token, **{**given, **options})
 
 
 def described(client: Faulty) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from tests.clouds.renters import EC2, Renter, renter
 
 from ebbtide.controller.journal.journal import Journal
 from ebbtide.jobs.job_files import read_sweep
-from ebbtide.testing.stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.machines import StandInMachine, StandInMachines
 
 # Smaller than the examples, so that each takes a quarter of a minute or so.
 SHORTER = {
@@ -77,7 +77,7 @@ def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: Renter) -> None:
     assert outcome["cost_usd"] == pytest.approx(ec2.billed_usd(), abs=1e-4)
 
 
-def spot(machines: StandInMachines) -> list[Machine]:
+def spot(machines: StandInMachines) -> list[StandInMachine]:
     """Machines that run and may be taken."""
     return [each for each in machines.running if each.instance.lifecycle == "spot" and math.isinf(each.taken_at_s)]
 

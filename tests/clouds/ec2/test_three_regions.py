@@ -27,7 +27,7 @@ from ebbtide.market.egress import GIB
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.testing.ec2_stand_in.api import StandInApi
 from ebbtide.testing.ec2_stand_in.running import stand_in
-from ebbtide.testing.stand_in.machines import Machine, StandInMachines
+from ebbtide.testing.stand_in.machines import StandInMachine, StandInMachines
 from ebbtide.testing.stand_in.money import billed
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -161,5 +161,5 @@ def saved_on(api: StandInApi, machines: StandInMachines, region: str) -> int:
     return sum(moved.is_upload and "/data/" in moved.path and moved.access_key in ids for moved in list(api.moved))
 
 
-def region_of(machine: Machine) -> str:
+def region_of(machine: StandInMachine) -> str:
     return str(machine.instance.placement.zone[:-1])

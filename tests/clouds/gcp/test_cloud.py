@@ -16,7 +16,7 @@ import pytest
 from tests.runs.sweeps import G, H, steady
 from tests.waiting import eventually
 
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.gcp.cloud import GcpCloud
 from ebbtide.clouds.gcp.settings import GcpSettings
 from ebbtide.errors import CloudError, InputError
@@ -47,9 +47,9 @@ def made(gcp: GCP, run: str = "run-1", **options: Any) -> GcpCloud:
     return GcpCloud(run, gcp[2].model_copy(update=options), lambda: PRICES)
 
 
-def wanted(token: str, market: Market = G, **options: Any) -> Wanted:
+def wanted(token: str, market: Market = G, **options: Any) -> MachineRequest:
     given = {"max_price_usd_per_hour": 0.21, "on_demand": False, "agent": {"bundle": "runs/r/agent-0.tar.gz"}}
-    return Wanted(token, market, **{**given, **options})
+    return MachineRequest(token, market, **{**given, **options})
 
 
 def listed(cloud: GcpCloud) -> dict[str, Instance]:

@@ -14,7 +14,7 @@ import yaml
 from tests.cut_answers import CUTS, cut_answers
 from tests.recorded import recording
 
-from ebbtide.clouds.cloud import Wanted
+from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.skypilot.api import SkyApi
 from ebbtide.clouds.skypilot.settings import SkyPilotPlace, SkyPilotSettings
 from ebbtide.clouds.skypilot.task import task_yaml
@@ -32,7 +32,7 @@ SETTINGS = SkyPilotSettings(
     setup=["pip install x", 'echo "it\'s: {all} #1"'],
 )
 AGENT = {"machine": "run-1-7", "bundle": "runs/r/agent-0.tar.gz"}
-SPOT = Wanted("run-1-7", Market("aws", "us-east-1", "us-east-1a", "m5.large"), 0.25, False, AGENT)
+SPOT = MachineRequest("run-1-7", Market("aws", "us-east-1", "us-east-1a", "m5.large"), 0.25, False, AGENT)
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -66,7 +66,9 @@ def test_a_task_is_one_that_skypilot_takes() -> None:
     }
     assert 'echo "it\'s: {all} #1"\n' in run
     assert "shutdown" not in run
-    elsewhere = Wanted("run-1-8", Market("lambda", "us-west-1", "us-west-1", "gpu_1x_a10"), math.inf, True, AGENT)
+    elsewhere = MachineRequest(
+        "run-1-8", Market("lambda", "us-west-1", "us-west-1", "gpu_1x_a10"), math.inf, True, AGENT
+    )
     other = yaml.safe_load(task_yaml("run-1", elsewhere, SETTINGS))["resources"]
     assert (other["infra"], other["use_spot"], "image_id" in other) == ("lambda/us-west-1", False, False)
 

@@ -13,7 +13,7 @@ from tests.clouds.renters import SKYPILOT, Renter, renter
 from tests.runs.sweeps import G
 from tests.waiting import eventually
 
-from ebbtide.clouds.cloud import Wanted
+from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.skypilot import cloud as sky_cloud
 from ebbtide.clouds.skypilot.cloud import SkyPilotCloud
 from ebbtide.clouds.skypilot.settings import SkyPilotSettings
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("processes")
 # The API, a controller's view of it, and what makes another controller's.
 Rented = tuple[SkyPilotApi, SkyPilotCloud, Callable[[], SkyPilotCloud]]
 EXAMPLES = Path(__file__).parents[3] / "examples" / "live"
-WANTED = Wanted("run-1-1", G, math.inf, False, {"machine": "run-1-1", "bundle": "runs/r/agent-0.tar.gz"})
+WANTED = MachineRequest("run-1-1", G, math.inf, False, {"machine": "run-1-1", "bundle": "runs/r/agent-0.tar.gz"})
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal import postgres as journal_postgres
 from ebbtide.controller.journal import postgres_connection
 from ebbtide.controller.journal.address import JOURNAL, PostgresPlace, journal_address
-from ebbtide.controller.journal.changes import Changes, Record
+from ebbtide.controller.journal.changes import Changes, StatePart
 from ebbtide.controller.journal.database import METRICS
 from ebbtide.controller.journal.journal import Journal, check_database, journal_of, reserve
 from ebbtide.controller.journal.postgres import LAYOUT_VERSION, PostgresDatabase
@@ -51,7 +51,7 @@ def test_runs_of_one_database_are_kept_apart(postgres: PostgresServer) -> None:
     places = [PostgresPlace.of(postgres.address, new_run()) for _ in range(2)]
     journals = [Journal(place) for place in places]
     for number, journal in enumerate(journals):
-        changes = Changes([Record("engine", 0, {"number": number})], [(0, 1, number + 0.5)])
+        changes = Changes([StatePart("engine", 0, {"number": number})], [(0, 1, number + 0.5)])
         journal.keep({"figures": number}, [(0.0, "start", 0, 0, f"of {number}")], changes, [("a", 1.0, number)])
     for number, journal in enumerate(journals):
         assert journal.figures() == number
@@ -86,7 +86,9 @@ def test_what_is_read_together_needs_one_connection(place: PostgresPlace, monkey
 
 def test_a_run_that_is_removed_is_gone_from_every_table(postgres: PostgresServer, place: PostgresPlace) -> None:
     journal = Journal(place)
-    journal.keep({"phase": 1}, [(0.0, "start", 0, 0, "")], Changes([Record("engine", 0, {})]), [("a", 1.0, 2.0)])
+    journal.keep(
+        {"phase": 1}, [(0.0, "start", 0, 0, "")], Changes([StatePart("engine", 0, {})]), [("a", 1.0, 2.0)]
+    )
     with psycopg.connect(postgres.address) as connection:
         connection.execute("delete from ebbtide.runs where run = %s", (place.run,))
     assert (journal.state("phase"), journal.moments(), journal.run(), journal.prices()) == (None, [], None, {})
@@ -333,7 +335,7 @@ def test_what_roles_may_do(postgres: PostgresServer) -> None:
     journal = Journal(PostgresPlace.of(written.address, run))
     with journal.controlled():
         journal.keep(
-            {"phase": 2}, [(0.0, "start", 0, 0, "")], Changes([Record("engine", 0, {})]), [("a", 1.0, 2.0)]
+            {"phase": 2}, [(0.0, "start", 0, 0, "")], Changes([StatePart("engine", 0, {})]), [("a", 1.0, 2.0)]
         )
         assert Journal(PostgresPlace.of(read.address, run), read_only=True).is_controlled()
 

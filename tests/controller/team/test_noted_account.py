@@ -14,7 +14,7 @@ import ebbtide as eb
 from ebbtide.agent.config import AgentConfig
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.controller import Controller, Programs
-from ebbtide.controller.snapshots import Figures
+from ebbtide.controller.snapshots import RunSpending
 from ebbtide.controller.team.account_book import AccountBook
 from ebbtide.controller.team.account_lines import month_of
 from ebbtide.controller.team.team import Accounting, Team
@@ -22,7 +22,7 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.objects import FolderStore
 
 
-def figures(spent_usd: float | None, open_usd: list[tuple[int, float]]) -> Figures:
+def figures(spent_usd: float | None, open_usd: list[tuple[int, float]]) -> RunSpending:
     rate = None if spent_usd is None else 0.5
     return {
         "time_s": START_S + 3600.0,

@@ -13,7 +13,7 @@ from tests.runs.fake_controller import FakeController, Given, running
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train
 from ebbtide.controller.work.dispatch import AgentJobs
-from ebbtide.controller.work.state import Trial, trial_values
+from ebbtide.controller.work.state import TrialState, trial_values
 from ebbtide.controller.work.training import AgentTraining
 from ebbtide.controller.work.trial_failures import MOST_FAILURES
 from ebbtide.errors import LostCheckpointError
@@ -62,7 +62,7 @@ class Gang(FakeController):
         checkpoint = Checkpointing(size_bytes=1_000)
         return {"machines": self.machines, "checkpoint": checkpoint, "bucket": self.bucket}
 
-    def newest(self, _trial: Trial) -> Whole | None:
+    def newest(self, _trial: TrialState) -> Whole | None:
         if isinstance(self.whole, OSError):
             raise self.whole
         return self.whole
@@ -234,7 +234,7 @@ def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
 ) -> None:
     orders: list[tuple[int, Order]] = []
 
-    def whole(trial: Trial) -> Whole | None:
+    def whole(trial: TrialState) -> Whole | None:
         if trial.progress.job_id == 0:
             raise LostCheckpointError("storage has no checkpoint 4 of trial run-000, which was stored")
         return None

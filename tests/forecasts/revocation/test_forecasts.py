@@ -14,7 +14,7 @@ from ebbtide.forecasts.revocation.minutes import minutes_of
 from ebbtide.forecasts.revocation.models import revpred
 from ebbtide.forecasts.revocation.serving import PricesAt
 from ebbtide.forecasts.revocation.splits import split_at
-from ebbtide.forecasts.revocation.training import Training
+from ebbtide.forecasts.revocation.training import TrainingSettings
 from ebbtide.market.prices import PriceHistory
 
 
@@ -58,7 +58,7 @@ def test_nothing_later_is_looked_at(lively_prices: PriceHistory) -> None:
     )
     minutes, after = minutes_of(lively_prices), minutes_of(changed)
     model = revpred()
-    model.training = Training(epochs=1)
+    model.training = TrainingSettings(epochs=1)
     split = split_at(minutes, 60, 6, 0.5, stride=60)
     model.fit(minutes, split.train, split.validation)
     markets = list(lively_prices.markets)
@@ -79,7 +79,7 @@ def test_nothing_later_is_looked_at(lively_prices: PriceHistory) -> None:
 def test_a_learnt_forecast_says_what_its_model_says(lively_prices: PriceHistory) -> None:
     minutes = minutes_of(lively_prices)
     model = revpred()
-    model.training = Training(epochs=1)
+    model.training = TrainingSettings(epochs=1)
     split = split_at(minutes, 60, 6, 0.5, stride=60)
     model.fit(minutes, split.train, split.validation)
     column = 8 * 1440

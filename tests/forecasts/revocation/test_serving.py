@@ -16,7 +16,7 @@ from ebbtide.forecasts.revocation.models import MODELS
 from ebbtide.forecasts.revocation.predictor import RevocationModel
 from ebbtide.forecasts.revocation.serving import PricesAt, Served, past_hour
 from ebbtide.forecasts.revocation.splits import split_at
-from ebbtide.forecasts.revocation.training import Training
+from ebbtide.forecasts.revocation.training import TrainingSettings
 from ebbtide.market.prices import PriceHistory
 
 
@@ -33,7 +33,7 @@ def models(lively: PriceHistory) -> dict[str, RevocationModel]:
     for name in ("revpred", "tributary", "logistic", "base-rate"):
         model = MODELS[name](0)
         if hasattr(model, "training"):
-            model.training = Training(epochs=1)
+            model.training = TrainingSettings(epochs=1)
         model.fit(minutes, split.train, split.validation)
         found[name] = model
     return found

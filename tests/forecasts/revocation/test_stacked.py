@@ -12,7 +12,7 @@ from ebbtide.forecasts.revocation.models import revpred
 from ebbtide.forecasts.revocation.network_model import NetworkModel
 from ebbtide.forecasts.revocation.networks import RevPredNetwork, ask_each, stack
 from ebbtide.forecasts.revocation.splits import Samples, Split
-from ebbtide.forecasts.revocation.training import Training
+from ebbtide.forecasts.revocation.training import TrainingSettings
 
 
 def test_stacked_networks_say_what_each_says_alone() -> None:
@@ -31,7 +31,7 @@ def test_stacked_networks_say_what_each_says_alone() -> None:
 @pytest.fixture(scope="module")
 def fitted(minutes: Minutes, split: Split) -> NetworkModel:
     model = revpred()
-    model.training = Training(epochs=1)
+    model.training = TrainingSettings(epochs=1)
     model.fit(minutes, split.train, split.validation)
     return model
 
@@ -87,7 +87,7 @@ def test_own_and_general_networks_have_half_of_the_say_each(
 def test_a_market_that_did_not_rise_in_validation_is_not_tuned(minutes: Minutes, split: Split) -> None:
     """Else it would learn to say "never", which no validation of that kind could hold against it."""
     model = revpred()
-    model.training = Training(epochs=1)
+    model.training = TrainingSettings(epochs=1)
     rises = minutes.highest_next_hour > minutes.prices
     quiet = ~rises[split.validation.market, split.validation.minute] | (split.validation.market != 1)
     validation = Samples(split.validation.market[quiet], split.validation.minute[quiet])

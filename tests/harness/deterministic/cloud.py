@@ -15,9 +15,9 @@ from tests.harness.deterministic.virtual_time import Process, VirtualRuntime, Vi
 
 from ebbtide.agent.agent import ENDS_MACHINE, Agent
 from ebbtide.agent.config import AgentConfig
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.errors import CloudError
-from ebbtide.market.billing import ON_DEMAND, Billing, Ending
+from ebbtide.market.billing import ON_DEMAND, Billing, LeaseEnding
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -79,7 +79,7 @@ class RentedMachine:
         hangs_since_s: Since when its set-up hangs, seconds since 1970; infinity: it does not.
     """
 
-    wanted: Wanted
+    wanted: MachineRequest
     tenant: Tenant
     state: LeaseState = LeaseState.REQUESTED
     started_s: float = math.nan
@@ -133,7 +133,7 @@ class SimulatedCloud:
         """The machines of a run by token."""
         return {token: machine for token, machine in self.machines.items() if machine.tenant is tenant}
 
-    def launch(self, wanted: Wanted, tenant: Tenant) -> None:
+    def launch(self, wanted: MachineRequest, tenant: Tenant) -> None:
         """Begin to rent a machine, unless it was requested before."""
         before = self.machines.get(wanted.token)
         if before is None:
@@ -150,14 +150,16 @@ class SimulatedCloud:
         machine.state = state if is_charged else LeaseState.FAILED
         machine.ended_s, machine.why = self.time.now_s, why
         if is_charged:
-            ending = Ending.REVOKED if state is LeaseState.REVOKED else Ending.RELEASED
+            ending = LeaseEnding.REVOKED if state is LeaseState.REVOKED else LeaseEnding.RELEASED
             machine.bill_usd = self.cost_usd(machine, self.time.now_s, ending)
         if machine.agent is not None:
             self.time.kill(machine.agent)
         if self.faults.strikes("cloud: forgets", _FORGOTTEN, self.time.now_s, machine.wanted.token):
             self.time.begin(self.process, lambda: self._forget(machine))
 
-    def cost_usd(self, machine: RentedMachine, until_s: float, ending: Ending = Ending.RELEASED) -> float:
+    def cost_usd(
+        self, machine: RentedMachine, until_s: float, ending: LeaseEnding = LeaseEnding.RELEASED
+    ) -> float:
         """Cost of a machine that ends at this time in this way, USD net of refunds."""
         market = machine.wanted.market
         if machine.wanted.on_demand:
@@ -311,7 +313,7 @@ class CloudOf:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         self._request("launch", wanted.token)
         self._cloud.launch(replace(wanted, agent=dict(wanted.agent)), self._tenant)
         self._reply("launch", wanted.token)

@@ -13,7 +13,7 @@ from tests.harness.deterministic.virtual_time import Process, VirtualRuntime, Vi
 
 from ebbtide.agent.checkpoint_watch import Span
 from ebbtide.agent.machine import Mirrors, OnLine, Program
-from ebbtide.agent.metadata import Notice
+from ebbtide.agent.metadata import MachineNotice
 from ebbtide.agent.program_output import ProgramOutput
 from ebbtide.base.runtime import Runtime
 from ebbtide.storage.checkpoints.tree import Tree
@@ -187,11 +187,11 @@ class SimulatedMachine:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
-    def notice(self) -> Notice:
+    def notice(self) -> MachineNotice:
         self._process.check()
         if self._faults.strikes("no metadata", _NO_METADATA, self._time.now_s, self._process.name):
             raise OSError("the instance metadata do not answer")
-        return Notice(self._taken_at_s())
+        return MachineNotice(self._taken_at_s())
 
     def start(
         self,

@@ -35,7 +35,7 @@ from ebbtide.controller import mailboxes
 from ebbtide.controller.agent_provider import AgentProvider
 from ebbtide.controller.controller import Controller
 from ebbtide.controller.journal.changes import ChangeLog
-from ebbtide.controller.leadership import Claim
+from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import MachineList
 from ebbtide.controller.machine_requests import MachineRequests
@@ -188,7 +188,7 @@ def _the_budget_is_not_watched() -> _Broken:
 
 
 def _an_older_controller_acts_on() -> _Broken:
-    return patch.object(Claim, "check", lambda _self: None)
+    return patch.object(Leadership, "check", lambda _self: None)
 
 
 def _machines_need_no_heartbeat() -> _Broken:

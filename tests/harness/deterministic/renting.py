@@ -21,7 +21,7 @@ from ebbtide.clouds.own_machines import OwnMachines
 from ebbtide.clouds.provider import RentingCloud
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.clouds.unique_names import fingerprint_of
-from ebbtide.controller.agent_provider import Pace
+from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, Outside, Programs
 
 # Real seconds without a controller after which machines end themselves.
@@ -84,7 +84,7 @@ class Renting:
             rents,
             agent,
             Programs(600.0, "python"),
-            Pace(
+            PollIntervals(
                 poll_s,
                 missing_s=5.0 * poll_s,
                 kept_s=3.0 * poll_s,

@@ -14,10 +14,10 @@ from typing import Any
 from tests.harness.deterministic.faults import Faults
 from tests.harness.deterministic.virtual_time import Process, VirtualRuntime, VirtualTime
 
-from ebbtide.controller.journal.changes import NOTHING, Changes, Record, joined
+from ebbtide.controller.journal.changes import NOTHING, Changes, StatePart, joined
 from ebbtide.controller.journal.journal import Journal, Moment
 from ebbtide.controller.journal.price_log import PricePoint
-from ebbtide.controller.snapshots import Figures, RunSnapshot
+from ebbtide.controller.snapshots import RunSnapshot, RunSpending
 from ebbtide.errors import JournalError, JournalWentBackError, MissingObjectError, StorageError
 from ebbtide.storage.object_keys import checked_key
 
@@ -240,7 +240,7 @@ class Disk:
         """The run as it was last written; None: it never was."""
         records = [
             # JSON knows no tuples, and no names but text.
-            Record(kind, number, json.loads(json.dumps(marshal.loads(content))))
+            StatePart(kind, number, json.loads(json.dumps(marshal.loads(content))))
             for (kind, number), content in self.records.items()
         ]
         return joined(records, ((job_id, step, value) for (job_id, step), value in self.metrics.items()))
@@ -325,8 +325,8 @@ class SimulatedJournal(Journal):
     def run(self, *, decisions: bool = True, metrics: bool = True) -> RunSnapshot | None:  # noqa: ARG002
         return self._disk.run()
 
-    def figures(self) -> Figures | None:
-        found: Figures | None = self.state("figures")
+    def figures(self) -> RunSpending | None:
+        found: RunSpending | None = self.state("figures")
         return found
 
     def moments(self) -> list[Moment]:

@@ -13,7 +13,7 @@ from ebbtide.controller.team import account as team_account
 from ebbtide.controller.team import account_book
 from ebbtide.controller.team import quotas as quota_book
 from ebbtide.controller.team.account import TeamAccount
-from ebbtide.controller.team.account_book import Account, AccountBook
+from ebbtide.controller.team.account_book import AccountBook, RunAccount
 from ebbtide.errors import InputError
 from ebbtide.policies.budget import WithinBudget
 
@@ -56,7 +56,7 @@ def _machines_of_one_who_is_gone_count_no_more_at_once() -> Iterator[None]:
 def _a_damaged_account_is_an_error() -> _Broken:
     before = AccountBook.read
 
-    def read(self: AccountBook, month: str, damaged: dict[str, str], *, lines: bool = True) -> list[Account]:
+    def read(self: AccountBook, month: str, damaged: dict[str, str], *, lines: bool = True) -> list[RunAccount]:
         found = before(self, month, damaged, lines=lines)
         for why in damaged.values():
             raise InputError(why)

@@ -22,7 +22,7 @@ from ebbtide.agent.protocol import (
     Leave,
     Message,
     Noticed,
-    Save,
+    SaveOrder,
     Train,
     Up,
 )
@@ -70,7 +70,7 @@ class TapeWork(ABC):
         """Do what is due, and report how far it is by now, if that is further than before."""
 
     @abstractmethod
-    def obey(self, agent: TapeSeat, order: Save | Keep | Hand, now_s: float) -> None:
+    def obey(self, agent: TapeSeat, order: SaveOrder | Keep | Hand, now_s: float) -> None:
         """An agent was given another order about its assignment.
 
         Raises:
@@ -182,7 +182,7 @@ class TapeAgent:
         match order:
             case Train():
                 self._train(order, now_s)
-            case Save():
+            case SaveOrder():
                 for seat in [seat for name, seat in self.seats.items() if name == order.trial]:
                     self._work(seat).obey(seat, order, now_s)
             case Keep() | Hand():

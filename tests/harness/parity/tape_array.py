@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.harness.parity.tape_agents import TapeSeat, TapeWork
 
-from ebbtide.agent.protocol import Ending, Hand, Keep, Save, TaskDone
+from ebbtide.agent.protocol import Ending, Hand, Keep, SaveOrder, TaskDone
 from ebbtide.agent.results import TaskResult, TaskResults
 from ebbtide.errors import InputError
 from ebbtide.jobs.progress import JobProgress
@@ -44,7 +44,7 @@ class TapeArray(TapeWork):
         assert machine.side_by_side == agent.assignment.side_by_side
         self._machines[agent] = machine
 
-    def obey(self, agent: TapeSeat, order: Save | Keep | Hand, now_s: float) -> None:
+    def obey(self, agent: TapeSeat, order: SaveOrder | Keep | Hand, now_s: float) -> None:
         if not isinstance(order, Hand):
             raise InputError(f"{agent.about[0]} was ordered {order}, and an array has no checkpoints")
         self._machines[agent].hand(order.tasks, now_s)

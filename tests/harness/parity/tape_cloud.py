@@ -23,8 +23,8 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.messages import MessageLog
 from ebbtide.agent.protocol import ORDERS, REPORTS, Channel, key_of
 from ebbtide.base.runtime import Runtime
-from ebbtide.clouds.cloud import Instance, Wanted
-from ebbtide.controller.agent_provider import AgentProvider, Callbacks, Pace
+from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
 from ebbtide.controller.work.dispatch import JobKind
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
@@ -92,7 +92,7 @@ class TapeCloud:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         if wanted.token not in self._leases:
             lease = Lease(
                 len(self._leases),
@@ -249,7 +249,7 @@ class TapeProvider(AgentProvider):
             kinds=[kind for kind in kinds if kind is not None],
             programs=_programs(scenario.jobs),
         )
-        runtime, pace = TapeClock(cloud), Pace(poll_s=0.0)
+        runtime, pace = TapeClock(cloud), PollIntervals(poll_s=0.0)
         super().__init__(cloud, store, agent, callbacks, key=_KEY, pace=pace, runtime=runtime)
         self._tape = cloud
 

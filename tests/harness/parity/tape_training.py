@@ -16,7 +16,7 @@ from functools import cached_property
 
 from tests.harness.parity.tape_agents import TapeSeat, TapeWork
 
-from ebbtide.agent.protocol import Ending, Hand, Keep, Restored, Save, Saved, Stepped
+from ebbtide.agent.protocol import Ending, Hand, Keep, Restored, Saved, SaveOrder, Stepped
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.progress import JobProgress
@@ -71,9 +71,9 @@ class _Counted(TapeWork):
     def tell_progress(self, now_s: float) -> None:
         self.advance(now_s)
 
-    def obey(self, agent: TapeSeat, order: Save | Keep | Hand, now_s: float) -> None:
+    def obey(self, agent: TapeSeat, order: SaveOrder | Keep | Hand, now_s: float) -> None:
         match order:
-            case Save():
+            case SaveOrder():
                 self._follow(self._training.save(now_s), now_s)
             case Keep(number=number):
                 self._forget_before(agent.about[0], number)

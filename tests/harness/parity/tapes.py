@@ -22,7 +22,7 @@ from ebbtide.forecasts.revocation.minutes import minutes_of
 from ebbtide.forecasts.revocation.models import revpred
 from ebbtide.forecasts.revocation.splits import split_at
 from ebbtide.forecasts.revocation.storage import save_model
-from ebbtide.forecasts.revocation.training import Training
+from ebbtide.forecasts.revocation.training import TrainingSettings
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import Billing, billing_preset
@@ -155,7 +155,7 @@ def small_bundle(known: PriceHistory, folder: Path) -> ModelBundle:
     """
     minutes = minutes_of(known)
     model = revpred()
-    model.training = Training(epochs=1)
+    model.training = TrainingSettings(epochs=1)
     split = split_at(minutes, 60, 6, 0.5, stride=30)
     model.fit(minutes, split.train, split.validation)
     save_model(model, folder / "revpred")

@@ -15,17 +15,17 @@ import torch
 from tests.waiting import LIMIT_S
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.reference.benchmarks import BENCHMARKS, SETTINGS, Benchmark, benchmark
-from ebbtide.jobs.reference.datasets import Dataset, load_dataset
+from ebbtide.jobs.reference.benchmarks import BENCHMARKS, SETTINGS, ReferenceBenchmark, benchmark
+from ebbtide.jobs.reference.datasets import ReferenceDataset, load_dataset
 from ebbtide.jobs.reference.networks import resnet
 from ebbtide.jobs.reference.order import DataOrder
 from ebbtide.jobs.reference.trial import load, save
 
 
-def small(chosen: Benchmark) -> Dataset:
+def small(chosen: ReferenceBenchmark) -> ReferenceDataset:
     """The dataset's first samples: enough for several epochs in a few steps."""
     data = load_dataset(chosen.dataset)
-    return Dataset(
+    return ReferenceDataset(
         data.train_inputs[:300],
         data.train_targets[:300],
         data.validation_inputs[:50],

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ebbtide_papers.cumulon.calibration import calibrated, distance
-from ebbtide_papers.cumulon.market import Rates
+from ebbtide_papers.cumulon.market import TransitionRates
 
 
 def test_the_rates_bring_the_papers_four_figures_out() -> None:
-    assert distance(Rates(), traces=10_000) < 0.01
+    assert distance(TransitionRates(), traces=10_000) < 0.01
     for name in ("rise", "fall", "spike", "end"):
-        assert distance(replace(Rates(), **{name: 2.0 * getattr(Rates(), name)}), traces=10_000) > 0.01
+        assert (
+            distance(replace(TransitionRates(), **{name: 2.0 * getattr(TransitionRates(), name)}), traces=10_000)
+            > 0.01
+        )
 
 
 def test_the_search_goes_towards_them() -> None:

@@ -12,7 +12,7 @@ from ebbtide.policies.deadline.costs import ZonesProblem
 from ebbtide_papers.deadlines import reach_study, zone_rows
 from ebbtide_papers.deadlines.reach_study import Reach, study_reach
 from ebbtide_papers.deadlines.zone_rows import multi_rows
-from ebbtide_papers.deadlines.zones import Runs, ZonesStudy
+from ebbtide_papers.deadlines.zones import ZoneRuns, ZonesStudy
 
 USD = {"a": 30.0, "b": 12.0, "c": 20.0, "d": 14.0}
 
@@ -28,8 +28,8 @@ def study() -> ZonesStudy:
     nowhere = np.zeros((1, 1))
     problem = ZonesProblem(6.0, 9.0, 0.2, 3.0, zones, (1.3, 1.0, 1.2, 1.1), (0,) * 4, nowhere, nowhere)
 
-    def runs(usd: float) -> Runs:
-        return Runs.of([(usd, 0.0, 0.0, 1, 1)] * 3)
+    def runs(usd: float) -> ZoneRuns:
+        return ZoneRuns.of([(usd, 0.0, 0.0, 1, 1)] * 3)
 
     others = {"deadline": runs(11.9), "next-cheapest failover": runs(15.0), "optimum": runs(8.0)}
     alone = {f"uniform-progress {zone}": runs(cost) for zone, cost in USD.items()}

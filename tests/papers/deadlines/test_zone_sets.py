@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.capacity.records import LeftOut
+from ebbtide.forecasts.capacity.records import UnusableData
 from ebbtide_papers.deadlines.zone_sets import read_capacity_rounds, read_probed_zones
 
 ZONES = ("us-east-1a", "us-east-1b")
@@ -81,6 +81,6 @@ def test_rounds_without_a_count_are_left_out(tmp_path: Path) -> None:
     probed, priced, list_prices = written(
         tmp_path, probes=probes(launched=np.nan), prices=prices(), listed=listed()
     )
-    left_out: list[LeftOut] = []
+    left_out: list[UnusableData] = []
     assert read_capacity_rounds(probed, [list_prices], [priced], left_out) == []
     assert {one.why for one in left_out} == {"probes.parquet: no round has counts of all zones"}

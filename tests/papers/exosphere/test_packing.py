@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ebbtide as eb
-from ebbtide.policies.exosphere.allocation import Resources
-from ebbtide_papers.exosphere.packing import FREE_LIST_S, Application, arrivals, packing_reduction, packing_usd
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
+from ebbtide_papers.exosphere.packing import (
+    FREE_LIST_S,
+    ArrivingApplication,
+    arrivals,
+    packing_reduction,
+    packing_usd,
+)
 
 C3 = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")  # 4 cores, 7.5 GiB
 M3 = eb.Market("aws", "us-east-1", "us-east-1a", "m3.medium")  # 1 core, 3.75 GiB
@@ -16,11 +22,11 @@ USD = {C3: 0.10, M3: 0.02}
 FREE_H = FREE_LIST_S / 3600
 
 
-def application(arrives_h: float, lasts_h: float, cores: float) -> Application:
-    return Application(arrives_h * 3600, lasts_h * 3600, Resources(cores, cores), 0.0)
+def application(arrives_h: float, lasts_h: float, cores: float) -> ArrivingApplication:
+    return ArrivingApplication(arrives_h * 3600, lasts_h * 3600, CoresAndMemory(cores, cores), 0.0)
 
 
-def cost(applications: list[Application], shared: bool) -> float:
+def cost(applications: list[ArrivingApplication], shared: bool) -> float:
     return packing_usd(applications, [(1.0, {C3: 1.0})], USD, eb.default_catalogue(), shared=shared)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.markets import C3, START_S, series
 
-from ebbtide.market.billing import Ending, billing_preset
+from ebbtide.market.billing import LeaseEnding, billing_preset
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.deadline.losses import _paid_usd
@@ -32,5 +32,5 @@ def test_it_is_what_the_bill_would_be_whatever_the_digits_of_a_start_are(billing
         started_s, now_s = sorted((START_S + random.uniform(700, 18_000, 2)).tolist())
         lease = Lease(0, C3, 1.0, False, started_s, LeaseState.RUNNING, started_s, started_s)
         rule = billing_preset(billing).of("aws")
-        expected = rule.bill(PRICES, started_s, now_s, Ending.RELEASED).usd
+        expected = rule.bill(PRICES, started_s, now_s, LeaseEnding.RELEASED).usd
         assert _paid_usd(view(now_s, billing), LeaseView(lease)) == pytest.approx(expected)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.policies.exosphere.allocation import Resources, Server, allocate, server_count
+from ebbtide.policies.exosphere.allocation import CoresAndMemory, Server, allocate, server_count
 from ebbtide.policies.exosphere.candidates import Candidates
 from ebbtide.policies.exosphere.portfolio import PortfolioCache, best_portfolio, frontier, greedy_portfolio
 
@@ -19,14 +19,14 @@ C3 = eb.Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")  # 4 cores, 7.5 Gi
 
 
 def test_fractions_of_machines_are_rounded_up() -> None:
-    machine = Resources(2, 7.5)
-    assert server_count(1.0, Resources(2, 10), machine) == 2
-    assert server_count(0.5, Resources(8, 15), machine) == 2
-    assert server_count(0.3, Resources(20 / 3, 1), machine) == 1
+    machine = CoresAndMemory(2, 7.5)
+    assert server_count(1.0, CoresAndMemory(2, 10), machine) == 2
+    assert server_count(0.5, CoresAndMemory(8, 15), machine) == 2
+    assert server_count(0.3, CoresAndMemory(20 / 3, 1), machine) == 1
 
 
 def test_an_application_gets_its_shares_and_what_is_over_is_told() -> None:
-    found = allocate({C3: 0.5, M3: 0.5}, Resources(10, 10), CATALOGUE.machine_of)
+    found = allocate({C3: 0.5, M3: 0.5}, CoresAndMemory(10, 10), CATALOGUE.machine_of)
     assert found.new == {C3: 2, M3: 5}
     # Of 23 GiB... five of one core each, and eight cores: 13 cores for 10, 33.75 GiB for 10.
     assert found.surplus == pytest.approx(1 - 10 / 33.75)
@@ -34,16 +34,16 @@ def test_an_application_gets_its_shares_and_what_is_over_is_told() -> None:
 
 
 def test_what_is_free_is_used_before_anything_is_rented() -> None:
-    first = allocate({C3: 1.0}, Resources(2, 7.5), CATALOGUE.machine_of)
-    second = allocate({C3: 1.0}, Resources(2, 0), CATALOGUE.machine_of, first.servers)
+    first = allocate({C3: 1.0}, CoresAndMemory(2, 7.5), CATALOGUE.machine_of)
+    second = allocate({C3: 1.0}, CoresAndMemory(2, 0), CATALOGUE.machine_of, first.servers)
     assert first.new == {C3: 1}
     assert second.new == {}
-    assert second.servers == (Server(C3, Resources(0, 0)),)
+    assert second.servers == (Server(C3, CoresAndMemory(0, 0)),)
     # A machine elsewhere is of no use.
-    assert allocate({M3: 1.0}, Resources(1, 1), CATALOGUE.machine_of, first.servers).new == {M3: 1}
+    assert allocate({M3: 1.0}, CoresAndMemory(1, 1), CATALOGUE.machine_of, first.servers).new == {M3: 1}
     # The fullest of what fits goes first: one machine with both cores free rather than two with one each.
-    halves = [Server(C3, Resources(1, 4)), Server(C3, Resources(2, 4))]
-    assert allocate({C3: 1.0}, Resources(2, 2), CATALOGUE.machine_of, halves).servers[0] == halves[0]
+    halves = [Server(C3, CoresAndMemory(1, 4)), Server(C3, CoresAndMemory(2, 4))]
+    assert allocate({C3: 1.0}, CoresAndMemory(2, 2), CATALOGUE.machine_of, halves).servers[0] == halves[0]
 
 
 @settings(max_examples=100, deadline=None)
@@ -54,8 +54,10 @@ def test_all_that_is_asked_for_is_there_once(requests: list[tuple[float, float, 
     servers: tuple[Server, ...] = ()
     given_out = np.zeros(2)
     for vcpus, memory_gib, share in requests:
-        found = allocate({C3: share, M3: 1 - share}, Resources(vcpus, memory_gib), CATALOGUE.machine_of, servers)
-        private = allocate({C3: share, M3: 1 - share}, Resources(vcpus, memory_gib), CATALOGUE.machine_of)
+        found = allocate(
+            {C3: share, M3: 1 - share}, CoresAndMemory(vcpus, memory_gib), CATALOGUE.machine_of, servers
+        )
+        private = allocate({C3: share, M3: 1 - share}, CoresAndMemory(vcpus, memory_gib), CATALOGUE.machine_of)
         assert sum(found.new.values()) <= sum(private.new.values())
         assert 0.0 <= found.surplus <= 1.0
         servers, given_out = found.servers, given_out + np.array([vcpus, memory_gib])
@@ -70,9 +72,9 @@ def test_all_that_is_asked_for_is_there_once(requests: list[tuple[float, float, 
 
 def test_bad_input_is_refused() -> None:
     with pytest.raises(InputError, match=r"shares sum to 0.5"):
-        allocate({C3: 0.5}, Resources(1, 1), CATALOGUE.machine_of)
+        allocate({C3: 0.5}, CoresAndMemory(1, 1), CATALOGUE.machine_of)
     with pytest.raises(InputError, match="neither can be negative"):
-        Resources(-1, 1)
+        CoresAndMemory(-1, 1)
 
 
 def three() -> Candidates:

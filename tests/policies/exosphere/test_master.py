@@ -20,7 +20,7 @@ from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.view import View
 from ebbtide.policies.backoff import _Shown
 from ebbtide.policies.exosphere import master
-from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
 from ebbtide.policies.exosphere.applications import (
     Application,
     BagOfTasks,
@@ -80,7 +80,7 @@ def run(policy: ExoSphere, where: Scenario) -> eb.Outcome:
 
 def four(**options: object) -> Spark:
     """Four c3.xlarge."""
-    return Spark(Resources(16, 0), **{"save_s": 0.0, "replenish_until": 1.0, **options})  # type: ignore[arg-type]
+    return Spark(CoresAndMemory(16, 0), **{"save_s": 0.0, "replenish_until": 1.0, **options})  # type: ignore[arg-type]
 
 
 SPIKED = [(4, SPIKE), (7, LOW)]
@@ -153,12 +153,12 @@ def test_mpi_takes_the_market_that_outlives_it_and_begins_anew() -> None:
         (hours, usd) for day in range(-8, 0, 2) for hours, usd in ((day * 24, SPIKE), (day * 24 + 1, 0.01))
     ]
     gang = {"steps": 40, "coupling": "gang", "machines": 4}
-    short = run(ExoSphere((Mpi(Resources(16, 0), length_s=10 * HOUR_S),)), scenario(gang, b=flapping))
+    short = run(ExoSphere((Mpi(CoresAndMemory(16, 0), length_s=10 * HOUR_S),)), scenario(gang, b=flapping))
     assert {lease.market for lease in short.leases} == {B}
-    long = run(ExoSphere((Mpi(Resources(16, 0), length_s=40 * HOUR_S),)), scenario(gang, b=flapping))
+    long = run(ExoSphere((Mpi(CoresAndMemory(16, 0), length_s=40 * HOUR_S),)), scenario(gang, b=flapping))
     assert {lease.market for lease in long.leases} == {A}
     lost = run(
-        ExoSphere((Mpi(Resources(16, 0)),)), scenario({**gang, "checkpoint": None}, a=SPIKED, b=[(5, 0.06)])
+        ExoSphere((Mpi(CoresAndMemory(16, 0)),)), scenario({**gang, "checkpoint": None}, a=SPIKED, b=[(5, 0.06)])
     )
     assert lost.steps_lost == pytest.approx(16, abs=0.3)
     assert Counter(lease.market for lease in lost.leases) == {A: 4, B: 4}
@@ -166,14 +166,15 @@ def test_mpi_takes_the_market_that_outlives_it_and_begins_anew() -> None:
 
 def test_a_bag_of_tasks_leaves_a_market_that_is_dear_and_comes_back() -> None:
     expensive = [(2, 0.15), (4, LOW)]
-    bag = BagOfTasks(Resources(16, 0), alpha=1.0, price_threshold=0.5)
+    bag = BagOfTasks(CoresAndMemory(16, 0), alpha=1.0, price_threshold=0.5)
     outcome = run(ExoSphere((bag,)), scenario({"steps": 40}, a=expensive, b=expensive))
     assert outcome.revocations == 0
     # Nothing is paid at the expensive price, and two hours are waited, five minutes at the most beside.
     assert {line.price_usd_per_hour for line in outcome.ledger.lines} == {LOW}
     assert outcome.makespan_s == pytest.approx(12 * HOUR_S, abs=400)
     stays = run(
-        ExoSphere((BagOfTasks(Resources(16, 0), alpha=1.0),)), scenario({"steps": 40}, a=expensive, b=expensive)
+        ExoSphere((BagOfTasks(CoresAndMemory(16, 0), alpha=1.0),)),
+        scenario({"steps": 40}, a=expensive, b=expensive),
     )
     assert stays.makespan_s == pytest.approx(10 * HOUR_S)
 
@@ -211,7 +212,7 @@ class Listening(Application):
         return self.answers.pop(what, [])
 
     def begin(self, cluster: VirtualCluster) -> Iterable[DownCall]:
-        return [PortfolioRequest(Resources(16, 0), price_threshold=0.9), *self._note("begin", cluster, None)]
+        return [PortfolioRequest(CoresAndMemory(16, 0), price_threshold=0.9), *self._note("begin", cluster, None)]
 
     def on_portfolio_mttr(self, cluster: VirtualCluster, mttr: PortfolioMttr) -> Iterable[DownCall]:
         return self._note("mttr", cluster, mttr)
@@ -277,7 +278,7 @@ def test_a_rebalance_recommendation_is_a_soft_revocation() -> None:
 
 def test_down_calls_resize_release_save_and_wake() -> None:
     application = Listening({"begin": [CallAgain(START_S + HOUR_S), CallAgain(START_S + 2 * HOUR_S)]})
-    application.answers["due"] = [Resize(Resources(8, 0)), Checkpoint()]
+    application.answers["due"] = [Resize(CoresAndMemory(8, 0)), Checkpoint()]
     outcome = run(ExoSphere((application,)), scenario({"steps": 20}))
     assert [time_s for time_s, _ in told(application, "due")] == [HOUR_S, 2 * HOUR_S]
     # One of each market is given back after an hour; two are left for the other sixteen steps.
@@ -319,11 +320,11 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(InputError, match="soft_share"):
         ExoSphere(soft_share=0.0)
     with pytest.raises(InputError, match="resources of a request are nothing"):
-        PortfolioRequest(Resources(0, 0))
+        PortfolioRequest(CoresAndMemory(0, 0))
     with pytest.raises(InputError, match="alpha is -1"):
-        PortfolioRequest(Resources(1, 0), alpha=-1.0)
+        PortfolioRequest(CoresAndMemory(1, 0), alpha=-1.0)
     with pytest.raises(InputError, match="price_threshold"):
-        PortfolioRequest(Resources(1, 0), price_threshold=2.0)
+        PortfolioRequest(CoresAndMemory(1, 0), price_threshold=2.0)
     thief = Listening({"begin": [ReleaseServers((7,))]})
     with pytest.raises(InputError, match="lease 7 is none of"):
         run(ExoSphere((thief,)), scenario({"steps": 4}))

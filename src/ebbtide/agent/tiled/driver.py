@@ -41,7 +41,7 @@ _KEPT = "done.json"
 _MOST_RESULT_BYTES = 1 << 30
 
 
-class Progress:
+class DriverProgress:
     """Progress of a program: steps done, and durations of its tasks.
 
     Attributes:
@@ -86,7 +86,7 @@ class Driver:
     """
 
     def __init__(
-        self, client: Any, program: TiledProgram, store: str, progress: Progress, report: Callable[[], None]
+        self, client: Any, program: TiledProgram, store: str, progress: DriverProgress, report: Callable[[], None]
     ) -> None:
         self._client, self._store, self._progress, self._report = client, store, progress, report
         self._tiles = TileStore(object_store(store))
@@ -229,7 +229,7 @@ class Reports:
         progress: What is done.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: DriverProgress) -> None:
         self._progress, self._kept_s = progress, -math.inf
         self._folder = Path(os.environ[CHECKPOINT_DIR])
 
@@ -263,7 +263,7 @@ def main(words: Sequence[str]) -> int:
     store = f"{os.environ[STORE].rstrip('/')}/tiles/{trial_id}"
     try:
         program = program_of(told["program"], told["parameters"])
-        progress = Progress(told["steps"], earlier_times(Path(os.environ[CHECKPOINT_DIR]) / _KEPT))
+        progress = DriverProgress(told["steps"], earlier_times(Path(os.environ[CHECKPOINT_DIR]) / _KEPT))
         reports = Reports(progress)
         with Client() as client:
             Driver(client, program, store, progress, reports).run()

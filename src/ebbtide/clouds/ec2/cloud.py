@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.ec2.settings import Ec2Settings
 from ebbtide.clouds.log_once import RepeatedWarnings
 from ebbtide.clouds.parts import ListedParts, all_ended, first_found
@@ -109,7 +109,7 @@ class Ec2Cloud:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         """Request a machine. A refusal is remembered, and listed among the instances as failed."""
         # EC2 remembers client tokens for a day or two only.
         if wanted.token in self._failed or self._described(
@@ -200,7 +200,7 @@ class Ec2Cloud:
                 found[token] = f"cannot end {token} ({instance_id} in {region}): {error}"
         return found
 
-    def _request(self, wanted: Wanted) -> dict[str, Any]:
+    def _request(self, wanted: MachineRequest) -> dict[str, Any]:
         settings, market = self._settings, wanted.market
         region = settings.regions[market.region]
         tags = [

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.gcp.compute import Compute, ComputeError
 from ebbtide.clouds.gcp.history import Operations, machine_of
 from ebbtide.clouds.gcp.instance import RUN_LABEL, instance_body, token_of
@@ -99,7 +99,7 @@ class GcpCloud:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         """Request a machine. A refusal is remembered, and listed among the instances as failed."""
         zone, name = wanted.market.zone, self._names.name(wanted.token)
         if wanted.token in self._failed or self._is_requested(zone, name):

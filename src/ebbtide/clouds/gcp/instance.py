@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ebbtide.clouds.cloud import Wanted
+from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.gcp.settings import GcpSettings
 from ebbtide.clouds.names import label
 from ebbtide.clouds.start_script import GCP, start_script
@@ -23,7 +23,7 @@ _TYPE = re.compile(r"(?P<machine>[a-z0-9-]+)(\+(?P<kind>[a-z0-9-]+):(?P<count>[1
 _HAS_ACCELERATORS = re.compile(r"(a[234]|g[24])[a-z]*-")
 
 
-def instance_body(name: str, run: str, wanted: Wanted, settings: GcpSettings) -> dict[str, Any]:
+def instance_body(name: str, run: str, wanted: MachineRequest, settings: GcpSettings) -> dict[str, Any]:
     """The instance that is requested, as the API has it.
 
     Args:
@@ -101,7 +101,7 @@ def _has_accelerators(machine: str) -> bool:
     return _HAS_ACCELERATORS.match(machine) is not None
 
 
-def _scheduling(wanted: Wanted, settings: GcpSettings, has_accelerators: bool) -> dict[str, Any]:
+def _scheduling(wanted: MachineRequest, settings: GcpSettings, has_accelerators: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "provisioningModel": "STANDARD" if wanted.on_demand else "SPOT",
         # A machine that is only stopped keeps its disk, which is paid for.

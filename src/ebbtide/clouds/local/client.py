@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from ebbtide.base.files import write_text
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.local.machines import clear_left_machines, instance_of
 from ebbtide.clouds.local.server import ADDRESS, ANOTHER, bills_of
 from ebbtide.errors import CloudError, CloudGoneError, InputError
@@ -291,7 +291,7 @@ class LocalCloud:
     def prices(self, market: Market) -> PriceSeries:
         return self._history[market]
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         market = [getattr(wanted.market, name) for name in MARKET_FIELDS]
         self._api.ask("launch", {**asdict(wanted), "market": market, "agent": dict(wanted.agent)})
 

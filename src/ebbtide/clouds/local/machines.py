@@ -22,10 +22,10 @@ import numpy as np
 from ebbtide.agent.agent import ENDS_MACHINE
 from ebbtide.agent.process_tree import MACHINE, end_machine
 from ebbtide.base.files import write_secret
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.metadata import MachineState
 from ebbtide.errors import InputError
-from ebbtide.market.billing import ON_DEMAND, Billing, Ending
+from ebbtide.market.billing import ON_DEMAND, Billing, LeaseEnding
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.price_series import PriceSeries
@@ -45,7 +45,7 @@ _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
 
 @dataclass(eq=False)
 class _Machine:
-    wanted: Wanted
+    wanted: MachineRequest
     lease: Lease
     folder: Path
     process: subprocess.Popen[bytes] | None = None
@@ -100,7 +100,7 @@ class Machines:
         """True if the price history has ended."""
         return self._market.is_over
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         """Request a machine, unless it was requested before."""
         with self._lock:
             if wanted.token in self._machines or wanted.token in self._past:
@@ -122,7 +122,7 @@ class Machines:
             self._catch_up()
             if machine.lease.is_open:
                 self._market.terminate(machine.lease)
-                self._ended(machine, Ending.RELEASED)
+                self._ended(machine, LeaseEnding.RELEASED)
             return machine.lease.ended_s
 
     def interrupt(self, token: str) -> bool:
@@ -159,7 +159,7 @@ class Machines:
                 if lease.is_open and lease.is_charged:
                     ended_s = max(self._market.now_s, lease.started_s)
                     instance = replace(self._instance(machine), state=LeaseState.RELEASED, ended_s=ended_s)
-                    found.append((instance, {"token": token, **self._bill(lease, ended_s, Ending.RELEASED)}))
+                    found.append((instance, {"token": token, **self._bill(lease, ended_s, LeaseEnding.RELEASED)}))
         return found
 
     @property
@@ -216,7 +216,7 @@ class Machines:
                 left_s = (machine.lease.revoke_at_s - self.began_s) / self.speed
                 machine.taken_at_s = self.began_epoch_s + left_s
             elif event.wake is Wake.ENDED:
-                self._ended(machine, Ending.REVOKED)
+                self._ended(machine, LeaseEnding.REVOKED)
         self._market.now_s = max(self._market.now_s, now_s)
 
     def _start_agent(self, machine: _Machine) -> None:
@@ -249,13 +249,13 @@ class Machines:
             if machine.process.returncode == ENDS_MACHINE:
                 machine.why = "ended by its agent"
                 self._market.terminate(machine.lease)
-                self._ended(machine, Ending.RELEASED)
+                self._ended(machine, LeaseEnding.RELEASED)
             elif math.isinf(machine.restart_s):
                 machine.restart_s = time.monotonic() + _RESTART_S
             elif time.monotonic() >= machine.restart_s:
                 self._start_agent(machine)
 
-    def _ended(self, machine: _Machine, ending: Ending) -> None:
+    def _ended(self, machine: _Machine, ending: LeaseEnding) -> None:
         """End all processes of a machine, and write down once what it cost."""
         if machine.process is not None:
             # The agent is among them: it carries the mark.
@@ -269,7 +269,7 @@ class Machines:
             machine.bill = self._bill(lease, lease.ended_s, ending)
         shutil.rmtree(_work(machine.folder), ignore_errors=True)
 
-    def _bill(self, lease: Lease, ended_s: float, ending: Ending) -> dict[str, float]:
+    def _bill(self, lease: Lease, ended_s: float, ending: LeaseEnding) -> dict[str, float]:
         bill = self._rule(lease).bill(self._prices(lease), lease.started_s, ended_s, ending)
         return {"usd": bill.usd, "refund_usd": bill.refund_usd}
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.base.files import only_one, write_text
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.local.machines import Machines, instance_of, instance_values
 from ebbtide.clouds.metadata import MetadataService
 from ebbtide.errors import InputError
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = json.loads(self.rfile.read(length) or b"{}")
         match self.path:
             case "/api/launch":
-                wanted = Wanted(**{**content, "market": Market(*content["market"])})
+                wanted = MachineRequest(**{**content, "market": Market(*content["market"])})
                 self.machines.launch(wanted)
                 self._answer_json({})
             case "/api/terminate":

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, Wanted
+from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.log_once import RepeatedWarnings
 from ebbtide.clouds.names import Names
 from ebbtide.clouds.skypilot.api import SkyApi, SkyRequest
@@ -98,7 +98,7 @@ class SkyPilotCloud:
     def time_of(self, epoch_s: float) -> float:
         return epoch_s
 
-    def launch(self, wanted: Wanted) -> None:
+    def launch(self, wanted: MachineRequest) -> None:
         """Request a machine; what becomes of that is told by `instances`."""
         token = wanted.token
         if token in self._known or token in self._launched_s:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ebbtide.clouds.cloud import Wanted
+from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.names import label
 from ebbtide.clouds.skypilot.settings import SkyPilotSettings
 from ebbtide.clouds.start_script import SKYPILOT, start_script
@@ -20,7 +20,7 @@ RUN_LABEL, TOKEN_LABEL = "ebbtide-run", "ebbtide-token"
 _NOTICE_S = 30.0
 
 
-def task_yaml(run: str, wanted: Wanted, settings: SkyPilotSettings) -> str:
+def task_yaml(run: str, wanted: MachineRequest, settings: SkyPilotSettings) -> str:
     """The task as YAML text.
 
     Args:

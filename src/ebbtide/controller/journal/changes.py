@@ -34,7 +34,7 @@ _SIDES = {
 
 
 @dataclass(frozen=True)
-class Record:
+class StatePart:
     """A part of a run's state.
 
     Attributes:
@@ -57,7 +57,7 @@ class Changes:
         metrics: Job id, step and value of each metric that is new.
     """
 
-    records: Sequence[Record] = ()
+    records: Sequence[StatePart] = ()
     metrics: Sequence[tuple[int, int, float]] = ()
 
 
@@ -84,8 +84,8 @@ class ChangeLog:
         """Return the changes since the last call of `written`; at first the whole state."""
         self._stamps, self._metrics = {}, {}
         records = [
-            Record("engine", 0, rest_of(self._engine)),
-            Record("provider", 0, self._provider.rest()),
+            StatePart("engine", 0, rest_of(self._engine)),
+            StatePart("provider", 0, self._provider.rest()),
         ]
         for items in (*items_of(self._engine), *self._provider.items):
             records += self._changed(items)
@@ -102,7 +102,7 @@ class ChangeLog:
         self._written = {kind: {} for kind in _SIDES}
         self._metrics_written = {}
 
-    def _changed(self, items: Items) -> list[Record]:
+    def _changed(self, items: Items) -> list[StatePart]:
         stamps = {}
         records = []
         written, stamp_of = self._written[items.name], items.stamp
@@ -110,7 +110,7 @@ class ChangeLog:
             stamp = stamp_of(item)
             if number not in written or written[number] != stamp:
                 stamps[number] = stamp
-                records.append(Record(items.name, number, items.encode(item)))
+                records.append(StatePart(items.name, number, items.encode(item)))
         self._stamps[items.name] = stamps
         return records
 
@@ -130,7 +130,7 @@ def split(run: RunSnapshot) -> Changes:
     """All of a run's state as what is to be written of it."""
     sides: Mapping[str, Any] = run
     records = [
-        Record(side, 0, {name: each for name, each in sides[side].items() if _SIDES.get(name) != side})
+        StatePart(side, 0, {name: each for name, each in sides[side].items() if _SIDES.get(name) != side})
         for side in ("engine", "provider")
     ]
     metrics: list[tuple[int, int, float]] = []
@@ -139,14 +139,14 @@ def split(run: RunSnapshot) -> Changes:
             if kind == "trials":
                 content = dict(content)
                 metrics += [(number, step, value) for step, value in content.pop("metrics", ())]
-            records.append(Record(kind, number, content))
+            records.append(StatePart(kind, number, content))
     return Changes(records, metrics)
 
 
-def joined(records: Iterable[Record], metrics: Iterable[tuple[int, int, float]]) -> RunSnapshot | None:
+def joined(records: Iterable[StatePart], metrics: Iterable[tuple[int, int, float]]) -> RunSnapshot | None:
     """A run's state from what was written of it, in the order in which it was written; None: nothing was."""
     sides: dict[str, Any] = {}
-    of_kind: dict[str, list[Record]] = {kind: [] for kind in _SIDES}
+    of_kind: dict[str, list[StatePart]] = {kind: [] for kind in _SIDES}
     for record in records:
         if record.kind in _SIDES:
             of_kind[record.kind].append(record)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
-class Table:
+class JournalTable:
     """A table of a journal.
 
     Attributes:
@@ -32,8 +32,8 @@ class Table:
         return tuple(name for name, _ in self.columns)
 
 
-STATE = Table("state", (("name", "text"), ("content", "text not null")), ("name",))
-MOMENTS = Table(
+STATE = JournalTable("state", (("name", "text"), ("content", "text not null")), ("name",))
+MOMENTS = JournalTable(
     "moments",
     (
         ("time_s", "double precision"),
@@ -43,13 +43,15 @@ MOMENTS = Table(
         ("detail", "text"),
     ),
 )
-RECORDS = Table("records", (("kind", "text"), ("number", "bigint"), ("content", "text")), ("kind", "number"))
-PRICES = Table(
+RECORDS = JournalTable(
+    "records", (("kind", "text"), ("number", "bigint"), ("content", "text")), ("kind", "number")
+)
+PRICES = JournalTable(
     "prices",
     (("market", "text"), ("time_s", "double precision"), ("usd_per_hour", "double precision")),
     ("market", "time_s"),
 )
-METRICS = Table(
+METRICS = JournalTable(
     "metrics", (("job_id", "bigint"), ("step", "bigint"), ("value", "double precision")), ("job_id", "step")
 )
 TABLES = (STATE, MOMENTS, RECORDS, PRICES, METRICS)
@@ -74,10 +76,10 @@ class Session(Protocol):
     def set_version(self, version: int) -> None:
         """Write the schema version down."""
 
-    def put(self, table: Table, rows: Iterable[Sequence[Any]]) -> None:
+    def put(self, table: JournalTable, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows, in place of those with the same key."""
 
-    def rows(self, table: Table, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, table: JournalTable, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows in the order in which they were written; none, where there is no such table yet.
 
         Args:
@@ -89,7 +91,7 @@ class Session(Protocol):
     def metric_ends(self) -> list[tuple[Any, ...]]:
         """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
 
-    def remove(self, table: Table, condition: str, values: Sequence[Any]) -> None:
+    def remove(self, table: JournalTable, condition: str, values: Sequence[Any]) -> None:
         """Remove the rows of which a condition holds."""
 
 

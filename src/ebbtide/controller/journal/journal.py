@@ -15,12 +15,12 @@ from typing import Any
 from ebbtide.base.json_values import misfit
 from ebbtide.clouds.settings import RunFolder, check_schema_version
 from ebbtide.controller.journal.address import PostgresPlace
-from ebbtide.controller.journal.changes import DECISIONS, MAILBOXES, NOTHING, Changes, Record, joined, split
+from ebbtide.controller.journal.changes import DECISIONS, MAILBOXES, NOTHING, Changes, StatePart, joined, split
 from ebbtide.controller.journal.compaction import EVERY_ROWS, compact
 from ebbtide.controller.journal.database import METRICS, MOMENTS, PRICES, RECORDS, STATE, JournalDatabase, Session
 from ebbtide.controller.journal.price_log import PricePoint
 from ebbtide.controller.journal.sqlite import SqliteDatabase
-from ebbtide.controller.snapshots import Figures, RunSnapshot, migrated_run
+from ebbtide.controller.snapshots import RunSnapshot, RunSpending, migrated_run
 from ebbtide.errors import InputError, JournalAwayError, JournalError
 
 # Market time in seconds, kind of event, lease id, job id, detail in words.
@@ -146,7 +146,7 @@ class Journal:
                 rows = session.rows(RECORDS, *condition)
                 # All at once, which for thousands takes half as long.
                 contents = json.loads(f"[{','.join([row[2] for row in rows])}]")
-                found = [Record(row[0], row[1], each) for row, each in zip(rows, contents, strict=True)]
+                found = [StatePart(row[0], row[1], each) for row, each in zip(rows, contents, strict=True)]
                 values: Any = session.rows(METRICS) if metrics else session.metric_ends()
         except InputError:
             raise
@@ -160,14 +160,14 @@ class Journal:
         except (LookupError, TypeError, AttributeError) as error:
             raise self._damaged(error) from None
 
-    def figures(self) -> Figures | None:
+    def figures(self) -> RunSpending | None:
         """Figures of the run's spending as they were last kept; None: they were never kept.
 
         Raises:
             InputError: It is no journal, was written by a newer Ebbtide, or is locked for long.
             JournalAwayError: Its server does not answer.
         """
-        found: Figures | None = self.state("figures")
+        found: RunSpending | None = self.state("figures")
         return found
 
     def moments(self) -> list[Moment]:

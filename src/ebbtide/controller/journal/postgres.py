@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 from ebbtide.clouds.settings import check_schema_version
 from ebbtide.controller.journal import postgres_connection
 from ebbtide.controller.journal.address import PostgresPlace
-from ebbtide.controller.journal.database import METRIC_ENDS, METRICS, TABLES, Table
+from ebbtide.controller.journal.database import METRIC_ENDS, METRICS, TABLES, JournalTable
 from ebbtide.controller.journal.postgres_connection import answering, within
 from ebbtide.controller.leadership import SupersededError
 from ebbtide.errors import InputError, JournalWentBackError, UnusableJournalError
@@ -350,7 +350,7 @@ class PostgresSession:
         """Write the schema version down."""
         self._connection.execute("update ebbtide.runs set version = %s where run = %s", (version, self._run))
 
-    def put(self, table: Table, rows: Iterable[Sequence[Any]]) -> None:
+    def put(self, table: JournalTable, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows, in place of those with the same key; what is replaced is written last."""
         columns, key = ("run", *table.names), ("run", *table.key)
         if not table.key:
@@ -366,7 +366,7 @@ class PostgresSession:
         if values:
             self._connection.cursor().executemany(statement.encode(), values)
 
-    def rows(self, table: Table, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, table: JournalTable, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows in the order in which they were written."""
         where = f" and {condition.replace('?', '%s')}" if condition else ""
         query = f"select {', '.join(table.names)} from ebbtide.{table.name} where run = %s{where} order by place"
@@ -378,14 +378,14 @@ class PostgresSession:
         query = METRIC_ENDS.format(metrics=metrics, order="here.place")
         return self._connection.execute(query.encode(), (self._run, self._run)).fetchall()
 
-    def remove(self, table: Table, condition: str, values: Sequence[Any]) -> None:
+    def remove(self, table: JournalTable, condition: str, values: Sequence[Any]) -> None:
         """Remove the rows of which a condition holds."""
         where = condition.replace("?", "%s")
         self._connection.execute(
             f"delete from ebbtide.{table.name} where run = %s and {where}".encode(), (self._run, *values)
         )
 
-    def _placed(self, table: Table, rows: list[Sequence[Any]]) -> list[Sequence[Any]]:
+    def _placed(self, table: JournalTable, rows: list[Sequence[Any]]) -> list[Sequence[Any]]:
         """Rows that are only added, each with its place among all."""
         if not rows:
             return []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.base.files import private
-from ebbtide.controller.journal.database import METRIC_ENDS, METRICS, TABLES, Table
+from ebbtide.controller.journal.database import METRIC_ENDS, METRICS, TABLES, JournalTable
 from ebbtide.errors import JournalError, UnusableJournalError
 
 _WAIT_S, _WRITE_WAIT_S = 10.0, 1.0
@@ -118,12 +118,12 @@ class SqliteSession:
         """Write the schema version down."""
         self._connection.execute(f"pragma user_version = {version}")
 
-    def put(self, table: Table, rows: Iterable[Sequence[Any]]) -> None:
+    def put(self, table: JournalTable, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows, in place of those with the same key; what is replaced is written last."""
         values = ", ".join("?" for _ in table.columns)
         self._connection.executemany(f"insert or replace into {table.name} values ({values})", rows)
 
-    def rows(self, table: Table, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, table: JournalTable, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows in the order in which they were written; none, where there is no such table yet."""
         where = f" where {condition}" if condition else ""
         return self._rows(f"select {', '.join(table.names)} from {table.name}{where} order by rowid", values)
@@ -140,12 +140,12 @@ class SqliteSession:
                 return []  # an older Ebbtide made the file, or it is being made at this moment
             raise
 
-    def remove(self, table: Table, condition: str, values: Sequence[Any]) -> None:
+    def remove(self, table: JournalTable, condition: str, values: Sequence[Any]) -> None:
         """Remove the rows of which a condition holds."""
         self._connection.execute(f"delete from {table.name} where {condition}", values)
 
 
-def _created(table: Table) -> str:
+def _created(table: JournalTable) -> str:
     columns = [f"{name} {kind}" for name, kind in table.columns]
     key = [f"primary key ({', '.join(table.key)})"] if table.key else []
     return f"create table if not exists {table.name} ({', '.join(columns + key)});"

@@ -17,11 +17,11 @@ from typing import Protocol
 
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.settings import LiveSettings, RunFolder
-from ebbtide.controller.team.account_book import UNSEEN_S, Account, AccountBook, account_name, counts
+from ebbtide.controller.team.account_book import UNSEEN_S, AccountBook, RunAccount, account_name, counts
 from ebbtide.controller.team.account_lines import AccountLine, month_of, sums_by_month
 from ebbtide.controller.team.quotas import QuotaBook, Reservation
 from ebbtide.controller.team.team import Accounting, Team
-from ebbtide.controller.team.team import Limits as TeamLimits
+from ebbtide.controller.team.team import TeamLimits as TeamLimits
 from ebbtide.errors import InputError
 from ebbtide.storage.objects import ObjectStore, object_store
 
@@ -95,7 +95,7 @@ class TeamAccount:
         self._book, self._quotas = AccountBook(objects, runtime), QuotaBook(objects)
         # The controller's thread and its attendant's ask.
         self._lock = threading.RLock()
-        self._others: dict[str, Account] = {}
+        self._others: dict[str, RunAccount] = {}
         # By account: when it was written, when that was first seen, and whether it was seen to change.
         self._seen: dict[str, tuple[float, float, bool]] = {}
         self._damaged: dict[str, str] = {}
@@ -273,7 +273,7 @@ class TeamAccount:
         for month in sorted(self._unwritten):
             is_current = month == month_of(at_s)
             self._book.write(
-                Account(
+                RunAccount(
                     self._name,
                     settings.run,
                     month,
@@ -348,7 +348,7 @@ class TeamAccount:
                 return False
         return True
 
-    def _age_s(self, account: Account) -> float:
+    def _age_s(self, account: RunAccount) -> float:
         """Seconds since an account was written: since that was seen, or longer if clocks cannot differ so much."""
         at_s, since_s, has_changed = self._seen[account.name]
         seen_for_s = self._runtime.monotonic_s() - since_s
@@ -388,7 +388,7 @@ class TeamAccount:
             if seen is None or seen[0] != one.at_epoch_s:
                 self._seen[name] = (one.at_epoch_s, self._read_s, seen is not None)
 
-    def _missing(self, found: Collection[str], month: str) -> dict[str, Account]:
+    def _missing(self, found: Collection[str], month: str) -> dict[str, RunAccount]:
         """Accounts that are there no more, and count for a while: a list may be old, or the store not mounted."""
         now_s, grace_s = self._runtime.monotonic_s(), self._settings.controller_limit_s
         missing = {name: one for name, one in self._others.items() if name not in found and one.month == month}

@@ -44,7 +44,7 @@ _MOST = {"spent_usd": 1e9, "machines": 1e6, "usd_per_hour": 1e7, "at_epoch_s": 1
 
 
 @dataclass(frozen=True)
-class Account:
+class RunAccount:
     """Spending of one run in a month, and the machines that it rents now.
 
     Attributes:
@@ -119,7 +119,7 @@ class AccountBook:
     objects: ObjectStore
     runtime: Runtime = RUNTIME
 
-    def write(self, account: Account) -> None:
+    def write(self, account: RunAccount) -> None:
         """Write an account in place of the run's earlier one of that month.
 
         Raises:
@@ -136,7 +136,7 @@ class AccountBook:
 
     def read(
         self, month: str, damaged: dict[str, str], *, lines: bool = True, within_s: float = math.inf
-    ) -> list[Account]:
+    ) -> list[RunAccount]:
         """The accounts of a month, in order of their runs.
 
         Args:
@@ -226,7 +226,7 @@ def _key(month: str, name: str) -> str:
     return checked_key(f"accounts/{month}/{name}.json")
 
 
-def _account_of(content: bytes, name: str, month: str, *, lines: bool) -> Account:
+def _account_of(content: bytes, name: str, month: str, *, lines: bool) -> RunAccount:
     if not content.strip():
         raise ValueError("it is empty")
     values = json.loads(content)
@@ -246,7 +246,7 @@ def _account_of(content: bytes, name: str, month: str, *, lines: bool) -> Accoun
     given = {"unattended_s": _UNATTENDED_S} | values
     own |= {field_: amount(given, field_) for field_ in _MOST}
     kept = tuple(_line_of(line) for line in values["lines"]) if lines else ()
-    account = Account(**own, tags=dict(values["tags"]), lines=kept)
+    account = RunAccount(**own, tags=dict(values["tags"]), lines=kept)
     Accounting(account.owner, account.tags)
     return account
 

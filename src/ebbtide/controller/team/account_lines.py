@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ebbtide.base.utc import iso
-from ebbtide.controller.snapshots import Figures
+from ebbtide.controller.snapshots import RunSpending
 from ebbtide.engine.ledger import Ledger
 from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease
@@ -64,7 +64,7 @@ class WallClock:
     speed: float
 
     @classmethod
-    def of(cls, figures: Figures) -> WallClock:
+    def of(cls, figures: RunSpending) -> WallClock:
         """The clock by which a controller's figures were written."""
         return cls(float(figures["time_s"]), float(figures["at_epoch_s"]), float(figures.get("speed", 1.0)))
 

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
-class Limits(Frozen):
+class TeamLimits(Frozen):
     """Limits on spending in a calendar month (UTC), and on machines rented at once.
 
     Attributes:
@@ -38,7 +38,7 @@ class Limits(Frozen):
     machines: PositiveInt | None = Field(default=None, examples=[20])
 
 
-class Team(Limits):
+class Team(TeamLimits):
     """Limits of a team and of its members, and where all of their controllers account.
 
     Attributes:
@@ -47,7 +47,7 @@ class Team(Limits):
     """
 
     accounts: Annotated[str, Field(min_length=1, examples=["s3://our-bucket/ebbtide"])]
-    owners: dict[str, Limits] = Field(default_factory=dict)
+    owners: dict[str, TeamLimits] = Field(default_factory=dict)
 
     def check_owner(self, owner: str) -> None:
         """Raise `InputError` for somebody who is not of the team."""

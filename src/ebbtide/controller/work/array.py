@@ -24,8 +24,8 @@ from ebbtide.controller.work.state import (
     Member,
     Stretch,
     TaskState,
-    Trial,
     TrialRecord,
+    TrialState,
     restore_trial,
     trial_id_of,
 )
@@ -101,7 +101,7 @@ class AgentTasks:
         self._run, self._plan, self._assignment = run, plan, assignment
         self._order, self._notify, self._now = order, notify, now
         self._results_of, self._time_of, self._log, self._runtime = results, time_of, log, runtime
-        self.trials: list[Trial] = []
+        self.trials: list[TrialState] = []
         self.speeds = MeasuredSpeeds() if speeds is None else speeds
         # When something was last heard of a machine, by the controller's clock, and how often it was asked since.
         self._heard_s: dict[int, tuple[float, int]] = {}
@@ -118,7 +118,9 @@ class AgentTasks:
             raise InputError(
                 f"{len(jobs)} jobs for an array of {count} tasks; it is one, with a step for each task"
             )
-        trial = Trial(jobs[0], trial_id_of(self._run, jobs[0].job_id), tasks=TaskState(TaskRanges.below(count)))
+        trial = TrialState(
+            jobs[0], trial_id_of(self._run, jobs[0].job_id), tasks=TaskState(TaskRanges.below(count))
+        )
         self.trials.append(trial)
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
@@ -179,7 +181,7 @@ class AgentTasks:
         """Return whether this is the id of the array."""
         return any(trial.trial_id == trial_id for trial in self.trials)
 
-    def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[TrialState, Member] | None:
         """The machine that a report is about; None: it is about an assignment that is over."""
         for trial in self.trials:
             if trial.trial_id == report.trial and not trial.ended:
@@ -214,7 +216,7 @@ class AgentTasks:
                 self._order(member.lease_id, Leave(member.attempt, trial.trial_id, reported=True))
                 self._left(trial, member, report.how.value)
 
-    def _trial_of(self, job_id: int) -> Trial:
+    def _trial_of(self, job_id: int) -> TrialState:
         return next(trial for trial in self.trials if trial.progress.job_id == job_id)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
@@ -228,14 +230,14 @@ class AgentTasks:
             restore_trial(trial, values, leases)
         self._leases |= leases
 
-    def _target(self, trial: Trial) -> list[Lease]:
+    def _target(self, trial: TrialState) -> list[Lease]:
         """The leases whose machines are to have tasks: those without a notice, those that have some first."""
         present = {member.lease_id for member in trial.present}
         steady = [lease for lease in trial.assigned if lease.is_booted and lease.state is LeaseState.RUNNING]
         steady.sort(key=lambda lease: lease.lease_id not in present)
         return steady[: trial.progress.job.most_machines]
 
-    def _converge(self, trial: Trial) -> None:
+    def _converge(self, trial: TrialState) -> None:
         if trial.ended or trial.stopping:
             return
         if self._is_done(trial):
@@ -250,7 +252,7 @@ class AgentTasks:
                 self._begin(trial, lease)
         self._hand_out(trial, target)
 
-    def _begin(self, trial: Trial, lease: Lease) -> None:
+    def _begin(self, trial: TrialState, lease: Lease) -> None:
         """Give the array to a machine that has none of it."""
         trial.attempt += 1
         member = Member(0, lease.lease_id, attempt=trial.attempt, began_s=self._now())
@@ -268,7 +270,7 @@ class AgentTasks:
         # Results are uploaded to a bucket, and none is downloaded.
         trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
-    def _hand_out(self, trial: Trial, target: Mapping[int, Lease]) -> None:
+    def _hand_out(self, trial: TrialState, target: Mapping[int, Lease]) -> None:
         """Keep each machine in tasks: as many as it does at a time, and those it needs until there are others."""
         assert trial.tasks is not None
         for member in trial.present:
@@ -288,14 +290,14 @@ class AgentTasks:
                 values = tuple(self._plan.values[number] for number in numbers)
                 self._order(member.lease_id, Hand(member.attempt, numbers, values))
 
-    def _leave(self, trial: Trial, members: Sequence[Member]) -> None:
+    def _leave(self, trial: TrialState, members: Sequence[Member]) -> None:
         for member in members:
             if not member.leaving:
                 self._hear(member)
                 self._put(trial, replace(member, leaving=True))
                 self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
 
-    def _left(self, trial: Trial, member: Member, ended: str) -> None:
+    def _left(self, trial: TrialState, member: Member, ended: str) -> None:
         """An agent has the array no more; what it had and did not do is waiting again."""
         assert trial.tasks is not None
         begun = min(len(member.tasks), self._plan.side_by_side(self._leases[member.lease_id]))
@@ -314,7 +316,7 @@ class AgentTasks:
             # A policy may wait for the machine to be free.
             self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
 
-    def _gave_up(self, trial: Trial, member: Member) -> None:
+    def _gave_up(self, trial: TrialState, member: Member) -> None:
         """An agent that leaves unasked, and has done nothing, may do so for ever."""
         assert trial.tasks is not None
         lease = self._leases[member.lease_id]
@@ -324,7 +326,7 @@ class AgentTasks:
         if trial.failures >= _MOST_AT_FIRST:
             self._give_up(trial, f"{trial.failures:g} machines could not begin it; see its log")
 
-    def _with_stored(self, trial: Trial, member: Member) -> Member:
+    def _with_stored(self, trial: TrialState, member: Member) -> Member:
         """The machine without tasks whose results it has stored and could not report any more."""
         results = self._results_of(trial.trial_id)
         # Where storage does not answer it is not asked again: those that have tasks handed to them find results.
@@ -335,7 +337,7 @@ class AgentTasks:
                     member = next(each for each in trial.members if each.attempt == member.attempt)
         return member
 
-    def _done(self, trial: Trial, member: Member, number: int, duration_s: float) -> None:
+    def _done(self, trial: TrialState, member: Member, number: int, duration_s: float) -> None:
         assert trial.tasks is not None
         kept = tuple(task for task in member.tasks if task != number)
         self._put(trial, replace(member, tasks=kept, done=member.done + 1))
@@ -354,7 +356,7 @@ class AgentTasks:
         trial.has_saved = True
         self._reached(trial)
 
-    def _failed(self, trial: Trial, member: Member, failed: TaskFailed) -> None:
+    def _failed(self, trial: TrialState, member: Member, failed: TaskFailed) -> None:
         assert trial.tasks is not None
         number = failed.task
         self._put(trial, replace(member, tasks=tuple(task for task in member.tasks if task != number)))
@@ -379,7 +381,7 @@ class AgentTasks:
             if not trial.tasks.done and len(trial.tasks.failed) >= _MOST_AT_FIRST:
                 self._give_up(trial, f"{trial.problem}; so did all {len(trial.tasks.failed)} that were tried")
 
-    def _give_up(self, trial: Trial, problem: str) -> None:
+    def _give_up(self, trial: TrialState, problem: str) -> None:
         trial.problem = problem
         trial.stopping = trial.progress.stopped = True
         if trial.present:
@@ -387,7 +389,7 @@ class AgentTasks:
         else:
             self._finish(trial, problem)
 
-    def _is_done(self, trial: Trial) -> bool:
+    def _is_done(self, trial: TrialState) -> bool:
         """Return whether no task is left, and finish the array if so; results missing in storage are made again.
 
         Raises:
@@ -412,7 +414,7 @@ class AgentTasks:
         self._finish(trial, trial.problem or "done")
         return True
 
-    def _finish(self, trial: Trial, detail: str) -> None:
+    def _finish(self, trial: TrialState, detail: str) -> None:
         if not trial.ended:
             trial.ended = True
             self._leave(trial, trial.present)
@@ -429,7 +431,7 @@ class AgentTasks:
             member.lease_id, duration_s, 0, 0.0, done + lost, done, member.done > 0, attempt=member.attempt
         )
 
-    def _measure(self, trial: Trial, lease: Lease, told_s: float, duration_s: float) -> None:
+    def _measure(self, trial: TrialState, lease: Lease, told_s: float, duration_s: float) -> None:
         """Measure the speed by how long a task took, since of those side by side many end at one time.
 
         Each has its share of the machine. One that another machine had done before took no time.
@@ -444,7 +446,7 @@ class AgentTasks:
     def _hear(self, member: Member) -> None:
         self._heard_s[member.attempt] = (self._runtime.monotonic_s(), 0)
 
-    def _ask_again(self, trial: Trial) -> None:
+    def _ask_again(self, trial: TrialState) -> None:
         """Ask machines that have been silent for long for their reports again, and repeat orders to leave."""
         now_s = self._runtime.monotonic_s()
         for member in trial.present:
@@ -455,12 +457,12 @@ class AgentTasks:
                     self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
                 self._order(member.lease_id, Repeat())
 
-    def _reached(self, trial: Trial) -> None:
+    def _reached(self, trial: TrialState) -> None:
         reached = [step for step in trial.milestones if trial.progress.steps_done >= step]
         trial.milestones = tuple(step for step in trial.milestones if step not in reached)
         for step in reached:
             self._notify(Event(Wake.MILESTONE, self._now(), job_id=trial.progress.job_id, detail=f"step {step}"))
 
     @staticmethod
-    def _put(trial: Trial, member: Member) -> None:
+    def _put(trial: TrialState, member: Member) -> None:
         trial.members = tuple(member if each.attempt == member.attempt else each for each in trial.members)

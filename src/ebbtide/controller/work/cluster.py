@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Train
-from ebbtide.controller.work.state import Member, Stretch, Trial, TrialRecord
+from ebbtide.controller.work.state import Member, Stretch, TrialRecord, TrialState
 from ebbtide.controller.work.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
@@ -75,7 +75,7 @@ class AgentCluster:
         self._given: Sequence[Lease] = ()
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[TrialState]:
         """The job, with its head among its members and its workers."""
         return self._head.trials
 
@@ -164,12 +164,12 @@ class AgentCluster:
         job = self._trial.progress
         self._given = tuple(job.leases)
 
-    def completed(self, trial: Trial, member: Member, assignment: Assignment) -> Assignment:
+    def completed(self, trial: TrialState, member: Member, assignment: Assignment) -> Assignment:
         """The head's assignment, with what its workers need."""
         return self._meeting(trial, member.lease_id, assignment, (self._plan.address(member.lease_id),))
 
     @property
-    def _trial(self) -> Trial:
+    def _trial(self) -> TrialState:
         return self._head.trials[0]
 
     def _converge(self) -> None:
@@ -209,7 +209,7 @@ class AgentCluster:
             steady = [lease for lease in running if lease.on_demand or not waits]
         return steady[0] if steady else None
 
-    def _begin(self, trial: Trial, head: int, lease: Lease) -> None:
+    def _begin(self, trial: TrialState, head: int, lease: Lease) -> None:
         """Have a machine work for the head."""
         trial.worker_attempt += 1
         worker = Member(trial.attempt, lease.lease_id, attempt=trial.worker_attempt, began_s=self._now())
@@ -229,7 +229,7 @@ class AgentCluster:
         trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
     def _meeting(
-        self, trial: Trial, lease_id: int, assignment: Assignment, addresses: tuple[str, ...]
+        self, trial: TrialState, lease_id: int, assignment: Assignment, addresses: tuple[str, ...]
     ) -> Assignment:
         secret = self._plan.secret(
             lease_id, trial.trial_id, trial.attempt, assignment.trial_id, assignment.attempt

@@ -9,7 +9,7 @@ from ebbtide.agent.protocol import OfTrial
 from ebbtide.controller.work.array import AgentTasks
 from ebbtide.controller.work.cluster import AgentCluster
 from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import Member, Trial, TrialRecord, trial_stamp, values_without_metrics
+from ebbtide.controller.work.state import Member, TrialRecord, TrialState, trial_stamp, values_without_metrics
 from ebbtide.controller.work.training import AgentTraining
 from ebbtide.engine.snapshot import Items
 from ebbtide.errors import LostCheckpointError
@@ -53,7 +53,7 @@ class AgentJobs:
         self._trainings, self._others = trainings, others
         self._keepers: tuple[Keeper, ...] = (trainings, *others.values())
         self.speeds = speeds
-        self.trials: Sequence[Trial] = ()
+        self.trials: Sequence[TrialState] = ()
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
         """Make a trial for each job, on no machine yet.
@@ -122,7 +122,7 @@ class AgentJobs:
         """Return whether this is the id of a job, or of a machine of one."""
         return self._keeper_of(trial_id) is not None
 
-    def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[TrialState, Member] | None:
         """Find the trial and machine that a report is about; None: nothing that is measured or under way."""
         keeper = self._keeper_of(report.trial)
         return None if keeper is None else keeper.member_of(lease, report)

@@ -93,7 +93,7 @@ class TaskState:
 
 
 @dataclass(eq=False)
-class Trial:
+class TrialState:
     """The training of one job, as its controller knows it.
 
     Machines that train as one get their assignments together, with the same number, and all leave before there
@@ -313,7 +313,7 @@ class TaskStateRecord(TypedDict):
 
 
 class TrialRecord(TypedDict):
-    """A `Trial` as plain values, by the names of its fields: leases by id, metrics as pairs of step and value."""
+    """A `TrialState` as plain values by field name: leases by id, metrics as pairs of step and value."""
 
     assigned: list[int]
     members: list[MemberRecord]
@@ -352,12 +352,12 @@ class TrialRecord(TypedDict):
     share: float
 
 
-def trial_values(trial: Trial) -> TrialRecord:
+def trial_values(trial: TrialState) -> TrialRecord:
     """A trial as plain values, for the journal; its progress is in the engine's snapshot."""
     return {**values_without_metrics(trial), "metrics": list(trial.metrics.items())}  # type: ignore[typeddict-item]
 
 
-def note_metric(trial: Trial, step: int, value: float) -> None:
+def note_metric(trial: TrialState, step: int, value: float) -> None:
     """Note the value of a trial's metric at a step; of very many, those that are some way from the last one.
 
     Args:
@@ -371,7 +371,7 @@ def note_metric(trial: Trial, step: int, value: float) -> None:
         metrics.setdefault(step, value)
 
 
-def values_without_metrics(trial: Trial) -> dict[str, Any]:
+def values_without_metrics(trial: TrialState) -> dict[str, Any]:
     """Return `trial_values` without the metrics, which are by far the largest part and only ever added to."""
     return {
         "assigned": [lease.lease_id for lease in trial.assigned],
@@ -486,10 +486,10 @@ def present_s(trial: TrialRecord, now_s: float) -> dict[int, float]:
 _LINKED = frozenset({"assigned", "members", "metrics", "share", "stretches", "tasks", "workers"})
 
 # Differs, between two looks, whenever `values_without_metrics` does.
-trial_stamp: Callable[[Trial], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))
+trial_stamp: Callable[[TrialState], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))
 
 
-def restore_trial(trial: Trial, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:
+def restore_trial(trial: TrialState, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:
     """Bring a new trial to where its values were taken.
 
     Args:
@@ -517,7 +517,7 @@ def decode_stretches(kept: Sequence[StretchRecord]) -> list[Stretch]:
     return [Stretch(**one) for one in kept]
 
 
-def warnings_of(trial: Trial, metric: str | None, *, is_over: bool = False) -> list[str]:
+def warnings_of(trial: TrialState, metric: str | None, *, is_over: bool = False) -> list[str]:
     """Warnings about a training that has run for a while, whose machine was revoked, or that is over.
 
     They say what it does not do although its user needs it: report its metric, and save checkpoints.

@@ -23,8 +23,8 @@ from ebbtide.agent.protocol import (
     Order,
     Repeat,
     Restored,
-    Save,
     Saved,
+    SaveOrder,
     Stepped,
     Train,
     decoded,
@@ -37,8 +37,8 @@ from ebbtide.controller.work.state import (
     WARNED_AFTER_S,
     Member,
     Stretch,
-    Trial,
     TrialRecord,
+    TrialState,
     note_metric,
     restore_trial,
     resumed,
@@ -114,9 +114,9 @@ class AgentTraining:
         *,
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
         stored_bytes: Callable[[str, int], tuple[int, int]] = lambda _trial, _number: (0, 0),
-        newest_whole: Callable[[Trial], Whole | None] = lambda _trial: None,
-        best_whole: Callable[[Trial, str], Whole | None] = lambda _trial, _direction: None,
-        newest_attempt: Callable[[Trial], int] = lambda _trial: 0,
+        newest_whole: Callable[[TrialState], Whole | None] = lambda _trial: None,
+        best_whole: Callable[[TrialState, str], Whole | None] = lambda _trial, _direction: None,
+        newest_attempt: Callable[[TrialState], int] = lambda _trial: 0,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
         fingerprint: str = "",
@@ -127,7 +127,7 @@ class AgentTraining:
     ) -> None:
         self._runtime = runtime
         # Gives what an assignment of one machine lacks, where others work for it.
-        self.complete: Callable[[Trial, Member, Assignment], Assignment] | None = None
+        self.complete: Callable[[TrialState, Member, Assignment], Assignment] | None = None
         self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
         self._newest_whole, self._newest_attempt, self._address = newest_whole, newest_attempt, address
         self._best_whole = best_whole
@@ -138,14 +138,14 @@ class AgentTraining:
         self._run, self._fingerprint, self._assignment = run, fingerprint, assignment
         self._log, self._metric, self._secret = log, metric, secret
         self._order, self._notify, self._now = order, notify, now
-        self.trials: list[Trial] = []
-        self._of_job: dict[int, Trial] = {}
+        self.trials: list[TrialState] = []
+        self._of_job: dict[int, TrialState] = {}
         # The trial and rank of each id under which machines report.
-        self._by_id: dict[str, tuple[Trial, int]] = {}
+        self._by_id: dict[str, tuple[TrialState, int]] = {}
         self._silent: dict[tuple[int, int], _Silence] = {}
         # The trials that are trained on a lease's machine, and those that may be, by lease id and job id.
-        self._on: dict[int, dict[int, Trial]] = {}
-        self._assigned: dict[int, dict[int, Trial]] = {}
+        self._on: dict[int, dict[int, TrialState]] = {}
+        self._assigned: dict[int, dict[int, TrialState]] = {}
         self._warned: set[str] = set()
         self._leases: dict[int, Lease] = {}
         # Size of the parts that the machines of a gang have stored of its newest steps, by job id and step.
@@ -161,7 +161,7 @@ class AgentTraining:
         for progress in jobs:
             if progress.job.coupling is not Coupling.GANG and self.complete is None:
                 raise InputError(f"the machines of job {progress.job.name} work alone; agents train as one")
-            trial = Trial(progress, trial_id_of(self._run, progress.job_id))
+            trial = TrialState(progress, trial_id_of(self._run, progress.job_id))
             self.trials.append(trial)
             self._of_job[progress.job_id] = trial
             ranks = progress.job.most_machines if trial.is_gang else 1
@@ -201,7 +201,7 @@ class AgentTraining:
         """Order the agent of a job to save it; programs on several machines agree on the step."""
         trial = self._of_job[job_id]
         for member in trial.present[:1]:
-            self._order(member.lease_id, Save(trial.id_of(member.rank)))
+            self._order(member.lease_id, SaveOrder(trial.id_of(member.rank)))
 
     def stop(self, job_id: int) -> None:
         """Stop training a job; it counts as finished once it is saved."""
@@ -239,7 +239,7 @@ class AgentTraining:
         """Return whether this is the id of a trial, or of a machine of one."""
         return trial_id in self._by_id
 
-    def member_of(self, lease: Lease, report: OfTrial) -> tuple[Trial, Member] | None:
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[TrialState, Member] | None:
         """Find the trial and machine that a report is about; None: its assignment is over, or no trial of ours.
 
         After the end of an assignment only its stored checkpoints count, which are found when it is restored.
@@ -276,7 +276,7 @@ class AgentTraining:
             self._note_present(trial)
             self._warned.update(trial.warnings)
 
-    def _assign(self, trial: Trial, leases: Sequence[Lease]) -> None:
+    def _assign(self, trial: TrialState, leases: Sequence[Lease]) -> None:
         for lease in trial.assigned:
             self._assigned.get(lease.lease_id, {}).pop(trial.progress.job_id, None)
         trial.assigned = tuple(leases)
@@ -284,7 +284,7 @@ class AgentTraining:
             self._leases[lease.lease_id] = lease
             self._assigned.setdefault(lease.lease_id, {})[trial.progress.job_id] = trial
 
-    def _note_present(self, trial: Trial) -> None:
+    def _note_present(self, trial: TrialState) -> None:
         """Note which leases' agents have it now."""
         for member in trial.members:
             on = self._on.setdefault(member.lease_id, {})
@@ -293,7 +293,7 @@ class AgentTraining:
             else:
                 on[trial.progress.job_id] = trial
 
-    def _target(self, trial: Trial) -> list[Lease]:
+    def _target(self, trial: TrialState) -> list[Lease]:
         """The leases to train on: those without a notice; where these are too few, the present ones, while there
         is time. None, if they are fewer than the job needs."""
         job, present = trial.progress.job, {member.lease_id for member in trial.present}
@@ -304,7 +304,7 @@ class AgentTraining:
         steady.sort(key=lambda lease: lease.lease_id not in present)
         return steady[: job.most_machines] if len(steady) >= job.least_machines else []
 
-    def _converge(self, trial: Trial) -> None:
+    def _converge(self, trial: TrialState) -> None:
         if trial.ended or trial.stopping:
             return
         target, present = self._target(trial), trial.present
@@ -314,7 +314,7 @@ class AgentTraining:
         elif {lease.lease_id for lease in target} != {member.lease_id for member in present}:
             self._leave(trial)
 
-    def _train(self, trial: Trial, leases: Sequence[Lease]) -> None:
+    def _train(self, trial: TrialState, leases: Sequence[Lease]) -> None:
         """Give an assignment to the agents of these machines, to train as one."""
         progress = trial.progress
         if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
@@ -343,7 +343,7 @@ class AgentTraining:
         # Where a bucket says what a download costs, it counts once the machine has said what it resumes from.
         progress.begin_on(seats, self._now(), downloads=trial.is_gang or progress.job.bucket is None)
 
-    def _seats(self, trial: Trial, leases: Sequence[Lease]) -> list[Lease]:
+    def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:
         """Machines by rank: each keeps the rank that it had in the last assignment, if there still is one."""
         last = {member.lease_id: member.rank for member in trial.members}
         seats: dict[int, Lease] = {}
@@ -359,18 +359,18 @@ class AgentTraining:
         return [seats[rank] for rank in range(len(leases))]
 
     @staticmethod
-    def _resume(trial: Trial, whole: Whole | None, rank: int) -> tuple[tuple[str, int], ...] | None:
+    def _resume(trial: TrialState, whole: Whole | None, rank: int) -> tuple[tuple[str, int], ...] | None:
         if not trial.is_gang:
             return None
         return () if whole is None else whole.parts_for(rank)
 
-    def _resumes_best(self, trial: Trial, best: Whole | None) -> None:
+    def _resumes_best(self, trial: TrialState, best: Whole | None) -> None:
         """Note the parts of the best checkpoint of several machines, which stay in storage."""
         if best is not None and best.metric is not None:
             self._best_parts |= best.numbers()
             trial.best_stored, trial.best_stored_step = best.metric, best.step
 
-    def _resumes_as_one(self, trial: Trial, whole: Whole | None, seats: Sequence[Lease]) -> None:
+    def _resumes_as_one(self, trial: TrialState, whole: Whole | None, seats: Sequence[Lease]) -> None:
         """Note the checkpoint that several machines resume from, which is known before they do."""
         step, number = (0, 0) if whole is None else (whole.step, whole.number)
         trial.resumed = trial.attempt
@@ -386,11 +386,11 @@ class AgentTraining:
             speedup = trial.progress.job.speedup_of(len(seats), step)
             self.speeds.begin(trial.progress.job_id, trial.attempt, types.pop(), step, speedup)
 
-    def _heard(self, trial: Trial, member: Member) -> None:
+    def _heard(self, trial: TrialState, member: Member) -> None:
         """Something was heard of it, or is to be waited for from now on."""
         self._silent[trial.progress.job_id, member.rank] = _Silence(self._runtime.monotonic_s())
 
-    def _ask_again(self, trial: Trial) -> None:
+    def _ask_again(self, trial: TrialState) -> None:
         """Repeat orders that had no answer for long, and ask for the answer again: either may have been lost."""
         now_s = self._runtime.monotonic_s()
         for member in trial.present:
@@ -403,7 +403,7 @@ class AgentTraining:
             self._order(member.lease_id, (self._leave_order if leaves else self._train_order)(trial, member))
             self._order(member.lease_id, Repeat())
 
-    def _ordered(self, trial: Trial, member: Member) -> Assignment:
+    def _ordered(self, trial: TrialState, member: Member) -> Assignment:
         """The assignment of a trial on a machine, as it is in force."""
         assignment = replace(
             self._assignment(trial.progress), trial_id=trial.id_of(member.rank), attempt=trial.attempt
@@ -425,12 +425,12 @@ class AgentTraining:
             ),
         )
 
-    def meeting_port(self, trial: Trial) -> int:
+    def meeting_port(self, trial: TrialState) -> int:
         """The port at which the machines of a trial's assignment meet."""
         own = f"{trial.trial_id}/{trial.attempt}{self._fingerprint}"
         return _FIRST_PORT + zlib.crc32(own.encode()) % (_PORTS // _PORTS_EACH) * _PORTS_EACH
 
-    def _train_order(self, trial: Trial, member: Member) -> Train:
+    def _train_order(self, trial: TrialState, member: Member) -> Train:
         """The order to train it on a machine, beside those that have the rest of it and stay."""
         on = self._on.get(member.lease_id, {})
         others = [other for _, other in sorted(on.items()) if other is not trial and not other.leaving]
@@ -443,10 +443,10 @@ class AgentTraining:
         return Train(self._ordered(trial, member), tuple(beside))
 
     @staticmethod
-    def _leave_order(trial: Trial, member: Member) -> Leave:
+    def _leave_order(trial: TrialState, member: Member) -> Leave:
         return Leave(trial.attempt, trial.id_of(member.rank), trial.alone)
 
-    def _leave(self, trial: Trial, *, alone: bool = False) -> None:
+    def _leave(self, trial: TrialState, *, alone: bool = False) -> None:
         """Order all agents that have it to leave it.
 
         Args:
@@ -459,7 +459,7 @@ class AgentTraining:
                 self._heard(trial, member)
                 self._order(member.lease_id, self._leave_order(trial, member))
 
-    def _left(self, trial: Trial, member: Member, ended: str) -> None:
+    def _left(self, trial: TrialState, member: Member, ended: str) -> None:
         """An agent has it no more. Once none has, it may go on elsewhere.
 
         Args:
@@ -491,7 +491,7 @@ class AgentTraining:
         else:
             self._released(trial)
 
-    def _released(self, trial: Trial) -> None:
+    def _released(self, trial: TrialState) -> None:
         """No agent has it any more."""
         trial.leaving = trial.alone = False
         if trial.stopping:
@@ -500,13 +500,13 @@ class AgentTraining:
             # A policy may wait for the machine to be free.
             self._notify(Event(Wake.SAVED, self._now(), job_id=trial.progress.job_id))
 
-    def _finish(self, trial: Trial, detail: str) -> None:
+    def _finish(self, trial: TrialState, detail: str) -> None:
         if not trial.ended:
             trial.ended = True
             trial.progress.finished_s = self._now()
             self._notify(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
 
-    def _lost(self, trial: Trial) -> None:
+    def _lost(self, trial: TrialState) -> None:
         progress = trial.progress
         lost = max(progress.steps_done - progress.steps_saved, 0.0)
         # It may have been lost before, since it was last restored.
@@ -514,7 +514,7 @@ class AgentTraining:
         progress.steps_lost += lost
         progress.steps_done = progress.steps_saved
 
-    def _stretch(self, trial: Trial, member: Member) -> Stretch:
+    def _stretch(self, trial: TrialState, member: Member) -> Stretch:
         """Its time on a machine, which has ended: what it did there."""
         progress = trial.progress
         return Stretch(
@@ -528,7 +528,7 @@ class AgentTraining:
             attempt=trial.attempt,
         )
 
-    def _resumed(self, trial: Trial, step: float, number: int) -> None:
+    def _resumed(self, trial: TrialState, step: float, number: int) -> None:
         """The newest checkpoint is known now: it may have more steps than reported, or fewer if one is damaged."""
         progress = trial.progress
         found = min(max(step - progress.steps_saved, 0.0), trial.lost_above)
@@ -544,7 +544,7 @@ class AgentTraining:
         trial.began_step, trial.began_number = step, number
         trial.stretches = resumed(trial.stretches, step, number)
 
-    def _warn(self, trial: Trial, *, is_over: bool = False) -> None:
+    def _warn(self, trial: TrialState, *, is_over: bool = False) -> None:
         """Give each new warning about a trial once."""
         for warning in warnings_of(trial, self._metric(trial.progress.job_id), is_over=is_over):
             if warning not in trial.warnings:
@@ -555,13 +555,13 @@ class AgentTraining:
                     self._warned.add(warning)
                     _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
 
-    def _withdraw_warnings(self, trial: Trial) -> None:
+    def _withdraw_warnings(self, trial: TrialState) -> None:
         """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
         if trial.warnings:
             still = warnings_of(trial, self._metric(trial.progress.job_id))
             trial.warnings = tuple(warning for warning in trial.warnings if warning in still)
 
-    def _receive_of(self, trial: Trial, member: Member, lease: Lease, report: OfTrial) -> None:
+    def _receive_of(self, trial: TrialState, member: Member, lease: Lease, report: OfTrial) -> None:
         progress = trial.progress
         origin = None if trial.is_gang else _origin(report)
         if origin is not None and trial.resumed != trial.attempt:
@@ -624,7 +624,7 @@ class AgentTraining:
                 self._done_with(trial, member)
                 self._left(trial, member, Ending.LEFT.value)
 
-    def _stepped(self, trial: Trial, step: float) -> None:
+    def _stepped(self, trial: TrialState, step: float) -> None:
         progress = trial.progress
         new = step - progress.steps_done
         if new <= 0:
@@ -635,7 +635,7 @@ class AgentTraining:
             before = progress.steps_on.get(member.lease_id, 0.0)
             progress.steps_on[member.lease_id] = before + new / len(trial.members)
 
-    def _note_download(self, trial: Trial, lease: Lease, number: int) -> None:
+    def _note_download(self, trial: TrialState, lease: Lease, number: int) -> None:
         """A machine has downloaded the checkpoint of a number from the job's bucket."""
         progress = trial.progress
         size_bytes, uploaded_bytes = progress.saved_bytes, 0
@@ -650,7 +650,7 @@ class AgentTraining:
             progress.saved_on(before, self._now(), size_bytes, uploaded_bytes if size_bytes else None)
         progress.download_to(lease, self._now())
 
-    def _note_upload(self, trial: Trial, lease: Lease, saved: Saved) -> None:
+    def _note_upload(self, trial: TrialState, lease: Lease, saved: Saved) -> None:
         """Note that one of several machines has uploaded its part of a checkpoint."""
         if trial.progress.job.bucket is not None:
             sent_bytes = saved.size_bytes if saved.uploaded_bytes is None else saved.uploaded_bytes
@@ -658,7 +658,7 @@ class AgentTraining:
             key = (trial.progress.job_id, saved.step)
             self._part_bytes[key] = self._part_bytes.get(key, 0) + saved.size_bytes
 
-    def _saved_as_one(self, trial: Trial, step: int) -> None:
+    def _saved_as_one(self, trial: TrialState, step: int) -> None:
         """A checkpoint is whole: where it lies, and its upload if no machine has said how much that was."""
         progress = trial.progress
         told_bytes = self._part_bytes.get((progress.job_id, step), 0)
@@ -672,7 +672,7 @@ class AgentTraining:
         else:
             progress.saved_on(self._leases[trial.members[0].lease_id], self._now())
 
-    def _saved(self, trial: Trial, step: int, number: int) -> None:
+    def _saved(self, trial: TrialState, step: int, number: int) -> None:
         """A checkpoint is stored, by all machines that store one."""
         progress = trial.progress
         trial.stored_number = max(trial.stored_number, number)
@@ -684,7 +684,7 @@ class AgentTraining:
             trial.best, trial.failures = step, 0
         self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
 
-    def _note_whole(self, trial: Trial) -> None:
+    def _note_whole(self, trial: TrialState) -> None:
         """Note a checkpoint that the newest report made whole; those before the last whole one may be deleted."""
         savers = [member for member in trial.members if member.rank in trial.savers]
         numbers = [dict(member.saved) for member in savers]
@@ -709,7 +709,7 @@ class AgentTraining:
                 oldest = of_member[whole[-2]] if len(whole) > 1 else 0
                 self._order(member.lease_id, Keep(trial.attempt, oldest, own, self._best_parts.get(own, 0)))
 
-    def _is_best(self, trial: Trial, step: int, metric: float) -> bool:
+    def _is_best(self, trial: TrialState, step: int, metric: float) -> bool:
         """Note the metric of a checkpoint that is stored; tell whether it is the best."""
         best = None if math.isnan(trial.best_stored) else trial.best_stored
         is_best = math.isfinite(metric) and is_better(metric, best, self._assignment(trial.progress).direction)
@@ -717,28 +717,28 @@ class AgentTraining:
             trial.best_stored, trial.best_stored_step = metric, step
         return is_best
 
-    def _is_any_noticed(self, trial: Trial) -> bool:
+    def _is_any_noticed(self, trial: TrialState) -> bool:
         of_trial = {member.lease_id for member in trial.members}
         return any(
             lease.lease_id in of_trial and lease.state is not LeaseState.RUNNING for lease in trial.assigned
         )
 
-    def _is_stored(self, trial: Trial, member: Member, ended: Ended) -> bool:
+    def _is_stored(self, trial: TrialState, member: Member, ended: Ended) -> bool:
         """Return whether storage has the last checkpoint that a training reported as stored, if there is any."""
         return ended.stored == 0 or self._has_checkpoint(trial.id_of(member.rank), ended.stored)
 
-    def _reached(self, trial: Trial) -> None:
+    def _reached(self, trial: TrialState) -> None:
         job_id = trial.progress.job_id
         reached = [step for step in trial.milestones if trial.progress.steps_done >= step]
         trial.milestones = tuple(step for step in trial.milestones if step not in reached)
         for step in reached:
             self._notify(Event(Wake.MILESTONE, self._now(), job_id=job_id, detail=f"step {step}"))
 
-    def _done_with(self, trial: Trial, member: Member) -> None:
+    def _done_with(self, trial: TrialState, member: Member) -> None:
         """A restarted agent reads its orders again: tell it that this assignment is over."""
         self._order(member.lease_id, Leave(trial.attempt, trial.id_of(member.rank), reported=True))
 
-    def _failed(self, trial: Trial, ended: Ended) -> None:
+    def _failed(self, trial: TrialState, ended: Ended) -> None:
         """The program failed: it is tried again a few times, from an older checkpoint if necessary."""
         failed = count_failure(trial, ended, self._runtime.epoch_s())
         _LOGGER.warning("trial %s failed %s", trial.trial_id, failed.how)
@@ -752,7 +752,7 @@ class AgentTraining:
             trial.stopping = trial.progress.stopped = True
         self._released(trial)
 
-    def _cannot_start(self, trial: Trial, problem: str) -> None:
+    def _cannot_start(self, trial: TrialState, problem: str) -> None:
         """Its executable does not exist, so no machine is to be rented for other trials that call it."""
         called = self._called(trial)
         for other in self.trials:
@@ -766,7 +766,7 @@ class AgentTraining:
                 else:
                     self._finish(other, other.problem)
 
-    def _called(self, trial: Trial) -> str:
+    def _called(self, trial: TrialState) -> str:
         """The executable that a trial's command calls."""
         return next(iter(self._assignment(trial.progress).arguments), "")
 

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 
 from ebbtide.agent.protocol import Ended
-from ebbtide.controller.work.state import Trial
+from ebbtide.controller.work.state import TrialState
 
 # A training that fails so often without progress has failed.
 MOST_FAILURES = 5
@@ -33,7 +33,7 @@ class Failure:
     is_final: bool
 
 
-def count_failure(trial: Trial, ended: Ended, now_epoch_s: float) -> Failure:
+def count_failure(trial: TrialState, ended: Ended, now_epoch_s: float) -> Failure:
     """Count a failure against a training and the checkpoint that it resumed from.
 
     Args:
@@ -72,7 +72,7 @@ def count_failure(trial: Trial, ended: Ended, now_epoch_s: float) -> Failure:
     return Failure(how, tail, is_refused or trial.failures >= MOST_FAILURES)
 
 
-def _is_proved(trial: Trial, number: int) -> bool:
+def _is_proved(trial: TrialState, number: int) -> bool:
     """Return whether training has gone on from this checkpoint before."""
     return any(
         stretch.number_from == number and (stretch.has_saved or stretch.step_done > stretch.step_from)

@@ -165,7 +165,7 @@ class ZoneRecords:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class UnusableData:
     """Data of a file that cannot be studied, with the reason.
 
     Attributes:

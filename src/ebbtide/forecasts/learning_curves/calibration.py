@@ -36,7 +36,7 @@ _COVERAGE = 0.9
 
 
 @dataclass(frozen=True)
-class Calibration:
+class StageCalibration:
     """Thresholds chosen on all workloads, and with each workload held out.
 
     Attributes:
@@ -63,7 +63,7 @@ def calibrate(
     windows: Sequence[int] = WINDOWS,
     workers: int = 1,
     on_progress: Callable[[str], None] | None = None,
-) -> Calibration:
+) -> StageCalibration:
     """Try all thresholds on all curves and choose those with the least relative error, workloads weighted equally.
 
     Args:
@@ -100,7 +100,7 @@ def calibrate(
         {**asdict(predictor.thresholds), **dict(zip(names, row.tolist(), strict=True))}
         for predictor, row in zip(tried, errors, strict=True)
     ]
-    return Calibration(chosen(names), without, rows)
+    return StageCalibration(chosen(names), without, rows)
 
 
 def _ends_of_each(
@@ -182,7 +182,7 @@ def _band(ends: Ends, kept: Bools) -> float:
     return float(np.nanquantile(ratio[np.isfinite(ratio)], _COVERAGE))
 
 
-def write_calibration(calibration: Calibration, path: str | Path) -> None:
+def write_calibration(calibration: StageCalibration, path: str | Path) -> None:
     """Write a calibration as JSON, atomically."""
     content = {
         "everywhere": asdict(calibration.everywhere),
@@ -192,7 +192,7 @@ def write_calibration(calibration: Calibration, path: str | Path) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def read_calibration(path: str | Path) -> Calibration:
+def read_calibration(path: str | Path) -> StageCalibration:
     """Read what `write_calibration` wrote.
 
     Raises:
@@ -202,7 +202,7 @@ def read_calibration(path: str | Path) -> Calibration:
         raise InputError("there is no such file; `ebbtide curves calibrate` makes one", file=path)
     content = read_json(path)
     try:
-        return Calibration(
+        return StageCalibration(
             _predictor(content["everywhere"]),
             {name: _predictor(values) for name, values in content["without"].items()},
             content["errors"],
@@ -212,7 +212,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 @lru_cache(maxsize=1)
-def default_calibration() -> Calibration:
+def default_calibration() -> StageCalibration:
     """The calibration on the curves of Table II that comes with the package."""
     return read_calibration(Path(str(files("ebbtide.forecasts.learning_curves") / "data" / "calibration.json")))
 

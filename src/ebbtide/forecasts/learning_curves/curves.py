@@ -194,7 +194,7 @@ class CurvePrediction:
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class ObservedCurve:
     """The first part of a curve, checked: finite measurements in the order of steps.
 
     Attributes:
@@ -211,12 +211,12 @@ class Observed:
     diverged: bool = False
     sweep: str | None = None
 
-    def until(self, theta: float) -> Observed:
+    def until(self, theta: float) -> ObservedCurve:
         """The part up to a share of the whole run; at least one measurement."""
         seen = max(int(np.searchsorted(self.steps, theta * self.max_steps * (1 + 1e-9), side="right")), 1)
         if seen >= len(self.steps):
             return self
-        return Observed(self.steps[:seen], self.metric[:seen], self.max_steps, False, self.sweep)
+        return ObservedCurve(self.steps[:seen], self.metric[:seen], self.max_steps, False, self.sweep)
 
     @property
     def finished(self) -> bool:
@@ -232,14 +232,14 @@ class CurvePredictor(Protocol):
         """Name of the predictor in tables."""
         ...
 
-    def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+    def ends(self, observed: Sequence[ObservedCurve]) -> list[CurvePrediction]:
         """Predict the end of each curve; never raises."""
         ...
 
 
 def observed(
     steps: Sequence[float] | Floats, metric: Sequence[float] | Floats, max_steps: float, sweep: str | None = None
-) -> Observed:
+) -> ObservedCurve:
     """Check the first part of a curve.
 
     Single measurements that are not finite are left out. Steps may come in any order; of two measurements at one
@@ -265,10 +265,10 @@ def observed(
     last_of_step = np.append(at[1:] != at[:-1], True)
     at, values = at[last_of_step], values[last_of_step]
     finite = np.isfinite(values)
-    return Observed(at[finite], values[finite], float(max_steps), not finite[-1], sweep)
+    return ObservedCurve(at[finite], values[finite], float(max_steps), not finite[-1], sweep)
 
 
-def without_fit(seen: Observed) -> CurvePrediction | None:
+def without_fit(seen: ObservedCurve) -> CurvePrediction | None:
     """The prediction where no fit is needed: the curve diverged, or its end was measured. None elsewhere."""
     if seen.diverged or not len(seen.metric):
         return CurvePrediction(np.inf, np.inf, np.inf, (), Status.DIVERGED)

@@ -17,7 +17,7 @@ from ebbtide.forecasts.learning_curves.curves import (
     CurvePrediction,
     Floats,
     Integers,
-    Observed,
+    ObservedCurve,
     Status,
     without_fit,
 )
@@ -66,7 +66,7 @@ class EarlyCurve:
     band: float = 2.0
     name: str = "earlycurve"
 
-    def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+    def ends(self, observed: Sequence[ObservedCurve]) -> list[CurvePrediction]:
         """Predict the end of each curve; see `Status` for curves to which nothing can be fitted."""
         answers = [self._without_fit(seen) for seen in observed]
         rows = [row for row, answer in enumerate(answers) if answer is None]
@@ -80,7 +80,7 @@ class EarlyCurve:
         tail = metric[-self.plateau_points :]
         return len(tail) == self.plateau_points and bool(np.ptp(tail) <= self.plateau * abs(tail[-1]))
 
-    def _without_fit(self, seen: Observed) -> CurvePrediction | None:
+    def _without_fit(self, seen: ObservedCurve) -> CurvePrediction | None:
         answer = without_fit(seen)
         if answer:
             return answer
@@ -96,7 +96,7 @@ class EarlyCurve:
             return CurvePrediction(last, last - room, last + room, stages, Status.CONVERGED)
         return None
 
-    def _fitted(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+    def _fitted(self, observed: Sequence[ObservedCurve]) -> list[CurvePrediction]:
         if not observed:
             return []
         starts = [stage_starts(seen.metric, self.thresholds) for seen in observed]
@@ -164,7 +164,7 @@ class EarlyCurve:
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def _answer(
-        self, seen: Observed, begun: list[int], value: float, ends: Floats, shares: Floats, wrong: Floats
+        self, seen: ObservedCurve, begun: list[int], value: float, ends: Floats, shares: Floats, wrong: Floats
     ) -> CurvePrediction:
         stage = seen.metric[begun[-1] :]
         if np.isnan(wrong).any():
@@ -182,7 +182,7 @@ class EarlyCurve:
         )
 
 
-def _earlier_moments(seen: Observed, begun: list[int]) -> list[tuple[Prefix, Floats]]:
+def _earlier_moments(seen: ObservedCurve, begun: list[int]) -> list[tuple[Prefix, Floats]]:
     """Earlier points of the last stage with known targets as far ahead as the end is now, and the metric there."""
     steps, metric = seen.steps, seen.metric
     last = len(steps) - 1
@@ -204,7 +204,7 @@ def _earlier_moments(seen: Observed, begun: list[int]) -> list[tuple[Prefix, Flo
     return moments
 
 
-def _sweeps(observed: Sequence[Observed]) -> list[list[int]]:
+def _sweeps(observed: Sequence[ObservedCurve]) -> list[list[int]]:
     """Rows of the curves of each sweep."""
     sweeps: dict[str, list[int]] = {}
     for row, seen in enumerate(observed):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ebbtide.forecasts.learning_curves.curves import Curve, CurvePredictor, Floats, Observed, observed
+from ebbtide.forecasts.learning_curves.curves import Curve, CurvePredictor, Floats, ObservedCurve, observed
 
 THETAS = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))
 
@@ -113,6 +113,6 @@ def scores_of(ends: Mapping[str, Ends], thetas: Sequence[float] = THETAS) -> dic
     return {"methods": {name: found.scores(thetas) for name, found in ends.items()}}
 
 
-def _shown(curve: Curve, theta: float) -> Observed:
+def _shown(curve: Curve, theta: float) -> ObservedCurve:
     steps, metric = curve.until(theta)
     return observed(steps, metric, curve.max_steps, f"{curve.workload} {theta:g}")

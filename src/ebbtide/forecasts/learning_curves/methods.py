@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.forecasts.learning_curves.calibration import Calibration, default_calibration
+from ebbtide.forecasts.learning_curves.calibration import StageCalibration, default_calibration
 from ebbtide.forecasts.learning_curves.curves import (
     Curve,
     CurvePrediction,
     CurvePredictor,
     Floats,
-    Observed,
+    ObservedCurve,
     Status,
     observed,
     read_curves,
@@ -74,7 +74,7 @@ class SingleStage:
     family: Callable[[Pieces], Fits]
     half_life: float | None = None
 
-    def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+    def ends(self, observed: Sequence[ObservedCurve]) -> list[CurvePrediction]:
         weights = []
         for seen in observed:
             back = (
@@ -93,7 +93,7 @@ class PublishedEarlyCurve:
     thresholds: StageThresholds = field(default_factory=lambda: PUBLISHED)
     name: str = "earlycurve-published"
 
-    def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+    def ends(self, observed: Sequence[ObservedCurve]) -> list[CurvePrediction]:
         starts = [stage_starts(seen.metric, self.thresholds)[-1] if len(seen.metric) else 0 for seen in observed]
         weights = []
         for seen, start in zip(observed, starts, strict=True):
@@ -107,7 +107,7 @@ class LastValue:
 
     name: str = "last-value"
 
-    def ends(self, observed: Sequence[Observed]) -> list[CurvePrediction]:
+    def ends(self, observed: Sequence[ObservedCurve]) -> list[CurvePrediction]:
         return [without_fit(seen) or _last(seen) for seen in observed]
 
 
@@ -125,7 +125,7 @@ def power_law_rival() -> SingleStage:
 
 
 def _fit_each(
-    observed: Sequence[Observed],
+    observed: Sequence[ObservedCurve],
     family: Callable[[Pieces], Fits],
     weights: Sequence[Floats],
     starts: Sequence[int],
@@ -152,7 +152,7 @@ def _fit_each(
     return [answer for answer in answers if answer is not None]
 
 
-def _last(seen: Observed) -> CurvePrediction:
+def _last(seen: ObservedCurve) -> CurvePrediction:
     last, room = float(seen.metric[-1]), float(np.ptp(seen.metric))
     return CurvePrediction(last, last - room, last + room, (float(seen.steps[0]),), Status.SHORT)
 
@@ -168,7 +168,7 @@ _RIVALS: dict[str, Callable[[], CurvePredictor]] = {
 METHODS = ("earlycurve", *_RIVALS)
 
 
-def method(name: str, calibration: Calibration) -> Predictors:
+def method(name: str, calibration: StageCalibration) -> Predictors:
     """A method by name; EarlyCurve uses on each workload the thresholds chosen on the others.
 
     Raises:
@@ -181,7 +181,7 @@ def method(name: str, calibration: Calibration) -> Predictors:
 
 def evaluate_methods(
     curves: Sequence[Curve],
-    calibration: Calibration,
+    calibration: StageCalibration,
     names: Sequence[str] = METHODS,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:

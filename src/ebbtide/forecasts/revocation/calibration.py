@@ -53,7 +53,7 @@ _HOLD = 0.01
 
 
 @dataclass(frozen=True)
-class Calibration:
+class OddsCalibration:
     """Turns a network's log odds into calibrated ones; with arrays, those of several networks at once.
 
     Attributes:
@@ -67,7 +67,7 @@ class Calibration:
     offset: Floats | float = 0.0
 
     @classmethod
-    def of_each(cls, each: Sequence[Calibration], which: Integers) -> Calibration:
+    def of_each(cls, each: Sequence[OddsCalibration], which: Integers) -> OddsCalibration:
         """The calibration of rows answered by different networks, row i by network `which[i]`.
 
         Args:
@@ -95,8 +95,8 @@ class Calibration:
 
 
 def fitted_to(
-    calibration: Calibration, raw_log_odds: Floats | Floats32, truth: Bools, direction: Correction
-) -> Calibration:
+    calibration: OddsCalibration, raw_log_odds: Floats | Floats32, truth: Bools, direction: Correction
+) -> OddsCalibration:
     """Fit slope and offset on validation data (Platt scaling), with a penalty that keeps them near 1 and 0.
 
     Args:

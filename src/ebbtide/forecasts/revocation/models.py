@@ -27,7 +27,7 @@ from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Minutes
 from ebbtide.forecasts.revocation.network_model import NetworkModel
 from ebbtide.forecasts.revocation.predictor import BATCH, MIN_RISES, RevocationModel, certain, places
 from ebbtide.forecasts.revocation.splits import Samples
-from ebbtide.forecasts.revocation.training import Training
+from ebbtide.forecasts.revocation.training import TrainingSettings
 from ebbtide.market.markets import Market
 
 
@@ -137,12 +137,12 @@ class Logistic:
 
 def revpred(seed: int = 0) -> NetworkModel:
     """RevPred as Ebbtide uses it: networks tuned to each market from a shared one, max prices of every size."""
-    return NetworkModel("revpred", "revpred", shared=True, training=Training(seed=seed))
+    return NetworkModel("revpred", "revpred", shared=True, training=TrainingSettings(seed=seed))
 
 
 def revpred_published(seed: int = 0) -> NetworkModel:
     """RevPred as printed: one network per market, max prices of Algorithm 2, Eq. 3 as printed, no calibration."""
-    training = Training(max_prices=MaxPrices.BORDER, per_sample=1, seed=seed)
+    training = TrainingSettings(max_prices=MaxPrices.BORDER, per_sample=1, seed=seed)
     return NetworkModel(
         "revpred-published", "revpred", correction=Correction.PRINTED, calibrate=False, training=training
     )
@@ -150,7 +150,7 @@ def revpred_published(seed: int = 0) -> NetworkModel:
 
 def tributary(seed: int = 0) -> NetworkModel:
     """Tributary Predict: one LSTM over all inputs, one network per market, the published deltas."""
-    training = Training(max_prices=MaxPrices.PUBLISHED, per_sample=1, class_weights=False, seed=seed)
+    training = TrainingSettings(max_prices=MaxPrices.PUBLISHED, per_sample=1, class_weights=False, seed=seed)
     return NetworkModel("tributary", "tributary", calibrate=False, training=training)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.calibration import Calibration, Correction
+from ebbtide.forecasts.revocation.calibration import Correction, OddsCalibration
 from ebbtide.forecasts.revocation.inputs import (
     Scaling,
     excerpt,
@@ -27,7 +27,15 @@ from ebbtide.forecasts.revocation.minutes import Floats, Floats32, Integers, Min
 from ebbtide.forecasts.revocation.networks import RevPredNetwork, Weights, ask_each, some_of, stack
 from ebbtide.forecasts.revocation.predictor import BATCH, MIN_RISES, certain, places
 from ebbtide.forecasts.revocation.splits import Samples
-from ebbtide.forecasts.revocation.training import Batch, Fitted, Fitting, Group, Shape, Training, fit_groups
+from ebbtide.forecasts.revocation.training import (
+    Batch,
+    Fitted,
+    Fitting,
+    Group,
+    Shape,
+    TrainingSettings,
+    fit_groups,
+)
 from ebbtide.market.markets import Market
 
 # Up to this many samples per market the networks run in one batch; with more, one by one is as fast.
@@ -88,7 +96,7 @@ class NetworkModel:
     shared: bool = False
     correction: Correction = Correction.DERIVED
     calibrate: bool = True
-    training: Training = field(default_factory=Training)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
     markets: tuple[Market, ...] = ()
     scaling: Scaling | None = None
     groups: list[Group] = field(default_factory=list)
@@ -154,7 +162,7 @@ class NetworkModel:
         scaled = self.calibrate and calibrated
         odds = np.zeros(outputs.own.shape)
         learnt = outputs.group >= 0
-        own = Calibration.of_each([group.calibration for group in self.groups], outputs.group[learnt])
+        own = OddsCalibration.of_each([group.calibration for group in self.groups], outputs.group[learnt])
         odds[learnt] = own.log_odds(outputs.own[learnt], direction, scaled=scaled)
         if self.generals:
             others = zip(self.generals, outputs.general, strict=True)
@@ -193,7 +201,7 @@ class NetworkModel:
         training: Samples,
         validation: Samples,
         members: Integers,
-        how: Training,
+        how: TrainingSettings,
         start: Group | None = None,
     ) -> Fitting:
         """A network to be fitted to some markets, new or tuned from `start`."""

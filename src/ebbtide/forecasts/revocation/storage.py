@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save_file
 from ebbtide.base.files import replacing, write_text
 from ebbtide.base.input_files import read_json
 from ebbtide.errors import InputError
-from ebbtide.forecasts.revocation.calibration import Calibration, Correction
+from ebbtide.forecasts.revocation.calibration import Correction, OddsCalibration
 from ebbtide.forecasts.revocation.inputs import MaxPrices, Scaling
 from ebbtide.forecasts.revocation.network_model import NetworkModel
-from ebbtide.forecasts.revocation.training import Fitted, Group, Training
+from ebbtide.forecasts.revocation.training import Fitted, Group, TrainingSettings
 from ebbtide.market.markets import Market
 
 _ABOUT = "model.json"
@@ -95,7 +95,7 @@ def load_model(folder: str | Path) -> NetworkModel:
         about["shared"],
         Correction(about["correction"]),
         about["calibrate"],
-        Training(**training),
+        TrainingSettings(**training),
         tuple(Market(**market) for market in about["markets"]),
         Scaling(**{name: np.array(values) for name, values in about["scaling"].items()}),
         constants={int(row): value for row, value in about["constants"].items()},
@@ -108,7 +108,7 @@ def load_model(folder: str | Path) -> NetworkModel:
         except (OSError, SafetensorError, RuntimeError) as error:
             raise InputError(f"holds no weights of this model: {error}", file=path) from None
         network.eval()
-        fitted, calibration = Fitted(**entry["fitted"]), Calibration(**entry["calibration"])
+        fitted, calibration = Fitted(**entry["fitted"]), OddsCalibration(**entry["calibration"])
         model.groups.append(Group(np.array(entry["markets"]), network, fitted, calibration))
     own = len(model.groups) - about["generals"]
     model.groups, model.generals = model.groups[:own], model.groups[own:]

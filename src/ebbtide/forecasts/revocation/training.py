@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ebbtide.base.cores import in_processes
-from ebbtide.forecasts.revocation.calibration import Calibration, Correction, fitted_to
+from ebbtide.forecasts.revocation.calibration import Correction, OddsCalibration, fitted_to
 from ebbtide.forecasts.revocation.inputs import (
     MaxPrices,
     Scaling,
@@ -35,7 +35,7 @@ _LEAST_GAIN = 0.001
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSettings:
     """Training settings of a network.
 
     Attributes:
@@ -130,7 +130,7 @@ class Fitted:
 
 def train(
     network: nn.Module,
-    training: Training,
+    training: TrainingSettings,
     train_on: Batch,
     validate_on: Batch,
     *,
@@ -248,7 +248,7 @@ class Group:
     markets: Integers
     network: nn.Module
     fitted: Fitted
-    calibration: Calibration
+    calibration: OddsCalibration
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class Fitting:
 
     shape: Shape
     markets: Integers
-    training: Training
+    training: TrainingSettings
     learn: Batch
     check: Batch
     correction: Correction
@@ -291,14 +291,14 @@ def fit_groups(fittings: Sequence[Fitting], *, workers: int | None = None) -> li
     return [_group(one, *found) for one, found in zip(fittings, fitted, strict=True)]
 
 
-def _group(fitting: Fitting, weights: Weights, fitted: Fitted, calibration: Calibration) -> Group:
+def _group(fitting: Fitting, weights: Weights, fitted: Fitted, calibration: OddsCalibration) -> Group:
     network = fitting.shape.network()
     network.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
     network.eval()
     return Group(fitting.markets, network, fitted, calibration)
 
 
-def _fitted(fitting: Fitting) -> tuple[Weights, Fitted, Calibration]:
+def _fitted(fitting: Fitting) -> tuple[Weights, Fitted, OddsCalibration]:
     """Fit one network; weights are returned as arrays, which pass between processes as plain bytes."""
     how, start = fitting.training, fitting.start
     torch.manual_seed(how.seed)
@@ -308,7 +308,7 @@ def _fitted(fitting: Fitting) -> tuple[Weights, Fitted, Calibration]:
         fitted = train(network, how, fitting.learn, fitting.check, share_positive=start.fitted.share_positive)
         return _weights(network), fitted, start.calibration
     fitted = train(network, how, fitting.learn, fitting.check)
-    calibration = Calibration(fitted.share_positive)
+    calibration = OddsCalibration(fitted.share_positive)
     if fitting.calibrate:
         random = np.random.default_rng(how.seed + 2)
         inputs, labels = fitting.check.drawn(how.max_prices, how.per_sample, random)

@@ -10,11 +10,11 @@ from itertools import product
 from torch import nn
 
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.jobs.reference.datasets import Dataset
+from ebbtide.jobs.reference.datasets import ReferenceDataset
 from ebbtide.jobs.reference.gradient import GradientSetting, GradientTrial, hinge
 from ebbtide.jobs.reference.images import ImageSetting, ImageTrial
 from ebbtide.jobs.reference.trees import TreeSetting, TreeTrial
-from ebbtide.jobs.reference.trial import Trial
+from ebbtide.jobs.reference.trial import ReferenceTrial
 
 Value = int | float | str
 Setting = Mapping[str, Value]
@@ -27,7 +27,7 @@ _RESNET_LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class ReferenceBenchmark:
     """Algorithm of Table II, with its dataset and grid.
 
     Attributes:
@@ -44,7 +44,7 @@ class Benchmark:
     dataset: str
     metric: str
     grid: Mapping[str, tuple[Value, ...]]
-    build: Callable[[Setting, Dataset, int], Trial]
+    build: Callable[[Setting, ReferenceDataset, int], ReferenceTrial]
 
     @property
     def settings(self) -> list[dict[str, Value]]:
@@ -62,7 +62,7 @@ class Benchmark:
         return self.settings[number]
 
 
-def benchmark(name: str) -> Benchmark:
+def benchmark(name: str) -> ReferenceBenchmark:
     """A benchmark by name.
 
     Raises:
@@ -84,29 +84,29 @@ def _gradient(setting: Setting) -> GradientSetting:
     )
 
 
-def _logistic_regression(setting: Setting, data: Dataset, seed: int) -> Trial:
+def _logistic_regression(setting: Setting, data: ReferenceDataset, seed: int) -> ReferenceTrial:
     return GradientTrial(_gradient(setting), data, nn.functional.binary_cross_entropy_with_logits, seed=seed)
 
 
-def _svm(setting: Setting, data: Dataset, seed: int) -> Trial:
+def _svm(setting: Setting, data: ReferenceDataset, seed: int) -> ReferenceTrial:
     return GradientTrial(_gradient(setting), data, hinge, seed=seed)
 
 
-def _linear_regression(setting: Setting, data: Dataset, seed: int) -> Trial:
+def _linear_regression(setting: Setting, data: ReferenceDataset, seed: int) -> ReferenceTrial:
     return GradientTrial(_gradient(setting), data, nn.functional.mse_loss, seed=seed)
 
 
-def _gbt_regression(setting: Setting, data: Dataset, seed: int) -> Trial:
+def _gbt_regression(setting: Setting, data: ReferenceDataset, seed: int) -> ReferenceTrial:
     trees = TreeSetting(int(setting["bs"]), float(setting["lr"]), int(setting["nt"]), int(setting["depth"]))
     return TreeTrial(trees, data, seed=seed)
 
 
-def _alexnet(setting: Setting, data: Dataset, seed: int) -> Trial:
+def _alexnet(setting: Setting, data: ReferenceDataset, seed: int) -> ReferenceTrial:
     image = ImageSetting(int(setting["bs"]), float(setting["lr"]), float(setting["dr"]), int(setting["de"]))
     return ImageTrial(image, data, seed=seed)
 
 
-def _resnet(setting: Setting, data: Dataset, seed: int) -> Trial:
+def _resnet(setting: Setting, data: ReferenceDataset, seed: int) -> ReferenceTrial:
     image = ImageSetting(
         int(setting["bs"]),
         _RESNET_LEARNING_RATE,
@@ -120,10 +120,10 @@ def _resnet(setting: Setting, data: Dataset, seed: int) -> Trial:
 
 _DESCENT: dict[str, tuple[Value, ...]] = {"bs": (128, 64), "lr": (1e-2, 1e-3), "dr": (1.0, 0.95)}
 
-BENCHMARKS: dict[str, Benchmark] = {
+BENCHMARKS: dict[str, ReferenceBenchmark] = {
     entry.name: entry
     for entry in (
-        Benchmark(
+        ReferenceBenchmark(
             "logistic-regression",
             "Logistic Regression (LoR)",
             "epsilon",
@@ -131,7 +131,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             {**_DESCENT, "ds": (1000, 2000)},
             _logistic_regression,
         ),
-        Benchmark(
+        ReferenceBenchmark(
             "svm",
             "Support Vector Machine (SVM)",
             "two-shapes",
@@ -139,7 +139,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             {**_DESCENT, "kernel": ("RBF", "Linear")},
             _svm,
         ),
-        Benchmark(
+        ReferenceBenchmark(
             "gbt-regression",
             "GBT Regression (GBTR)",
             "friedman",
@@ -147,7 +147,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             {"bs": (128, 64), "lr": (1e-1, 1e-2), "nt": (10, 15), "depth": (5, 8)},
             _gbt_regression,
         ),
-        Benchmark(
+        ReferenceBenchmark(
             "linear-regression",
             "Linear Regression (LiR)",
             "year-prediction",
@@ -155,7 +155,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             {**_DESCENT, "ds": (1000, 2000)},
             _linear_regression,
         ),
-        Benchmark(
+        ReferenceBenchmark(
             "alexnet",
             "AlexNet",
             "cifar-10",
@@ -163,7 +163,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             {"bs": (128, 64), "lr": (1e-1, 1e-2), "dr": (1.0, 0.95), "de": (40, 60)},
             _alexnet,
         ),
-        Benchmark(
+        ReferenceBenchmark(
             "resnet",
             "Residual Neural Network (ResNet)",
             "cifar-10",

@@ -28,7 +28,7 @@ _NOISE = 0.8
 
 
 @dataclass(frozen=True)
-class Dataset:
+class ReferenceDataset:
     """Inputs and targets for training and validation.
 
     Attributes:
@@ -48,7 +48,7 @@ class Dataset:
     noise: float = 0.0
 
 
-def load_dataset(name: str, folder: str | Path | None = None) -> Dataset:
+def load_dataset(name: str, folder: str | Path | None = None) -> ReferenceDataset:
     """A dataset by name.
 
     Args:
@@ -66,10 +66,12 @@ def load_dataset(name: str, folder: str | Path | None = None) -> Dataset:
     return read(Path(folder))
 
 
-def _split(inputs: Floats, targets: Floats, train: int, origin: str, kind: torch.dtype = torch.float32) -> Dataset:
+def _split(
+    inputs: Floats, targets: Floats, train: int, origin: str, kind: torch.dtype = torch.float32
+) -> ReferenceDataset:
     values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
     wanted = torch.from_numpy(np.ascontiguousarray(targets)).to(kind)
-    return Dataset(values[:train], wanted[:train], values[train:], wanted[train:], origin)
+    return ReferenceDataset(values[:train], wanted[:train], values[train:], wanted[train:], origin)
 
 
 def _correlated(random: np.random.Generator, rows: int, features: int, factors: int) -> Floats:
@@ -80,7 +82,7 @@ def _correlated(random: np.random.Generator, rows: int, features: int, factors: 
     return np.asarray((mixed - mixed.mean(axis=0)) / mixed.std(axis=0))
 
 
-def _made_epsilon() -> Dataset:
+def _made_epsilon() -> ReferenceDataset:
     random = np.random.default_rng(1)
     inputs = _correlated(random, 5_000, 2_000, 200)
     score = inputs @ random.normal(size=2_000)
@@ -88,7 +90,7 @@ def _made_epsilon() -> Dataset:
     return _split(inputs, positive, 4_000, "generated")
 
 
-def _made_two_shapes() -> Dataset:
+def _made_two_shapes() -> ReferenceDataset:
     random = np.random.default_rng(2)
     inputs = random.normal(size=(10_000, 20))
     score = inputs[:, 0] * inputs[:, 1] + inputs[:, 2] + 0.5 * (inputs[:, 3] ** 2 - 1.0)
@@ -96,14 +98,14 @@ def _made_two_shapes() -> Dataset:
     return _split(inputs, np.where(score > 0, 1.0, -1.0), 8_000, "generated")
 
 
-def _made_friedman() -> Dataset:
+def _made_friedman() -> ReferenceDataset:
     from sklearn.datasets import make_friedman1
 
     inputs, targets = make_friedman1(n_samples=5_000, n_features=10, noise=1.0, random_state=3)
     return _split(inputs, (targets - targets.mean()) / targets.std(), 4_000, "generated")
 
 
-def _made_year_prediction() -> Dataset:
+def _made_year_prediction() -> ReferenceDataset:
     random = np.random.default_rng(4)
     inputs = _correlated(random, 25_000, 90, 60)
     score = inputs @ (random.normal(size=90) / np.sqrt(1.0 + np.arange(90)))
@@ -111,7 +113,7 @@ def _made_year_prediction() -> Dataset:
     return _split(inputs, (targets - targets.mean()) / targets.std(), 20_000, "generated")
 
 
-def _made_images() -> Dataset:
+def _made_images() -> ReferenceDataset:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -125,7 +127,7 @@ def _made_images() -> Dataset:
     return replace(made, noise=_NOISE)
 
 
-def _read_epsilon(folder: Path) -> Dataset:
+def _read_epsilon(folder: Path) -> ReferenceDataset:
     from sklearn.datasets import load_svmlight_file
 
     parts = []
@@ -137,10 +139,10 @@ def _read_epsilon(folder: Path) -> Dataset:
         # Rows are scaled to unit length; Table II's learning rates need features of unit variance.
         values = torch.from_numpy(inputs.toarray() * np.float32(np.sqrt(2_000)))
         parts.append((values, torch.from_numpy(labels > 0).float()))
-    return Dataset(*parts[0], *parts[1], "original")
+    return ReferenceDataset(*parts[0], *parts[1], "original")
 
 
-def _read_year_prediction(folder: Path) -> Dataset:
+def _read_year_prediction(folder: Path) -> ReferenceDataset:
     import pandas as pd
 
     path = _existing(folder / "YearPredictionMSD.txt")
@@ -156,7 +158,7 @@ def _read_year_prediction(folder: Path) -> Dataset:
     return _split(scaled[:, 1:], scaled[:, 0], train, "original")
 
 
-def _read_cifar_10(folder: Path) -> Dataset:
+def _read_cifar_10(folder: Path) -> ReferenceDataset:
     files = [*(folder / f"data_batch_{number}.bin" for number in range(1, 6)), folder / "test_batch.bin"]
     labels, images = [], []
     for path in files:
@@ -182,7 +184,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-DATASETS: dict[str, tuple[Callable[[Path], Dataset] | None, Callable[[], Dataset]]] = {
+DATASETS: dict[str, tuple[Callable[[Path], ReferenceDataset] | None, Callable[[], ReferenceDataset]]] = {
     "epsilon": (_read_epsilon, _made_epsilon),
     "two-shapes": (None, _made_two_shapes),
     "friedman": (None, _made_friedman),

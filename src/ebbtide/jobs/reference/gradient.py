@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ebbtide.jobs.reference.datasets import Dataset
+from ebbtide.jobs.reference.datasets import ReferenceDataset
 from ebbtide.jobs.reference.order import DataOrder
 from ebbtide.jobs.reference.trial import State
 
@@ -60,7 +60,7 @@ class GradientTrial:
     def __init__(
         self,
         setting: GradientSetting,
-        data: Dataset,
+        data: ReferenceDataset,
         loss: Loss,
         *,
         seed: int = 0,

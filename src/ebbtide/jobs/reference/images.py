@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ebbtide.jobs.reference.datasets import Dataset
+from ebbtide.jobs.reference.datasets import ReferenceDataset
 from ebbtide.jobs.reference.networks import alexnet, resnet
 from ebbtide.jobs.reference.order import DataOrder
 from ebbtide.jobs.reference.trial import State
@@ -48,7 +48,9 @@ class ImageTrial:
         max_epochs: Number of epochs to train.
     """
 
-    def __init__(self, setting: ImageSetting, data: Dataset, *, seed: int = 0, max_epochs: int = 100) -> None:
+    def __init__(
+        self, setting: ImageSetting, data: ReferenceDataset, *, seed: int = 0, max_epochs: int = 100
+    ) -> None:
         self.step = 0
         self._data = data
         self._validation_parts = (

@@ -15,7 +15,7 @@ import torch
 
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.reference.benchmarks import benchmark
-from ebbtide.jobs.reference.datasets import Dataset, load_dataset
+from ebbtide.jobs.reference.datasets import ReferenceDataset, load_dataset
 
 OnCurve = Callable[[Curve], None]
 
@@ -106,5 +106,5 @@ def _one_thread() -> None:
 
 
 @lru_cache(maxsize=2)
-def _data(name: str, folder: Path | None) -> Dataset:
+def _data(name: str, folder: Path | None) -> ReferenceDataset:
     return load_dataset(name, folder)

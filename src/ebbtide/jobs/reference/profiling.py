@@ -9,14 +9,14 @@ import torch
 
 from ebbtide.jobs.reference.benchmarks import benchmark
 from ebbtide.jobs.reference.datasets import load_dataset
-from ebbtide.jobs.reference.trial import Trial
+from ebbtide.jobs.reference.trial import ReferenceTrial
 from ebbtide.jobs.throughput import StepTimes, ThroughputModel
 
 # The least length of a timed block, so that the clock and the scheduler matter little.
 _BLOCK_S = 0.05
 
 
-def time_steps(trial: Trial, *, seconds: float, warm_up: int = 3) -> StepTimes:
+def time_steps(trial: ReferenceTrial, *, seconds: float, warm_up: int = 3) -> StepTimes:
     """Time a trial's steps for about `seconds`, after `warm_up` steps that are not counted."""
     for _ in range(warm_up):
         trial.train_step()

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
-from ebbtide.jobs.reference.datasets import Dataset
+from ebbtide.jobs.reference.datasets import ReferenceDataset
 from ebbtide.jobs.reference.trial import State
 
 _ARRAYS = ("children_left", "children_right", "feature", "threshold", "value")
@@ -49,7 +49,13 @@ class TreeTrial:
     """
 
     def __init__(
-        self, setting: TreeSetting, data: Dataset, *, seed: int = 0, max_steps: int = 200, validate_every: int = 2
+        self,
+        setting: TreeSetting,
+        data: ReferenceDataset,
+        *,
+        seed: int = 0,
+        max_steps: int = 200,
+        validate_every: int = 2,
     ) -> None:
         self.step = 0
         self.max_steps = max_steps

@@ -15,7 +15,7 @@ from ebbtide.errors import InputError
 State = dict[str, Any]
 
 
-class Trial(Protocol):
+class ReferenceTrial(Protocol):
     """Training of one setting.
 
     A step depends on the state alone, so that a trial restored from a checkpoint continues bit for bit as if it
@@ -51,13 +51,13 @@ class Trial(Protocol):
         ...
 
 
-def save(trial: Trial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
+def save(trial: ReferenceTrial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
     """Write a trial's state and setting, atomically."""
     with replacing(path) as temporary:
         torch.save({"setting": dict(setting), "state": trial.state()}, temporary)
 
 
-def load(trial: Trial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
+def load(trial: ReferenceTrial, path: str | Path, *, setting: Mapping[str, Any]) -> None:
     """Restore a trial from what `save` wrote. Only tensors and plain values are unpickled.
 
     Raises:

@@ -75,7 +75,7 @@ _ORDER_NAMES = ("datetime", "instance_type", "os", "region", "price")
 
 
 @dataclass(frozen=True)
-class Table:
+class FileCells:
     """The cells of one file.
 
     Attributes:
@@ -142,7 +142,7 @@ def _all_look(cells: Iterable[object], role: str) -> bool:
     return bool(given) and all(any(look(cell) for look in looks) for cell in given)
 
 
-def table_without_names(cells: pd.DataFrame, path: str | Path) -> Table:
+def table_without_names(cells: pd.DataFrame, path: str | Path) -> FileCells:
     """The table of rows without names of columns: each role is the column whose cells look like it.
 
     Columns of a time, a zone, a type and a price are a table without the product.
@@ -186,4 +186,4 @@ def table_without_names(cells: pd.DataFrame, path: str | Path) -> Table:
         places = dict(zip(_ORDER, range(len(_ORDER)), strict=True))
     named = pd.DataFrame({role: cells.iloc[:, place].str.strip() for role, place in places.items()})
     labels = dict(zip(_ORDER, _ORDER_NAMES, strict=True))
-    return Table(named.mask(named == ""), {role: labels[role] for role in places})
+    return FileCells(named.mask(named == ""), {role: labels[role] for role in places})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ebbtide.errors import InputError
 from ebbtide.market.markets import LINUX, PRICE_COLUMNS
 from ebbtide.market.sources.cells import parsed_prices, parsed_times
-from ebbtide.market.sources.columns import Table, is_column_name
+from ebbtide.market.sources.columns import FileCells, is_column_name
 from ebbtide.market.sources.contents import content_text
 from ebbtide.market.sources.regions import region_of_zone
 from ebbtide.market.sources.tables import (
@@ -97,7 +97,7 @@ def ec2_frame(
 
 
 def price_frame(
-    table: Table, path: str | Path, *, timezone: str | None = None, product: str | None = None
+    table: FileCells, path: str | Path, *, timezone: str | None = None, product: str | None = None
 ) -> pd.DataFrame:
     """The price schema of a table whose columns have roles, in the order of its rows.
 
@@ -161,7 +161,7 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, (Mapping, list))
 
 
-def _with_product(table: Table, path: str | Path, product: str | None) -> Table:
+def _with_product(table: FileCells, path: str | Path, product: str | None) -> FileCells:
     """The table with the product of all its rows, where it has no column of it and nothing else is missing."""
     has = {*table.cells, *(["zone"] if "region" in table.cells else [])}
     if "product" in has or table.cells.empty or not {"timestamp", "zone", "instance_type", "price"} <= has:
@@ -189,7 +189,7 @@ def _with_product(table: Table, path: str | Path, product: str | None) -> Table:
     return replace(table, cells=table.cells.assign(product=product))
 
 
-def _with_all_roles(table: Table, path: str | Path) -> pd.DataFrame:
+def _with_all_roles(table: FileCells, path: str | Path) -> pd.DataFrame:
     """The cells with a column for each role that a price needs."""
     cells = table.cells.copy()
     lower = {name.casefold() for name in (*table.names.values(), *table.extra)}
@@ -222,7 +222,7 @@ def _with_all_roles(table: Table, path: str | Path) -> pd.DataFrame:
     return cells
 
 
-def _require_usd(table: Table, path: str | Path) -> None:
+def _require_usd(table: FileCells, path: str | Path) -> None:
     if "currency" not in table.cells:
         return
     other = table.cells["currency"].notna() & (table.cells["currency"].astype("string").str.upper() != "USD")
@@ -232,7 +232,7 @@ def _require_usd(table: Table, path: str | Path) -> None:
         raise InputError(f"price in {value}; convert it to USD", file=path, row=row + 1, field=name)
 
 
-def _schema(cells: pd.DataFrame, table: Table, path: str | Path, timezone: str | None) -> pd.DataFrame:
+def _schema(cells: pd.DataFrame, table: FileCells, path: str | Path, timezone: str | None) -> pd.DataFrame:
     import pandas as pd
 
     zone = cells["zone"].astype("string").str.strip()
@@ -254,7 +254,7 @@ def _schema(cells: pd.DataFrame, table: Table, path: str | Path, timezone: str |
     )
 
 
-def _spotlake_frame(table: Table, path: str | Path, timezone: str | None) -> pd.DataFrame:
+def _spotlake_frame(table: FileCells, path: str | Path, timezone: str | None) -> pd.DataFrame:
     """Rows of SpotLake's files of AWS, Azure and Google that have a spot price; -1 and blank cells are none."""
     cells = table.cells.copy()
     for role in ("instance_type", "region", "price"):

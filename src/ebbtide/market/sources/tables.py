@@ -21,7 +21,7 @@ from ebbtide.errors import InputError
 from ebbtide.market.sources.columns import (
     LOOKS,
     ROLES,
-    Table,
+    FileCells,
     is_column_name,
     named_by_people,
     plain_name,
@@ -57,7 +57,7 @@ def without_comments(text: str) -> str:
     return rest if has_names else header + rest
 
 
-def table_of_text(text: str, path: str | Path) -> Table:
+def table_of_text(text: str, path: str | Path) -> FileCells:
     """The table in rows of text.
 
     Raises:
@@ -159,7 +159,7 @@ def yaml_documents(text: str, path: str | Path) -> list[Any]:
         raise InputError(f"is not YAML: {getattr(error, 'problem', None) or error}{where}", file=path) from None
 
 
-def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
+def table_of_records(records: Iterable[Any], path: str | Path) -> FileCells:
     """The table of records of names and values; names are as those of columns.
 
     Raises:
@@ -197,7 +197,7 @@ def table_of_records(records: Iterable[Any], path: str | Path) -> Table:
         rows.append({role: value for role, (_, value) in row.items()})
     if not rows:
         raise InputError("holds no prices", file=path)
-    return Table(pd.DataFrame(rows, dtype="object"), names, list(roles))
+    return FileCells(pd.DataFrame(rows, dtype="object"), names, list(roles))
 
 
 def _cells_of_lists(rows: Sequence[Any], path: str | Path) -> pd.DataFrame:
@@ -213,7 +213,7 @@ def _cells_of_lists(rows: Sequence[Any], path: str | Path) -> pd.DataFrame:
     return pd.DataFrame([[None if value is None else str(value) for value in row] for row in rows], dtype="string")
 
 
-def table_of_frame(frame: pd.DataFrame) -> Table:
+def table_of_frame(frame: pd.DataFrame) -> FileCells:
     """The table of a frame whose columns have names; of those with one role the first in `ROLES` counts."""
     return _chosen(frame, [str(name) for name in frame.columns])
 
@@ -250,7 +250,7 @@ def _drawn_rows(text: str) -> list[list[str]]:
     return [row for row in rows if len(row) == width and not all(re.fullmatch(r"[-+=]*", cell) for cell in row)]
 
 
-def _named(cells: pd.DataFrame, names: Sequence[str], path: str | Path) -> Table:
+def _named(cells: pd.DataFrame, names: Sequence[str], path: str | Path) -> FileCells:
     """The table of the rows below the names of its columns."""
     import pandas as pd
 
@@ -269,10 +269,10 @@ def _named(cells: pd.DataFrame, names: Sequence[str], path: str | Path) -> Table
         )
     table = _chosen(cells[~again].reset_index(drop=True), names)
     named = pd.DataFrame({role: table.cells[role].str.strip() for role in table.cells})
-    return Table(named.mask(named == ""), table.names, table.columns)
+    return FileCells(named.mask(named == ""), table.names, table.columns)
 
 
-def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> Table:
+def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> FileCells:
     import pandas as pd
 
     chosen: dict[str, int] = {}
@@ -284,7 +284,7 @@ def _chosen(cells: pd.DataFrame, names: Sequence[str]) -> Table:
     chosen |= {role: names.index(name) for role, name in named_by_people(others).items()}
     columns = pd.DataFrame({role: cells.iloc[:, place] for role, place in chosen.items()})
     labels = {role: names[place] for role, place in chosen.items()}
-    return Table(columns, labels, [name for name in names if name])
+    return FileCells(columns, labels, [name for name in names if name])
 
 
 def _after_blanks(text: str, position: int) -> int:

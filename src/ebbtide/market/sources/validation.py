@@ -204,7 +204,7 @@ def _listed(names: Sequence[str], most: int = 12) -> str:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class DroppedRows:
     """Rows that were left out, because the catalogue does not have their instance types.
 
     Attributes:
@@ -215,8 +215,8 @@ class LeftOut:
     rows: int = 0
     types: tuple[str, ...] = ()
 
-    def __add__(self, other: LeftOut) -> LeftOut:
-        return LeftOut(self.rows + other.rows, tuple(sorted({*self.types, *other.types})))
+    def __add__(self, other: DroppedRows) -> DroppedRows:
+        return DroppedRows(self.rows + other.rows, tuple(sorted({*self.types, *other.types})))
 
     def __str__(self) -> str:
         shown = f"{', '.join(self.types[:_NAMED])}{', ...' if len(self.types) > _NAMED else ''}"
@@ -226,18 +226,18 @@ class LeftOut:
         )
 
 
-def known_rows(frame: pd.DataFrame, catalogue: Catalogue) -> tuple[pd.DataFrame, LeftOut]:
+def known_rows(frame: pd.DataFrame, catalogue: Catalogue) -> tuple[pd.DataFrame, DroppedRows]:
     """The rows whose instance types are in the catalogue, which may be none, and what was left out."""
     import pandas as pd
 
     unknown = unknown_types(frame, catalogue)
     if not unknown:
-        return frame, LeftOut()
+        return frame, DroppedRows()
     is_unknown = pd.Series(False, index=frame.index)
     for cloud in {cloud for cloud, _ in unknown}:
         names = [name for of, name in unknown if of == cloud]
         is_unknown |= (frame["cloud"].astype(str) == cloud) & frame["instance_type"].isin(names)
-    left_out = LeftOut(int(is_unknown.sum()), tuple(sorted({name for _, name in unknown})))
+    left_out = DroppedRows(int(is_unknown.sum()), tuple(sorted({name for _, name in unknown})))
     return frame[~is_unknown].reset_index(drop=True), left_out
 
 

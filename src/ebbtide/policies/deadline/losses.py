@@ -15,7 +15,7 @@ import numpy as np
 from ebbtide.base.compiled_records import ON_DEMAND, ZonesNow, ZonesTask
 from ebbtide.base.utc import HOUR_S
 from ebbtide.market.billing import ON_DEMAND as ON_DEMAND_RULE
-from ebbtide.market.billing import Ending
+from ebbtide.market.billing import LeaseEnding
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -85,7 +85,7 @@ def _paid_usd(view: View, lease: LeaseView) -> float:
         prices = PriceSeries(*view.past_prices(lease.market, view.now_s - lease.started_s + _BEFORE_S))
     # A cloud's clock may be a moment ahead.
     ends_s = max(view.now_s, lease.started_s) if math.isnan(lease.ended_s) else lease.ended_s
-    ending = Ending.REVOKED if lease.state is LeaseState.REVOKED else Ending.RELEASED
+    ending = LeaseEnding.REVOKED if lease.state is LeaseState.REVOKED else LeaseEnding.RELEASED
     return rule.bill(prices, lease.started_s, ends_s, ending).usd
 
 

@@ -58,7 +58,7 @@ def eased(problem: AllocationProblem) -> AllocationProblem:
 
 
 @dataclass(frozen=True)
-class Pace:
+class JobPace:
     """Speed and price of a job on its type of this round, and on the type that it would move to.
 
     Attributes:
@@ -82,7 +82,7 @@ class Pace:
     still_s: float
 
 
-def may_stay_h(job: Pace) -> float:
+def may_stay_h(job: JobPace) -> float:
     """Hours for which a job may stay on its type and be done in time on its fastest; infinity: to its end."""
     if math.isinf(job.left_h):
         return math.inf
@@ -95,7 +95,7 @@ def may_stay_h(job: Pace) -> float:
     return room / (job.best_steps_per_h - job.steps_per_h)
 
 
-def affordable_h(jobs: Sequence[Pace], left_usd: float) -> float:
+def affordable_h(jobs: Sequence[JobPace], left_usd: float) -> float:
     """Hours for which all jobs may stay on their types, so that the rest of the budget pays for moving and for the
     rest of the work on the types of least cost; infinity: to their end."""
     if math.isinf(left_usd):
@@ -105,12 +105,12 @@ def affordable_h(jobs: Sequence[Pace], left_usd: float) -> float:
     return math.inf if faster_usd_per_h <= 1e-12 else (left_usd - rest_usd) / faster_usd_per_h
 
 
-def beyond_least_usd_per_h(job: Pace) -> float:
+def beyond_least_usd_per_h(job: JobPace) -> float:
     """Extra cost of an hour on a job's type over the same steps on the type that it would move to, USD."""
     return job.usd_per_h - job.steps_per_h * job.best_usd_per_h / job.best_steps_per_h
 
 
-def moving_usd(job: Pace) -> float:
+def moving_usd(job: JobPace) -> float:
     """Cost of a job's move, USD: its new machine's start, for which the old one trains on, and both machines while
     it stands still."""
     standing = job.best_usd_per_h * (job.start_s + job.still_s) + job.usd_per_h * job.still_s
@@ -118,7 +118,7 @@ def moving_usd(job: Pace) -> float:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RoundLimits:
     """Limits of the round that begins: the jobs' SLOs, and a budget.
 
     Attributes:
@@ -199,12 +199,12 @@ class Limits:
         has = {lease.market.instance_type for lease in steady(self.view, job)}
         return job.job_id in types and types[job.job_id] not in has
 
-    def _pace(self, job: JobView, kind: str | None, best: str) -> Pace:
+    def _pace(self, job: JobView, kind: str | None, best: str) -> JobPace:
         """A job on a type, and another that it would move to."""
         view = self.view
         here, there = (None if kind is None else self._market(job, kind)), self.cheapest[best]
         vcpus = view.machine(there).vcpus
-        return Pace(
+        return JobPace(
             job.steps_left,
             0.0 if here is None else view.steps_per_s(job.job, here) * HOUR_S,
             0.0 if here is None else view.price(here),

@@ -28,7 +28,7 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
-from ebbtide.policies.dynamic_pricing.limits import LEAST_ROUND_S, Limits, eased
+from ebbtide.policies.dynamic_pricing.limits import LEAST_ROUND_S, RoundLimits, eased
 from ebbtide.policies.dynamic_pricing.moves import move
 from ebbtide.policies.dynamic_pricing.objectives import CostObjective, max_total_throughput, min_cost, min_makespan
 from ebbtide.policies.dynamic_pricing.problem import Allocation, AllocationProblem
@@ -238,10 +238,10 @@ class DynamicPricing:
             memory["round_ends_s"] = min(memory["round_ends_s"], timing_ends_s(view))
         memory["types"] = {str(job_id): kind for job_id, kind in types.items()}
 
-    def _limits(self, view: View, cheapest: Mapping[str, Market]) -> Limits:
+    def _limits(self, view: View, cheapest: Mapping[str, Market]) -> RoundLimits:
         budget_usd = self.budget_usd if self.goal is Goal.MAKESPAN else math.inf
         left_h = partial(self._left_h, view)
-        return Limits(view, cheapest, self.quotas, self.start_s, left_h, budget_usd)
+        return RoundLimits(view, cheapest, self.quotas, self.start_s, left_h, budget_usd)
 
     def _weighed(
         self,

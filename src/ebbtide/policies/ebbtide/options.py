@@ -18,7 +18,7 @@ from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
-from ebbtide.policies.backoff import Refusals
+from ebbtide.policies.backoff import RefusedMarkets
 from ebbtide.policies.migration import list_price, save_usd
 from ebbtide.policies.spottune.offers import BestBid, Offer
 
@@ -122,7 +122,7 @@ class Ways:
     steps: float
     markets: Sequence[Market]
     seconds: Floats
-    refusals: Refusals | None
+    refusals: RefusedMarkets | None
     start_s: float
     hour_usd: float
     bid: BestBid | None = None

@@ -28,7 +28,7 @@ from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
-from ebbtide.policies.backoff import Refusals
+from ebbtide.policies.backoff import RefusedMarkets
 from ebbtide.policies.deadline.gangs import sizes_of
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.moves import best_move, is_renewed, next_look_s, refunds_first_hour, staying_usd
@@ -420,7 +420,7 @@ class Ebbtide:
         return InTime(ways if bids else replace(ways, bid=None), left_s, self.start_s, self.look_every_s)
 
     def _now(self, view: View) -> _Now:
-        refusals = Refusals(view, _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S)
+        refusals = RefusedMarkets(view, _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S)
         times = ObservedStepTimes.in_memory(view.memory, self.parallel)
         return _Now(view, refusals, times, lambda job: self._end(view, job))
 
@@ -458,7 +458,7 @@ class _Now:
     """
 
     view: View
-    refusals: Refusals
+    refusals: RefusedMarkets
     times: ObservedStepTimes
     end: Callable[[JobView], int]
     known: dict[Any, Ways] = field(default_factory=dict)

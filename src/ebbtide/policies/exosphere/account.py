@@ -10,19 +10,19 @@ from typing import Any
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import MARKET_FIELDS, Market
 from ebbtide.policies.api.view import View
-from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
 from ebbtide.policies.exosphere.applications import PortfolioRequest, RentedServer
 from ebbtide.policies.exosphere.portfolio import Holding
 
 
-class Account:
+class ApplicationAccount:
     """The state of one application, kept as plain values in the policy's memory, so that it survives a restart."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
 
     @classmethod
-    def in_memory(cls, memory: dict[str, Any], job_id: int) -> Account:
+    def in_memory(cls, memory: dict[str, Any], job_id: int) -> ApplicationAccount:
         """The account of a job."""
         return cls(memory.setdefault("applications", {}).setdefault(str(job_id), {}))
 
@@ -54,12 +54,12 @@ class Account:
         return found
 
     @property
-    def wanted(self) -> Resources:
+    def wanted(self) -> CoresAndMemory:
         """Resources that the cluster should have."""
-        return Resources(*self._values["wanted"])
+        return CoresAndMemory(*self._values["wanted"])
 
     @wanted.setter
-    def wanted(self, resources: Resources) -> None:
+    def wanted(self, resources: CoresAndMemory) -> None:
         self._values["wanted"] = [resources.vcpus, resources.memory_gib]
 
     @property
@@ -69,7 +69,8 @@ class Account:
         if kept is None:
             return None
         return PortfolioRequest(
-            **kept | {"resources": Resources(**kept["resources"]), "instance_types": tuple(kept["instance_types"])}
+            **kept
+            | {"resources": CoresAndMemory(**kept["resources"]), "instance_types": tuple(kept["instance_types"])}
         )
 
     @request.setter

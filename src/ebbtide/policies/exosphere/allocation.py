@@ -15,7 +15,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Resources:
+class CoresAndMemory:
     """An amount of cores and memory.
 
     Attributes:
@@ -30,18 +30,18 @@ class Resources:
         if not (self.vcpus >= 0.0 and self.memory_gib >= 0.0):
             raise InputError(f"{self.vcpus} cores and {self.memory_gib} GiB; neither can be negative")
 
-    def times(self, factor: float) -> Resources:
-        return Resources(self.vcpus * factor, self.memory_gib * factor)
+    def times(self, factor: float) -> CoresAndMemory:
+        return CoresAndMemory(self.vcpus * factor, self.memory_gib * factor)
 
-    def without(self, other: Resources) -> Resources:
+    def without(self, other: CoresAndMemory) -> CoresAndMemory:
         """The difference, not below 0."""
-        return Resources(max(self.vcpus - other.vcpus, 0.0), max(self.memory_gib - other.memory_gib, 0.0))
+        return CoresAndMemory(max(self.vcpus - other.vcpus, 0.0), max(self.memory_gib - other.memory_gib, 0.0))
 
-    def least(self, other: Resources) -> Resources:
-        return Resources(min(self.vcpus, other.vcpus), min(self.memory_gib, other.memory_gib))
+    def least(self, other: CoresAndMemory) -> CoresAndMemory:
+        return CoresAndMemory(min(self.vcpus, other.vcpus), min(self.memory_gib, other.memory_gib))
 
-    def plus(self, other: Resources) -> Resources:
-        return Resources(self.vcpus + other.vcpus, self.memory_gib + other.memory_gib)
+    def plus(self, other: CoresAndMemory) -> CoresAndMemory:
+        return CoresAndMemory(self.vcpus + other.vcpus, self.memory_gib + other.memory_gib)
 
     @property
     def is_nothing(self) -> bool:
@@ -58,11 +58,11 @@ class Server:
     """
 
     market: Market
-    free: Resources
+    free: CoresAndMemory
 
 
 @dataclass(frozen=True)
-class Allocation:
+class ApplicationShare:
     """The resources that an application gets.
 
     Attributes:
@@ -74,26 +74,26 @@ class Allocation:
 
     new: Mapping[Market, int]
     servers: tuple[Server, ...]
-    taken: Mapping[int, Resources]
+    taken: Mapping[int, CoresAndMemory]
     surplus: float
 
 
-def server_count(share: float, wanted: Resources, machine: Resources) -> int:
+def server_count(share: float, wanted: CoresAndMemory, machine: CoresAndMemory) -> int:
     """Machines needed in a market for its share of the wanted resources (Equation 8, rounded up)."""
     return math.ceil(machines_needed(share, wanted, machine) - _ROUNDING)
 
 
-def machines_needed(share: float, wanted: Resources, machine: Resources) -> float:
+def machines_needed(share: float, wanted: CoresAndMemory, machine: CoresAndMemory) -> float:
     """Machines needed in a market for its share of the wanted resources (Equation 8), as a fraction."""
     return max(share * wanted.vcpus / machine.vcpus, share * wanted.memory_gib / machine.memory_gib)
 
 
 def allocate(
     shares: Mapping[Market, float],
-    wanted: Resources,
+    wanted: CoresAndMemory,
     machine_of: Callable[[Market], InstanceType],
     servers: Sequence[Server] = (),
-) -> Allocation:
+) -> ApplicationShare:
     """Meet a portfolio's demand in each market, first from free resources, then with new machines (3.5).
 
     Args:
@@ -111,7 +111,7 @@ def allocate(
     asked, rented = [0.0, 0.0], [0.0, 0.0]
     for market, share in shares.items():
         kind = machine_of(market)
-        machine = Resources(kind.vcpus, kind.memory_gib)
+        machine = CoresAndMemory(kind.vcpus, kind.memory_gib)
         missing = wanted.times(share)
         for place in _best_fit(found, market, missing):
             taken = found[place].free.least(missing)
@@ -133,10 +133,10 @@ def allocate(
             found.append(Server(market, machine.without(taken)))
     parts = [1.0 - need / have for need, have in zip(asked, rented, strict=True) if need > _ROUNDING]
     surplus = max(parts, default=0.0)
-    return Allocation(new, tuple(found), all_taken, surplus)
+    return ApplicationShare(new, tuple(found), all_taken, surplus)
 
 
-def _best_fit(servers: Sequence[Server], market: Market, missing: Resources) -> Iterable[int]:
+def _best_fit(servers: Sequence[Server], market: Market, missing: CoresAndMemory) -> Iterable[int]:
     """Indices of a market's machines with free resources, those that fit the missing ones best first (3.5)."""
     here = [n for n, server in enumerate(servers) if server.market == market and not server.free.is_nothing]
 

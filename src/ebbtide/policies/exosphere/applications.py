@@ -15,7 +15,7 @@ from typing import Any
 from ebbtide.errors import InputError
 from ebbtide.jobs.checkpoint_interval import best_interval_s
 from ebbtide.market.markets import Market
-from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PortfolioRequest:
         price_threshold: Share of the on-demand price above which a server causes an up-call and none is rented.
     """
 
-    resources: Resources
+    resources: CoresAndMemory
     alpha: float = 1.0
     least_mttr_s: float = 0.0
     instance_types: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class PortfolioRequest:
 class Resize:
     """Down-call: a new size for the same portfolio. Missing servers are rented, surplus ones released."""
 
-    resources: Resources
+    resources: CoresAndMemory
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RentedServer:
 
     lease_id: int
     market: Market
-    resources: Resources
+    resources: CoresAndMemory
     usd_per_hour: float
     bid_usd_per_hour: float
     is_leaving: bool
@@ -110,14 +110,14 @@ class VirtualCluster:
 
     now_s: float
     share_done: float
-    wanted: Resources
+    wanted: CoresAndMemory
     servers: Sequence[RentedServer]
     memory: dict[str, Any]
 
     @property
-    def steady(self) -> Resources:
+    def steady(self) -> CoresAndMemory:
         """Resources of the servers that are not leaving."""
-        found = Resources(0.0, 0.0)
+        found = CoresAndMemory(0.0, 0.0)
         for server in self.servers:
             found = found if server.is_leaving else found.plus(server.resources)
         return found
@@ -188,7 +188,7 @@ class Spark(Application):
             interactive jobs; 0: never.
     """
 
-    resources: Resources
+    resources: CoresAndMemory
     alpha: float = 1.0
     save_s: float = 30.0
     replenish_until: float = 0.7
@@ -224,7 +224,7 @@ class Mpi(Application):
         alpha: Risk aversion; 0 by default: diversity does not help, as one loss is as bad as all.
     """
 
-    resources: Resources
+    resources: CoresAndMemory
     length_s: float = 0.0
     alpha: float = 0.0
 
@@ -246,7 +246,7 @@ class BagOfTasks(Application):
         price_threshold: Share of the on-demand price above which a server is released, until prices fall.
     """
 
-    resources: Resources
+    resources: CoresAndMemory
     alpha: float = 0.1
     lazy: bool = True
     price_threshold: float = 1.0

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ebbtide.errors import InputError
-from ebbtide.policies.exosphere.allocation import Resources
+from ebbtide.policies.exosphere.allocation import CoresAndMemory
 from ebbtide.policies.exosphere.applications import (
     Application,
     CallAgain,
@@ -111,7 +111,7 @@ class UpCalls(Application):
     application: Application
     url: str
     job: str
-    most: Resources
+    most: CoresAndMemory
     known: frozenset[str] = frozenset()
     pause: dict[str, float] = field(default_factory=dict)
     timeout_s: float = 2.0
@@ -198,7 +198,7 @@ class UpCalls(Application):
             return None
 
     def _fits(self, asked: _Portfolio | _Resize) -> bool:
-        return Resources(asked.vcpus, asked.memory_gib).without(self.most).is_nothing
+        return CoresAndMemory(asked.vcpus, asked.memory_gib).without(self.most).is_nothing
 
     def _warn(self, problem: str) -> None:
         _LOGGER.warning("up-calls of job %s to %s: %s; its application answers", self.job, self.url, problem)
@@ -281,14 +281,14 @@ def _down_call(answer: _Answer, now_s: float) -> DownCall:
     match answer:
         case _Portfolio():
             return PortfolioRequest(
-                Resources(answer.vcpus, answer.memory_gib),
+                CoresAndMemory(answer.vcpus, answer.memory_gib),
                 answer.alpha,
                 answer.least_mttr_s,
                 answer.instance_types,
                 answer.price_threshold,
             )
         case _Resize():
-            return Resize(Resources(answer.vcpus, answer.memory_gib))
+            return Resize(CoresAndMemory(answer.vcpus, answer.memory_gib))
         case _Release():
             return ReleaseServers(answer.servers)
         case _Again():

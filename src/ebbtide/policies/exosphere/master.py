@@ -22,8 +22,8 @@ from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
-from ebbtide.policies.exosphere.account import Account, FreeList
-from ebbtide.policies.exosphere.allocation import Resources, allocate, machines_needed
+from ebbtide.policies.exosphere.account import ApplicationAccount, FreeList
+from ebbtide.policies.exosphere.allocation import CoresAndMemory, allocate, machines_needed
 from ebbtide.policies.exosphere.applications import (
     Application,
     CallAgain,
@@ -101,7 +101,7 @@ class ExoSphere:
         trials = Trials.of(() if self.applications else view.jobs, view)
         sharing = Sharing(view)
         for job in view.jobs:
-            account = Account.in_memory(view.memory, job.job_id)
+            account = ApplicationAccount.in_memory(view.memory, job.job_id)
             if not job.is_finished and self._concerns(view, job, account):
                 yield from self._serve(view, job, account, free, trials, sharing)
         yield from self._free(view, free)
@@ -112,7 +112,7 @@ class ExoSphere:
         if self.up_calls is None:
             return own
         able = [view.machine(market) for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
-        most = Resources(
+        most = CoresAndMemory(
             job.job.most_machines * max((machine.vcpus for machine in able), default=0),
             job.job.most_machines * max((machine.memory_gib for machine in able), default=0.0),
         )
@@ -128,7 +128,7 @@ class ExoSphere:
             raise InputError(f"{len(self.applications)} applications for {len(view.jobs)} jobs; each needs one")
         return self.applications[job.job_id]
 
-    def _concerns(self, view: View, job: JobView, account: Account) -> bool:
+    def _concerns(self, view: View, job: JobView, account: ApplicationAccount) -> bool:
         """Return whether an event matters to a job: not prices of other markets, nor a start of its servers."""
         held = {holding.market for holding in account.holdings}
         concerned = False
@@ -144,7 +144,13 @@ class ExoSphere:
         return concerned
 
     def _serve(
-        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials, sharing: Sharing
+        self,
+        view: View,
+        job: JobView,
+        account: ApplicationAccount,
+        free: FreeList,
+        trials: Trials,
+        sharing: Sharing,
     ) -> Iterator[Action]:
         application = self.application(view, job)
         calls: deque[DownCall] = deque(self._up_calls(view, job, account, application))
@@ -178,7 +184,7 @@ class ExoSphere:
     # Up-calls.
 
     def _up_calls(
-        self, view: View, job: JobView, account: Account, application: Application
+        self, view: View, job: JobView, account: ApplicationAccount, application: Application
     ) -> Iterator[DownCall]:
         """Report to the application what has happened since the last time; yields its answers."""
         if account.is_new:
@@ -213,7 +219,7 @@ class ExoSphere:
             yield from self._report_mttr(view, job, account, application)
 
     def _report_mttr(
-        self, view: View, job: JobView, account: Account, application: Application
+        self, view: View, job: JobView, account: ApplicationAccount, application: Application
     ) -> Iterable[DownCall]:
         unused = type(application).on_portfolio_mttr is Application.on_portfolio_mttr
         if unused or not account.holdings:
@@ -223,12 +229,14 @@ class ExoSphere:
 
     # The cluster of an application.
 
-    def _cluster(self, view: View, job: JobView, account: Account) -> VirtualCluster:
+    def _cluster(self, view: View, job: JobView, account: ApplicationAccount) -> VirtualCluster:
         servers = [_server(view, lease) for lease in view.leases_of(job.job_id)]
         done = job.steps_done / job.job.steps
         return VirtualCluster(view.now_s, done, account.wanted, servers, account.of_application)
 
-    def _make(self, view: View, job: JobView, account: Account, request: PortfolioRequest, trials: Trials) -> None:
+    def _make(
+        self, view: View, job: JobView, account: ApplicationAccount, request: PortfolioRequest, trials: Trials
+    ) -> None:
         account.request = request
         account.wanted = request.resources
         closed = account.closed(view.now_s)
@@ -250,7 +258,13 @@ class ExoSphere:
     # Renting and releasing.
 
     def _rent(
-        self, view: View, job: JobView, account: Account, free: FreeList, trials: Trials, sharing: Sharing
+        self,
+        view: View,
+        job: JobView,
+        account: ApplicationAccount,
+        free: FreeList,
+        trials: Trials,
+        sharing: Sharing,
     ) -> Iterator[Action]:
         """Rent the resources that are wanted but missing."""
         for event in view.events:
@@ -294,7 +308,7 @@ class ExoSphere:
                 yield Request(market, bids[market], job=job.job_id, count=count, keep=True, because=because)
         sharing.rented(job)
 
-    def _open(self, view: View, account: Account) -> list[Holding]:
+    def _open(self, view: View, account: ApplicationAccount) -> list[Holding]:
         """The portfolio's markets that can be rented now."""
         closed = account.closed(view.now_s)
         return [
@@ -309,8 +323,8 @@ class ExoSphere:
         view: View,
         holdings: list[Holding],
         held: Counter[Market],
-        missing: Resources,
-        wanted: Resources,
+        missing: CoresAndMemory,
+        wanted: CoresAndMemory,
         room: float,
     ) -> Counter[Market]:
         """Machines to rent by market: a whole portfolio by Equation 8, replacements one by one.
@@ -329,10 +343,10 @@ class ExoSphere:
             market = max(shares, key=lambda one: _short(view, one, shares[one], held[one] + counts[one], wanted))
             machine = view.machine(market)
             counts[market] += 1
-            missing = missing.without(Resources(machine.vcpus, machine.memory_gib))
+            missing = missing.without(CoresAndMemory(machine.vcpus, machine.memory_gib))
         return counts
 
-    def _shrink(self, view: View, job: JobView, account: Account, free: FreeList) -> Iterator[Action]:
+    def _shrink(self, view: View, job: JobView, account: ApplicationAccount, free: FreeList) -> Iterator[Action]:
         """Release surplus servers, first in the markets furthest above their share."""
         cluster = self._cluster(view, job, account)
         left = [server for server in cluster.servers if not server.is_leaving]
@@ -345,7 +359,7 @@ class ExoSphere:
                     view, one.market, shares.get(one.market, 0.0), counts[one.market], account.wanted
                 ),
             )
-            rest = Resources(0.0, 0.0)
+            rest = CoresAndMemory(0.0, 0.0)
             for server in left:
                 rest = rest if server is last else rest.plus(server.resources)
             if not account.wanted.without(rest).is_nothing:
@@ -354,7 +368,7 @@ class ExoSphere:
             yield from self._leave(view, job, account, free, last.lease_id)
 
     def _give_back(
-        self, view: View, job: JobView, account: Account, free: FreeList, lease_ids: Iterable[int]
+        self, view: View, job: JobView, account: ApplicationAccount, free: FreeList, lease_ids: Iterable[int]
     ) -> Iterator[Action]:
         mine = {server.lease_id: server for server in self._cluster(view, job, account).servers}
         for lease_id in lease_ids:
@@ -364,7 +378,9 @@ class ExoSphere:
             yield from self._leave(view, job, account, free, lease_id)
 
     @staticmethod
-    def _leave(view: View, job: JobView, account: Account, free: FreeList, lease_id: int) -> Iterator[Action]:
+    def _leave(
+        view: View, job: JobView, account: ApplicationAccount, free: FreeList, lease_id: int
+    ) -> Iterator[Action]:
         """Give a server back, or where others are on it too, this job's part of it."""
         account.drop(lease_id)
         if has_others(view, job, lease_id):
@@ -419,7 +435,7 @@ def default_application(view: View, job: JobView, alpha: float | None = None) ->
             f"with {', '.join(map(str, sizes))} vCPUs it might rent fewer; allow instance types of one size",
             field="markets",
         )
-    resources = Resources(job.job.most_machines * sizes[0], 0.0)
+    resources = CoresAndMemory(job.job.most_machines * sizes[0], 0.0)
     if job.job.coupling is Coupling.GANG:
         return Mpi(resources) if alpha is None else Mpi(resources, alpha=alpha)
     found = Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)
@@ -431,7 +447,7 @@ def _server(view: View, lease: LeaseView) -> RentedServer:
     return RentedServer(
         lease.lease_id,
         lease.market,
-        Resources(machine.vcpus, machine.memory_gib),
+        CoresAndMemory(machine.vcpus, machine.memory_gib),
         view.price(lease.market),
         lease.max_price_usd_per_hour,
         _is_leaving(lease),
@@ -442,7 +458,7 @@ def _is_leaving(lease: LeaseView) -> bool:
     return lease.state in (LeaseState.NOTICED, LeaseState.REVOKED)
 
 
-def _short(view: View, market: Market, share: float, count: int, wanted: Resources) -> float:
+def _short(view: View, market: Market, share: float, count: int, wanted: CoresAndMemory) -> float:
     """Number of machines that a market is below its share, as a fraction."""
     machine = view.machine(market)
-    return machines_needed(share, wanted, Resources(machine.vcpus, machine.memory_gib)) - count
+    return machines_needed(share, wanted, CoresAndMemory(machine.vcpus, machine.memory_gib)) - count

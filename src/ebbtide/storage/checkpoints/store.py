@@ -38,8 +38,8 @@ from ebbtide.storage.checkpoints.manifest import (
     relative_path,
 )
 from ebbtide.storage.checkpoints.tree import (
-    Entry,
     Tree,
+    TreeEntry,
     blocks_of,
     copy_file,
     extents_of,
@@ -404,7 +404,7 @@ class CheckpointWriter:
         self.left_out = tree.left_out
         found: dict[str, StoredFile] = {}
         first: dict[tuple[int, int], str] = {}
-        new: list[Entry] = []
+        new: list[TreeEntry] = []
         for entry in tree.of("file"):
             stored = self._unchanged.get(_identity(entry))
             if entry.inode in first:
@@ -439,7 +439,7 @@ class CheckpointWriter:
             uploaded_bytes=sum(self._uploaded_bytes),
         )
 
-    def _stored(self, folder: Path, entries: list[Entry]) -> list[StoredFile]:
+    def _stored(self, folder: Path, entries: list[TreeEntry]) -> list[StoredFile]:
         """Store the files that have changed, as far as their content is not stored already."""
         sizes = {file.content_bytes for file in self._contents.values()}
         small = [entry for entry in entries if entry.size_bytes < _SMALL_BYTES]
@@ -448,7 +448,7 @@ class CheckpointWriter:
             waiting: list[Future[list[StoredFile]]] = [
                 pool.submit(self._store_together, folder, group, self._new_part()) for group in _groups(small)
             ]
-            sums: list[tuple[Entry, str, Future[tuple[int, str]], Future[None]]] = []
+            sums: list[tuple[TreeEntry, str, Future[tuple[int, str]], Future[None]]] = []
             for entry in large:
                 part, path = self._new_part(), folder / entry.path
                 if entry.is_sparse or entry.size_bytes in sizes:
@@ -473,7 +473,7 @@ class CheckpointWriter:
         self._place += 1
         return _part_name(self._next, self.writer, self._place - 1)
 
-    def _store_together(self, folder: Path, entries: list[Entry], part: str) -> list[StoredFile]:
+    def _store_together(self, folder: Path, entries: list[TreeEntry], part: str) -> list[StoredFile]:
         """Store small files in one part."""
         found, begins = [], 0
         with tempfile.TemporaryDirectory(prefix="ebbtide-") as place:
@@ -493,7 +493,7 @@ class CheckpointWriter:
                 self._move(part, together, entries[0].path if len(entries) == 1 else f"{len(entries)} files")
         return found
 
-    def _store_if_new(self, folder: Path, entry: Entry, part: str) -> list[StoredFile]:
+    def _store_if_new(self, folder: Path, entry: TreeEntry, part: str) -> list[StoredFile]:
         """Store a file in a part of its own, unless its content is stored already."""
         path = folder / entry.path
         extents = extents_of(path) if entry.is_sparse else None
@@ -579,9 +579,9 @@ def _part(manifest: Manifest, place: int) -> str:
 def stored_tree(manifest: Manifest) -> Tree:
     """The entries of a checkpoint, as far as its manifest tells."""
     files = [
-        Entry(each.path, "file", each.mode, each.mtime_ns, each.size_bytes, (0, 0)) for each in manifest.files
+        TreeEntry(each.path, "file", each.mode, each.mtime_ns, each.size_bytes, (0, 0)) for each in manifest.files
     ]
-    links = [Entry(link.path, "link", 0, link.mtime_ns, 0, (0, 0), link.target) for link in manifest.links]
+    links = [TreeEntry(link.path, "link", 0, link.mtime_ns, 0, (0, 0), link.target) for link in manifest.links]
     return Tree((*files, *links))
 
 
@@ -598,9 +598,9 @@ def is_better(value: float | None, other: float | None, direction: str) -> bool:
     return other is None or (value > other if direction == "maximize" else value < other)
 
 
-def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def _groups(entries: Iterable[TreeEntry]) -> Iterator[list[TreeEntry]]:
     """Small files in groups, each of which is stored as one part."""
-    group: list[Entry] = []
+    group: list[TreeEntry] = []
     size = 0
     for entry in entries:
         if group and size + entry.size_bytes > _TOGETHER_BYTES:
@@ -612,7 +612,7 @@ def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def _identity(entry: Entry) -> tuple[object, ...]:
+def _identity(entry: TreeEntry) -> tuple[object, ...]:
     return (*entry.inode, entry.size_bytes, entry.mtime_ns)
 
 
@@ -620,7 +620,7 @@ def _content(file: StoredFile) -> tuple[object, ...]:
     return file.checksum, file.size_bytes, file.extents
 
 
-def _as_entry(file: StoredFile, entry: Entry) -> StoredFile:
+def _as_entry(file: StoredFile, entry: TreeEntry) -> StoredFile:
     """The record of a file whose content is stored already, under the name and with the attributes of another."""
     return replace(file, path=entry.path, mode=entry.mode, mtime_ns=entry.mtime_ns, same_as="")
 

@@ -32,7 +32,7 @@ _SPECIAL = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """A file, symbolic link or folder below a folder.
 
     Attributes:
@@ -70,10 +70,10 @@ class Tree:
         left_out: What cannot be stored, and why, by path.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TreeEntry, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
 
-    def of(self, kind: str) -> list[Entry]:
+    def of(self, kind: str) -> list[TreeEntry]:
         """The entries of one kind."""
         return [entry for entry in self.entries if entry.kind == kind]
 
@@ -88,7 +88,7 @@ def tree_of(folder: Path, only: str = "") -> Tree | None:
     Returns:
         The tree; None: the folder changed meanwhile, or does not exist.
     """
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     left_out: list[tuple[str, str]] = []
     try:
         found = os.scandir(folder) if not only else [_entry_of(folder, only)]
@@ -110,7 +110,7 @@ def _list(
     folder: Path,
     above: str,
     found: Iterable[os.DirEntry[str]],
-    entries: list[Entry],
+    entries: list[TreeEntry],
     left_out: list[tuple[str, str]],
 ) -> None:
     for each in found:
@@ -127,7 +127,7 @@ def _list(
             continue
         size_bytes = about.st_size if kind == "file" else 0
         may_be_sparse = size_bytes >= _LEAST_SPARSE_BYTES
-        entry = Entry(
+        entry = TreeEntry(
             path=path,
             kind=kind,
             mode=about.st_mode & _PERMISSIONS,

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from ebbtide.agent.metadata import Metadata, NoticeReader
-from ebbtide.clouds.cloud import Cloud, Instance, Wanted
+from ebbtide.clouds.cloud import Cloud, Instance, MachineRequest
 from ebbtide.errors import CloudError
 from ebbtide.market.leases import LeaseState
 from ebbtide.testing.contracts._checking import refused
@@ -60,15 +60,15 @@ class CloudContract:
         """
         raise NotImplementedError("a test class of CloudContract needs make_cloud(cls, folder), a context manager")
 
-    def make_wanted(self, cloud: Cloud, token: str) -> Wanted:
+    def make_wanted(self, cloud: Cloud, token: str) -> MachineRequest:
         """A request for a machine that the cloud grants and does not revoke by itself."""
         raise NotImplementedError("a test class of CloudContract needs make_wanted(self, cloud, token)")
 
-    def make_refused(self, cloud: Cloud, token: str) -> Wanted:  # noqa: ARG002
+    def make_refused(self, cloud: Cloud, token: str) -> MachineRequest:  # noqa: ARG002
         """A request that the cloud will refuse for lack of capacity or for its price."""
         return pytest.skip("make_refused(self, cloud, token) is not given")
 
-    def make_revocable(self, cloud: Cloud, token: str) -> Wanted:
+    def make_revocable(self, cloud: Cloud, token: str) -> MachineRequest:
         """A request for a machine that `revoke` can have revoked."""
         return self.make_wanted(cloud, token)
 

@@ -148,7 +148,7 @@ class PolicyContract:
         prices: PriceHistory | None = None,
         start_s: float | None = None,
         capacity: list[tuple[float, int]] | None = None,
-    ) -> Observed:
+    ) -> ObservedPolicy:
         """Replay a policy under observation.
 
         Args:
@@ -160,7 +160,7 @@ class PolicyContract:
         """
         history = self.make_prices() if prices is None else prices
         begins_s = history.start_s + _PAST_S if start_s is None else start_s
-        observed = Observed(checked_policy(self.make_policy() if policy is None else policy))
+        observed = ObservedPolicy(checked_policy(self.make_policy() if policy is None else policy))
         try:
             observed.ending = replay(
                 observed,
@@ -179,7 +179,7 @@ class PolicyContract:
 
 
 @dataclass
-class Observed:
+class ObservedPolicy:
     """Wraps a policy, and notes what it does.
 
     Attributes:
@@ -280,7 +280,7 @@ def _check_ends_well(ending: Outcome | InputError | None) -> None:
     )
 
 
-def _first_difference(one: Observed, other: Observed) -> str:
+def _first_difference(one: ObservedPolicy, other: ObservedPolicy) -> str:
     for number, (before, after) in enumerate(zip(one.decisions, other.decisions, strict=False)):
         if before != after:
             return f"decision {number} was {before[1]} at {before[0]:.0f} s, and is {after[1]} at {after[0]:.0f} s"

@@ -34,7 +34,7 @@ _STATUS = {
 
 
 @dataclass
-class Refusals:
+class RefusedRequests:
     """The requests that EC2 refuses.
 
     Attributes:
@@ -86,7 +86,7 @@ class StandInApi:
     """
 
     def __init__(self, prices: PriceHistory) -> None:
-        self.refusals = Refusals()
+        self.refusals = RefusedRequests()
         self.prices = prices
         self.copied: list[dict[str, str]] = []
         self.moved: list[Moved] = []

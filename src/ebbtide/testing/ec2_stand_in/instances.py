@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ebbtide.market.markets import Market
-from ebbtide.testing.stand_in.machines import Rented
+from ebbtide.testing.stand_in.machines import StandInInstance
 
 _TAKEN = "Server.SpotInstanceTermination"
 _SHUT_DOWN = "Client.InstanceInitiatedShutdown"
@@ -20,12 +20,12 @@ LAUNCHING = threading.Lock()
 class MotoInstances:
     """The instances of moto, which is one for the whole process."""
 
-    def running(self) -> Sequence[Rented]:
+    def running(self) -> Sequence[StandInInstance]:
         """Those that run."""
         with LAUNCHING:
             return [_rented(instance) for instance in instances() if str(instance._state.name) == "running"]
 
-    def end(self, rented: Rented, taken: bool, ended_s: float) -> None:
+    def end(self, rented: StandInInstance, taken: bool, ended_s: float) -> None:
         """Terminate one as EC2 does, not as a user does."""
         from moto.ec2.models.instances import StateReason
 
@@ -54,9 +54,9 @@ def instances() -> list[Any]:
     ]
 
 
-def _rented(instance: Any) -> Rented:
+def _rented(instance: Any) -> StandInInstance:
     zone = instance.placement.zone
-    return Rented(
+    return StandInInstance(
         instance.id,
         Market("aws", zone[:-1], zone, instance.instance_type),
         instance.lifecycle == "spot",

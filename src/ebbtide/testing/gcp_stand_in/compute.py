@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ebbtide.market.markets import Market
-from ebbtide.testing.stand_in.machines import Rented
+from ebbtide.testing.stand_in.machines import StandInInstance
 
 _PATH = re.compile(r"/compute/v1/projects/(?P<project>[^/]+)/(?P<rest>.+)")
 _EVERY = "aggregated/"
@@ -123,13 +123,13 @@ class ComputeApi:
 
     # As the machines see it.
 
-    def running(self) -> Sequence[Rented]:
+    def running(self) -> Sequence[StandInInstance]:
         """Instances that run."""
         with self._lock:
             self._go_on()
             return [_rented(one) for one in self._instances.values() if one["status"] == "RUNNING"]
 
-    def end(self, rented: Rented, taken: bool, ended_s: float) -> None:
+    def end(self, rented: StandInInstance, taken: bool, ended_s: float) -> None:
         """Preempt an instance, which deletes it; or stop it, as one that shuts down is stopped and kept."""
         instance = rented.instance
         with self._lock:
@@ -243,14 +243,14 @@ class ComputeApi:
         return operation
 
 
-def _rented(instance: Mapping[str, Any]) -> Rented:
+def _rented(instance: Mapping[str, Any]) -> StandInInstance:
     items = {item["key"]: item["value"] for item in instance["metadata"]["items"]}
     zone, began_s = instance["zone"], datetime.fromisoformat(instance["lastStartTimestamp"]).timestamp()
     machine_type = instance["machineType"].rpartition("/")[2]
     market = Market("gcp", zone.rpartition("-")[0], zone, machine_type)
     is_spot = instance["scheduling"]["provisioningModel"] == "SPOT"
     # Of the id alone it is not seen which it is.
-    return Rented(f"gcp-{instance['id']}", market, is_spot, began_s, items["startup-script"], instance)
+    return StandInInstance(f"gcp-{instance['id']}", market, is_spot, began_s, items["startup-script"], instance)
 
 
 def _matches(one: Mapping[str, Any], query: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 import yaml
 
 from ebbtide.market.markets import Market
-from ebbtide.testing.stand_in.machines import Rented
+from ebbtide.testing.stand_in.machines import StandInInstance
 from ebbtide.testing.stand_in.server import LoopbackServer, Start, sent
 
 _STATUS = {
@@ -107,13 +107,13 @@ class SkyPilotApi:
 
     # As the machines see it.
 
-    def running(self) -> Sequence[Rented]:
+    def running(self) -> Sequence[StandInInstance]:
         """Clusters that are up."""
         with self._lock:
             self._go_on()
             return [_rented(one) for one in self._clusters.values() if one.status == "UP"]
 
-    def end(self, rented: Rented, taken: bool, ended_s: float) -> None:
+    def end(self, rented: StandInInstance, taken: bool, ended_s: float) -> None:
         """Remove a cluster whose machine was revoked or has shut down."""
         del taken, ended_s
         with self._lock:
@@ -261,11 +261,11 @@ def _shown(cluster: _Cluster) -> dict[str, Any]:
     }
 
 
-def _rented(cluster: _Cluster) -> Rented:
+def _rented(cluster: _Cluster) -> StandInInstance:
     cloud, region, *zone = str(cluster.resources["infra"]).split("/")
     market = Market(cloud, region, zone[0] if zone else region, str(cluster.resources["instance_type"]))
     is_spot = bool(cluster.resources["use_spot"])
-    return Rented(cluster.name, market, is_spot, float(int(cluster.launched_s)), cluster.script, cluster)
+    return StandInInstance(cluster.name, market, is_spot, float(int(cluster.launched_s)), cluster.script, cluster)
 
 
 def _sent(start: Start, status: int, content: Any, headers: Sequence[tuple[str, str]] = ()) -> Iterable[bytes]:

@@ -29,7 +29,7 @@ _SHUTDOWN = '#!/bin/sh\ntouch "$EBBTIDE_STAND_IN/shut-down"\n'
 
 
 @dataclass(frozen=True)
-class Rented:
+class StandInInstance:
     """An instance as the stand-in's API has it.
 
     Attributes:
@@ -52,11 +52,11 @@ class Rented:
 class StandInInstances(Protocol):
     """The instances of a stand-in's API."""
 
-    def running(self) -> Sequence[Rented]:
+    def running(self) -> Sequence[StandInInstance]:
         """Those that run."""
         ...
 
-    def end(self, rented: Rented, taken: bool, ended_s: float) -> None:
+    def end(self, rented: StandInInstance, taken: bool, ended_s: float) -> None:
         """Have the API list one as ended: revoked, or shut down by itself."""
         ...
 
@@ -66,7 +66,7 @@ class StandInInstances(Protocol):
 
 
 @dataclass(eq=False)
-class Machine:
+class StandInMachine:
     """Instance of the stand-in, run as a local process.
 
     Attributes:
@@ -79,7 +79,7 @@ class Machine:
         taken: Whether it was revoked.
     """
 
-    rented: Rented
+    rented: StandInInstance
     folder: Path
     process: subprocess.Popen[bytes]
     began_s: float
@@ -110,7 +110,7 @@ class StandInMachines:
     written: str
     environment: dict[str, str]
     instances: StandInInstances
-    all: dict[str, Machine] = field(default_factory=dict)
+    all: dict[str, StandInMachine] = field(default_factory=dict)
     ignores_shutdown: bool = False
 
     def __post_init__(self) -> None:
@@ -126,16 +126,16 @@ class StandInMachines:
         self._thread.start()
 
     @property
-    def running(self) -> list[Machine]:
+    def running(self) -> list[StandInMachine]:
         """Machines that have not ended, the oldest first."""
         with self._lock:
             return [machine for machine in self.all.values() if math.isnan(machine.ended_s)]
 
-    def take(self, machine: Machine, notice_s: float) -> None:
+    def take(self, machine: StandInMachine, notice_s: float) -> None:
         """Revoke a machine: its metadata shows a notice, after which it ends."""
         machine.taken_at_s = time.time() + notice_s
 
-    def metadata_url(self, machine: Machine) -> str:
+    def metadata_url(self, machine: StandInMachine) -> str:
         """The address of a machine's metadata."""
         return f"{self._metadata.url}/{machine.rented.id}"
 
@@ -165,7 +165,7 @@ class StandInMachines:
             for machine in self.running:
                 self._look(machine, machine.rented.id in running)
 
-    def _look(self, machine: Machine, is_running: bool) -> None:
+    def _look(self, machine: StandInMachine, is_running: bool) -> None:
         if not is_running:
             self._end(machine)
         elif time.time() >= machine.taken_at_s:
@@ -176,7 +176,7 @@ class StandInMachines:
             self._end(machine)
             self.instances.end(machine.rented, False, machine.ended_s)
 
-    def _start(self, rented: Rented) -> None:
+    def _start(self, rented: StandInInstance) -> None:
         folder = self.folder / rented.id
         folder.mkdir()
         (folder / "start.sh").write_text(rented.script.replace(self.written, str(folder / "root")))
@@ -199,9 +199,9 @@ class StandInMachines:
             start_new_session=True,
         )
         with self._lock:
-            self.all[rented.id] = Machine(rented, folder, process, time.time())
+            self.all[rented.id] = StandInMachine(rented, folder, process, time.time())
 
-    def _end(self, machine: Machine) -> None:
+    def _end(self, machine: StandInMachine) -> None:
         """End a machine with its processes; trainings have their own process group and end with their agent."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(machine.process.pid, signal.SIGKILL)

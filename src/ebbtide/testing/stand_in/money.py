@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ebbtide.market.billing import ON_DEMAND, Billing, Ending
+from ebbtide.market.billing import ON_DEMAND, Billing, LeaseEnding
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
-from ebbtide.testing.stand_in.machines import Machine
+from ebbtide.testing.stand_in.machines import StandInMachine
 
 
 def until_now(prices: PriceHistory, now_s: float) -> PriceHistory:
@@ -20,7 +20,7 @@ def until_now(prices: PriceHistory, now_s: float) -> PriceHistory:
     return PriceHistory(series, start_s=prices.start_s + later_s, end_s=now_s)
 
 
-def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) -> float:
+def billed(machines: Iterable[StandInMachine], prices: PriceHistory, billing: Billing) -> float:
     """Cost of machines, USD, computed independently from each one's start and end.
 
     Args:
@@ -32,7 +32,7 @@ def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) 
     for machine in machines:
         rented = machine.rented
         if rented.is_spot:
-            ending = Ending.REVOKED if machine.taken else Ending.RELEASED
+            ending = LeaseEnding.REVOKED if machine.taken else LeaseEnding.RELEASED
             usd += (
                 billing.of(rented.market.cloud)
                 .bill(prices[rented.market], rented.began_s, machine.ended_s, ending)
@@ -43,6 +43,8 @@ def billed(machines: Iterable[Machine], prices: PriceHistory, billing: Billing) 
         assert listed is not None
         constant = PriceSeries(np.array([rented.began_s]), np.array([listed]))
         usd += (
-            (billing.on_demand or ON_DEMAND).bill(constant, rented.began_s, machine.ended_s, Ending.RELEASED).usd
+            (billing.on_demand or ON_DEMAND)
+            .bill(constant, rented.began_s, machine.ended_s, LeaseEnding.RELEASED)
+            .usd
         )
     return usd
