@@ -163,6 +163,7 @@ docs-links: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.house --check
 	$(BIN)/mypy
 
 # The shape of the source: files, lines, functions with many parameters, import circles; reports/house.json.

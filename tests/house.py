@@ -1,7 +1,9 @@
 """The shape of the source, in figures: `make house`, or `python -m tests.house [FOLDER] [FILE.json]`.
 
-Files and lines by package, the largest file, functions with more than eight parameters, circles of imports,
-`fmt: skip` comments, field descriptions of three words or fewer, and waits for a time in tests.
+Files and lines by package, the largest file, functions with more than eight parameters or sixty lines, the longest
+chain of imports and their circles, `fmt: skip` comments, field descriptions of three words or fewer, `isinstance` on
+kinds of work, and waits for a time in tests. `python -m tests.house --check`, a part of `make lint`, ends with exit
+code 1 if a docstring begins with a question word, two public classes share a name, or a word of `UNPLAIN` is used.
 """
 
 from __future__ import annotations
@@ -10,12 +12,30 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MOST_PARAMETERS, FEWEST_WORDS = 8, 4
+
+# Words that no docstring begins with: it begins with a noun or a verb.
+QUESTIONS = frozenset(
+    {"How", "It", "One", "That", "What", "When", "Where", "Whether", "Which", "Who", "Whose", "Why"}
+)
+# Names of public classes that several modules may have, each with the reason.
+SHARED_NAMES = {
+    "SpotCallback": "the callback of each training framework, which a program imports from one of them"
+}
+# Phrases that have a plainer word.
+UNPLAIN = {
+    r"\bmends?\b": "fix",
+    r"\bto be had\b": "available",
+    r"\bcomes to \d": "costs, is",
+    r"\bof such an? (machine|job|run)\b": "the noun itself",
+}
+LONGEST_FUNCTION = 60
+_KINDS_OF_WORK = re.compile(r"isinstance\([^()]*\b(JobList|Sweep|Job|Workflow|MatrixProgram)\b")
 
 # What waits for a time or measures one, by the name that is called: tests use `tests/waiting.py`.
 WAITS = ("sleep", "monotonic", "perf_counter")
@@ -144,6 +164,65 @@ def waits(folder: Path) -> list[str]:
     return found
 
 
+def question_docstrings(source: Path) -> list[str]:
+    """Docstrings that begin with a question word, as "module.name: first word"."""
+    found = []
+    for name, path in modules(source).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+                first = re.match(r"\w*", ast.get_docstring(node) or "")
+                if first and first[0] in QUESTIONS:
+                    found.append(f"{name}.{getattr(node, 'name', '')}: {first[0]}")
+    return found
+
+
+def shared_class_names(source: Path) -> dict[str, list[str]]:
+    """Names that public classes of several modules have, with these modules; those of `SHARED_NAMES` are left out."""
+    homes: dict[str, list[str]] = {}
+    for name, path in modules(source).items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in SHARED_NAMES:
+                homes.setdefault(node.name, []).append(name)
+    return {name: places for name, places in homes.items() if len(places) > 1}
+
+
+def unplain_words(files: Iterable[Path]) -> list[str]:
+    """Phrases of `UNPLAIN` in some files, as "file:line: phrase: what is plainer"."""
+    found = []
+    for path in files:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for pattern, plainer in UNPLAIN.items():
+                if match := re.search(pattern, line):
+                    found.append(f"{path}:{number}: {match[0]}: {plainer}")
+    return found
+
+
+def check(root: Path) -> list[str]:
+    """Breaches of the rules on docstrings, names and words in a checkout, a line each."""
+    source = root / "src"
+    texts = [*source.rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    shared = shared_class_names(source)
+    return [
+        *(f"{one}: a docstring begins with a noun or a verb" for one in question_docstrings(source)),
+        *(f"{name}: classes of {', '.join(homes)} share this name" for name, homes in shared.items()),
+        *unplain_words(sorted(path for path in texts if path.is_file())),
+    ]
+
+
+def depth(graph: dict[str, set[str]]) -> list[str]:
+    """The longest chain of modules, each of which imports the next; modules in circles count once."""
+    longest: dict[str, list[str]] = {}
+
+    def chain(name: str, above: frozenset[str]) -> list[str]:
+        if name not in longest:
+            others = sorted(graph[name] - above)
+            below = max((chain(other, above | {name}) for other in others), key=len, default=[])
+            longest[name] = [name, *below]
+        return longest[name]
+
+    return max((chain(name, frozenset({name})) for name in graph), key=len, default=[])
+
+
 def measured(source: Path) -> dict[str, Any]:
     """All figures of a folder of packages."""
     known = modules(source)
@@ -170,6 +249,7 @@ def measured(source: Path) -> dict[str, Any]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
         for field, said in descriptions(ast.get_docstring(node, clean=False) or "")
     ]
+    graph = {name: imported(tree, known) - {name} for name, tree in trees.items()}
     largest = max(lines, key=lambda name: lines[name])
     longer = [count for count in lines.values() if count > 10]
     return {
@@ -181,7 +261,18 @@ def measured(source: Path) -> dict[str, Any]:
         "functions_with_more_than_8_parameters": sorted(
             name for name, count in functions if count > MOST_PARAMETERS
         ),
-        "import_circles": circles({name: imported(tree, known) - {name} for name, tree in trees.items()}),
+        "functions_with_more_than_60_lines": sorted(
+            f"{name}.{node.name}"
+            for name, tree in trees.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and (node.end_lineno or node.lineno) - node.lineno >= LONGEST_FUNCTION
+        ),
+        "import_circles": circles(graph),
+        "longest_chain_of_imports": depth(graph),
+        "isinstance_on_kinds_of_work": sum(
+            len(_KINDS_OF_WORK.findall(path.read_text(encoding="utf-8"))) for path in known.values()
+        ),
         "fmt_skips": sum(path.read_text(encoding="utf-8").count("# fmt: skip") for path in known.values()),
         "field_descriptions": len(fields),
         "short_field_descriptions": [
@@ -191,7 +282,11 @@ def measured(source: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures; write them, too, if a file is named."""
+    """Print the figures, and write them if a file is named; or check the rules."""
+    if sys.argv[1:] == ["--check"]:
+        breaches = check(ROOT)
+        print("\n".join(breaches))
+        sys.exit(1 if breaches else 0)
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "src"
     found = measured(source) | {"waits_in_tests": waits(ROOT / "tests")}
     for name, value in found.items():

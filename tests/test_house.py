@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.house import MAY_WAIT, ROOT, waits
+import pytest
+
+from tests.house import MAY_WAIT, ROOT, SHARED_NAMES, check, depth, shared_class_names, waits
 
 SAMPLE = """
 import time
@@ -40,3 +42,30 @@ def test_each_call_that_waits_is_found_and_no_other(tmp_path: Path) -> None:
         "inner/test_it.py:8: monotonic",
         "inner/test_it.py:9: perf_counter",
     ]
+
+
+def test_the_rules_on_docstrings_names_and_words_hold() -> None:
+    assert check(ROOT) == []
+
+
+def test_each_breach_of_a_rule_is_found(tmp_path: Path) -> None:
+    (tmp_path / "src" / "one").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("No machine is to be had.\n")
+    (tmp_path / "src" / "one" / "a.py").write_text('"""Which it is."""\n\n\nclass Cell:\n    """One of them."""\n')
+    (tmp_path / "src" / "one" / "b.py").write_text('"""Cells."""\n\n\nclass Cell:\n    """A cell."""\n')
+    assert check(tmp_path) == [
+        "one.a.: Which: a docstring begins with a noun or a verb",
+        "one.a.Cell: One: a docstring begins with a noun or a verb",
+        "Cell: classes of one.a, one.b share this name",
+        f"{tmp_path}/docs/page.md:1: to be had: available",
+    ]
+
+
+def test_names_that_may_be_shared_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.house.SHARED_NAMES", {})
+    assert SHARED_NAMES.keys() <= shared_class_names(ROOT / "src").keys()
+
+
+def test_the_longest_chain_of_imports() -> None:
+    assert depth({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"a"}}) == ["d", "a", "b", "c"]
