@@ -44,6 +44,7 @@ from .policies.api.actions import WakeAt as WakeAt
 from .policies.api.actions import WakeAtStep as WakeAtStep
 from .policies.api.events import Event as Event
 from .policies.api.events import Wake as Wake
+from .policies.api.goals import Goals as Goals
 from .policies.api.protocol import Policy as Policy
 from .policies.api.reasons import Alternative as Alternative
 from .policies.api.reasons import Reason as Reason

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,12 +26,9 @@ from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOpt
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_work
 from ebbtide.jobs.job_list import JobList
-from ebbtide.policies.api.protocol import Policy
-from ebbtide.policies.cookbook.by_name import ByCookbook
-from ebbtide.policies.deadline.policy import Deadline
+from ebbtide.policies.api.goals import Goals, keeps_deadlines
 from ebbtide.policies.for_job import policies_for
 from ebbtide.policies.registry import USUAL, names_of
-from ebbtide.policies.spottune.policy import SpotTune
 
 _HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with all prices known"
 
@@ -96,7 +92,14 @@ def compare_command(
     names_of(usual)
     history = given.allowed(source.history(replays.seed, catalogue), catalogue)
     bundle = learnt.bundle(history.start_s)
-    chosen = [_in_time(policy, deadline) for policy in policies_for(usual, given.sweep, bundle, catalogue)]
+    sweep, goals = given.sweep, Goals()
+    if deadline is not None:
+        goals = Goals(deadline_s=deadline * HOUR_S)
+        sweep = None if sweep is None else sweep.model_copy(update={"deadline_h": deadline})
+    chosen = policies_for(usual, sweep, bundle, catalogue, goals)
+    for policy in chosen if goals.has_deadline else ():
+        if not keeps_deadlines(policy):
+            typer.echo(f"{policy.name} takes no account of the deadline", err=True)
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         found = compare(
             chosen,
@@ -118,14 +121,3 @@ def compare_command(
         typer.echo(note)
     files.write(found)
     print_written(files.json_path, files.report)
-
-
-def _in_time(policy: Policy, deadline_h: float | None) -> Policy:
-    """Give the deadline to a policy that can keep one."""
-    if (
-        deadline_h is not None
-        and isinstance(policy, ByCookbook | Deadline | SpotTune)
-        and math.isinf(policy.deadline_s)
-    ):
-        return replace(policy, deadline_s=deadline_h * HOUR_S)
-    return policy

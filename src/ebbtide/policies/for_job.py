@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ebbtide.base.utc import HOUR_S
@@ -12,12 +11,12 @@ from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue, default_catalogue
+from ebbtide.policies.api.goals import Goals, for_goals, unknown_work
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.cluster_head import WithHead
-from ebbtide.policies.cookbook.by_name import ByCookbook
 from ebbtide.policies.deadline.policy import Deadline, DeadlineRule
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing
 from ebbtide.policies.ebbtide.policy import Ebbtide
@@ -77,7 +76,8 @@ def policy_with(
     """The same, with the parameters that `asked_policy` gave, as a run keeps them, and no others."""
     if isinstance(sweep, JobList):
         return within_budget(sweep, _in_order(sweep, name, parameters, spells, models, catalogue))
-    found = with_parameters(_suited(sweep, name, spells, models), parameters)
+    found = for_goals(policy_named(name, models, spells=spells), Goals.of_sweep(sweep))
+    found = with_parameters(found, parameters)
     _check_work_is_known(found, sweep)
     _check_limits(found, sweep.job_names, catalogue)
     return within_budget(sweep, found)
@@ -89,16 +89,7 @@ def _check_work_is_known(policy: Policy, sweep: Sweep) -> None:
         return
     # Without a deadline the other rules do with any: they compare only the time and the work that are left.
     if policy.rule is DeadlineRule.TABLE or math.isfinite(policy.deadline_s):
-        raise _unknown_work(sweep, policy.name)
-
-
-def _unknown_work(sweep: Sweep, name: str) -> InputError:
-    missing = ["steps"] * (sweep.max_trial_steps is None) + ["steps_per_hour"] * (not sweep.is_measured)
-    return InputError(
-        f"policy {name} plans by how long the work takes, which is not said of {sweep.name}: write its "
-        f"{' and '.join(missing)}, for a matrix program its task_s; a run by another policy measures it",
-        field="policy",
-    )
+        raise unknown_work(policy.name, Goals.of_sweep(sweep))
 
 
 def _check_limits(policy: Policy, job_names: Sequence[str], catalogue: Catalogue | None) -> None:
@@ -131,7 +122,7 @@ def _in_order(
             raise InputError(f"job {job.name}: {error.problem}", field=error.field) from None
 
     def shared(jobs: Sequence[ListedJob]) -> Policy:
-        found = with_parameters(_suited_for(listed, jobs, name, models), parameters)
+        found = with_parameters(for_goals(policy_named(name, models), _shared_goals(listed, jobs)), parameters)
         _check_limits(found, listed.job_names, catalogue)
         return found
 
@@ -181,15 +172,14 @@ def _needed(listed: JobList, job: ListedJob) -> tuple[tuple[int, ...], ...]:
     return tuple(listed.ids_of(needed) for needed in job.needs)
 
 
-def _suited_for(listed: JobList, jobs: Sequence[ListedJob], name: str, models: ModelBundle | None) -> Policy:
-    """The policy of a name for several jobs of a list, with what the list says of their goals."""
-    found = policy_named(name, models)
-    if not isinstance(found, DynamicPricing):
-        return found
+def _shared_goals(listed: JobList, jobs: Sequence[ListedJob]) -> Goals:
+    """The goals of several jobs of a list that have one policy."""
     due = [(job.work.job_names, listed.deadline_of(job)) for job in jobs]
-    slo_h = {name: hours for names, hours in due if hours is not None for name in names}
-    budget_usd = found.budget_usd if listed.budget_usd is None else listed.budget_usd
-    return replace(found, slo_h=slo_h or found.slo_h, budget_usd=budget_usd)
+    return Goals(
+        deadlines_s={name: hours * HOUR_S for names, hours in due if hours is not None for name in names},
+        budget_usd=math.inf if listed.budget_usd is None else listed.budget_usd,
+        work=listed.name,
+    )
 
 
 def _check_names(what: str, field: str, given: Mapping[str, float] | float, known: Collection[str]) -> None:
@@ -229,50 +219,12 @@ def asked_policy(
     return kind, {**given, **own, **(parameters or {})}
 
 
-def _suited(sweep: Sweep, name: str, spells: SpellModels | None, models: ModelBundle | None) -> Policy:
-    """The policy of a name, with what the sweep says of its goals."""
-    found = policy_named(name, models)
-    maximise = sweep.direction is Direction.MAXIMIZE
-    deadline_s = math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S
-    if isinstance(found, Ebbtide):
-        return replace(
-            found,
-            theta=sweep.theta,
-            mcnt=sweep.mcnt,
-            maximise=maximise,
-            selects=sweep.has_choice,
-            measured=sweep.is_measured and sweep.max_trial_steps is not None,
-            deadline_s=deadline_s,
-            spells=spells or found.spells,
-        )
-    if isinstance(found, SpotTune):
-        found = replace(
-            found,
-            theta=sweep.theta if found.theta < 1.0 else found.theta,
-            mcnt=sweep.mcnt,
-            maximise=maximise,
-            measured=sweep.is_measured,
-        )
-        return replace(found, deadline_s=deadline_s) if name == "spottune-bid" else found
-    if isinstance(found, ByCookbook):
-        if not sweep.is_measured or sweep.max_trial_steps is None:
-            raise _unknown_work(sweep, name)
-        return found if sweep.deadline_h is None else replace(found, deadline_s=sweep.deadline_h * HOUR_S)
-    if isinstance(found, Deadline) and sweep.deadline_h is not None:
-        return replace(found, deadline_s=sweep.deadline_h * HOUR_S, models=spells or found.models)
-    if isinstance(found, DynamicPricing):
-        # Its SLO is the deadline, and the budget of its shortest makespan is the one that it is kept within.
-        slo_h = found.slo_h if sweep.deadline_h is None else sweep.deadline_h
-        budget_usd = found.budget_usd if sweep.budget_usd is None else sweep.budget_usd
-        return replace(found, slo_h=slo_h, budget_usd=budget_usd)
-    return found
-
-
 def policies_for(
     names: str | Sequence[str],
     sweep: Runnable | None,
     models: ModelBundle | None = None,
     catalogue: Catalogue | None = None,
+    goals: Goals | None = None,
 ) -> list[Policy]:
     """Several policies for the same work, to be compared on it.
 
@@ -281,13 +233,16 @@ def policies_for(
         sweep: The sweep whose theta, deadline, direction and budget they get; None: they keep their defaults.
         models: What was learnt; see `policy_for`.
         catalogue: Known instance types; see `policy_for`.
+        goals: Goals of the work where there is no sweep; None: policies keep their defaults.
 
     Raises:
         InputError: A name is unknown, two policies have the same name, or there is none.
     """
     wanted = names_of(names)
     chosen = [
-        policy_named(name, models) if sweep is None else policy_for(sweep, name, None, models, None, catalogue)
+        for_goals(policy_named(name, models), goals or Goals())
+        if sweep is None
+        else policy_for(sweep, name, None, models, None, catalogue)
         for name in wanted
     ]
     check_names(chosen)

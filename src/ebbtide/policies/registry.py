@@ -11,7 +11,7 @@ from typing import Any
 
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
-from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models
 from ebbtide.forecasts.champions import read_models
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.policies.api.protocol import Policy
@@ -29,28 +29,32 @@ from ebbtide.policies.spottune.offers import BestBid, StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 
 
-def _spottune(models: ModelBundle | None = None, **settings: Any) -> SpotTune:
+def _spottune(models: ModelBundle | None = None, _spells: SpellModels | None = None, **settings: Any) -> SpotTune:
     """SpotTune with the bundle's revocation model and EarlyCurve; without a bundle with what the package has."""
     forecast = None if models is None else models.revocation
     own = {"provisioner": StepCost() if forecast is None else StepCost(forecast)} | settings
     return SpotTune(predictor=None if models is None else models.early_curve, **own)
 
 
-def _deadline(rule: DeadlineRule, models: ModelBundle | None = None) -> Deadline:
-    """A policy for deadlines with the bundle's models of capacity; without them with those of the package."""
-    spells = None if models is None else models.spells
-    return Deadline(rule, models=spells or default_spell_models())
+def _deadline(
+    rule: DeadlineRule, models: ModelBundle | None = None, spells: SpellModels | None = None
+) -> Deadline:
+    """A policy for deadlines with models of capacity: those given, the bundle's, or those of the package."""
+    learnt = None if models is None else models.spells
+    return Deadline(rule, models=spells or learnt or default_spell_models())
 
 
-def _ebbtide(models: ModelBundle | None = None) -> Ebbtide:
+def _ebbtide(models: ModelBundle | None = None, spells: SpellModels | None = None) -> Ebbtide:
     """The default policy with the bundle's EarlyCurve and models of capacity."""
-    if models is None:
-        return Ebbtide()
-    return Ebbtide(predictor=models.early_curve, spells=models.spells or default_spell_models())
+    learnt = None if models is None else models.spells
+    return Ebbtide(
+        predictor=None if models is None else models.early_curve,
+        spells=spells or learnt or default_spell_models(),
+    )
 
 
 def _without_models(make: Callable[[], Policy]) -> Callable[..., Policy]:
-    return lambda _models=None: make()
+    return lambda _models=None, _spells=None: make()
 
 
 # Each makes the policy with its default parameters; given a model bundle, with what that has learnt.
@@ -71,7 +75,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     },
     **{str(rule): _without_models(partial(ByCookbook, rule)) for rule in CookbookRule},
     **{str(rule): partial(_deadline, rule) for rule in DeadlineRule},
-    "spottune-bid": lambda models=None: _spottune(models, provisioner=BestBid(), name="spottune-bid"),
+    "spottune-bid": partial(_spottune, provisioner=BestBid(), name="spottune-bid"),
 }
 
 # Policies whose decisions depend on what a model bundle has learnt, with the parts of it that they ask.
@@ -101,6 +105,8 @@ def policy(
     name: str,
     models: ModelBundle | str | Path | None = None,
     parameters: Mapping[str, Any] | None = None,
+    *,
+    spells: SpellModels | None = None,
 ) -> Policy:
     """The policy of that name, with its default parameters or others, or one of the user's own.
 
@@ -110,6 +116,7 @@ def policy(
         models: What was learnt, for the policies that ask it: a bundle, the path of its folder, or `champion` for
             the champions of the MLflow registry; None: what comes with the package.
         parameters: Parameters that are to differ, by name; before those of a file.
+        spells: Models of how capacity comes and goes; None: those of `models`.
 
     Raises:
         InputError: No policy has this name; the message lists the known ones. Or a parameter is unknown or wrong.
@@ -117,10 +124,10 @@ def policy(
     bundle, given = read_models(models), parameters or {}
     name = DEFAULT_NAME if name == DEFAULT else name
     if name in POLICIES:
-        return with_parameters(POLICIES[name](bundle), given)
+        return with_parameters(POLICIES[name](bundle, spells), given)
     if name.endswith(_PARAMETER_FILES):
         kind, of_file = resolved(name)
-        return with_parameters(with_parameters(POLICIES[kind](bundle), of_file, name), given)
+        return with_parameters(with_parameters(POLICIES[kind](bundle, spells), of_file, name), given)
     if is_own(name):
         return with_parameters(load_policy(name), given)
     problem = unknown_name("policy", name, POLICIES).problem

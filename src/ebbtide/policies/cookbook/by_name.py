@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.goals import Goals, unknown_work
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.cookbook.bids import Bids
@@ -122,6 +123,16 @@ class ByCookbook:
     @property
     def wakes_on(self) -> frozenset[Wake]:
         return frozenset() if self.rule is CookbookRule.COOKBOOK else frozenset({Wake.PRICE})
+
+    def for_goals(self, goals: Goals) -> ByCookbook:
+        """Return this policy with the deadline of some work.
+
+        Raises:
+            InputError: The length of the work is not known.
+        """
+        if not goals.knows_length:
+            raise unknown_work(self.name, goals)
+        return replace(self, **goals.given(deadline_s="deadline_s"))
 
     def decide(self, view: View) -> Iterable[Action]:
         started_s = run_started_s(view)

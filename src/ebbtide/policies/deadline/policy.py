@@ -23,6 +23,7 @@ from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models
 from ebbtide.market.markets import Market, Place
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.reasons import Because, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
@@ -124,6 +125,10 @@ class Deadline:
     @property
     def name(self) -> str:
         return str(self.rule)
+
+    def for_goals(self, goals: Goals) -> Deadline:
+        """Return this policy with the deadline of some work."""
+        return replace(self, **goals.given(deadline_s="deadline_s"))
 
     def decide(self, view: View) -> Iterable[Action]:
         waiting = [job for job in view.jobs if not job.is_finished]

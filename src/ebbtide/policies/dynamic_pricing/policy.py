@@ -11,7 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
@@ -116,6 +117,15 @@ class DynamicPricing:
     @property
     def name(self) -> str:
         return f"dynamic-pricing-{self.goal}"
+
+    def for_goals(self, goals: Goals) -> DynamicPricing:
+        """Return this policy with deadlines as SLOs, and the budget of its shortest makespan."""
+        own = goals.given(budget_usd="budget_usd")
+        if goals.deadlines_s:
+            own["slo_h"] = {name: seconds / HOUR_S for name, seconds in goals.deadlines_s.items()}
+        elif math.isfinite(goals.deadline_s):
+            own["slo_h"] = goals.deadline_s / HOUR_S
+        return replace(self, **own)
 
     def decide(self, view: View) -> Iterable[Action]:
         memory = view.memory

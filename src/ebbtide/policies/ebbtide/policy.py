@@ -25,6 +25,7 @@ from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View, run_started_s
@@ -121,6 +122,15 @@ class Ebbtide:
             finite=("hour_usd", "start_s"),
             between={"look_every_s": (1.0, DAY_S), "reduction": (1.0 + 1e-6, 1e6)},
         )
+
+    def for_goals(self, goals: Goals) -> Ebbtide:
+        """Return this policy with the goals of some work."""
+        own = goals.given(
+            deadline_s="deadline_s", theta="theta", mcnt="mcnt", maximise="maximise", selects="selects"
+        )
+        if goals.is_measured is not None:
+            own["measured"] = goals.knows_length
+        return replace(self, **own)
 
     def decide(self, view: View) -> Iterable[Action]:
         begins = any(event.wake is Wake.START for event in view.events)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -26,11 +26,12 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.field_checks import check_fields
-from ebbtide.policies.spottune.offers import Offer, Provisioner, StepCost
+from ebbtide.policies.spottune.offers import BestBid, Offer, Provisioner, StepCost
 from ebbtide.policies.spottune.selection import TrialSelection
 
 
@@ -163,6 +164,18 @@ class SpotTune:
         check_fields(
             self, positive=("mcnt", "deadline_s"), shares=("theta", "parallel"), between={"curiosity": (0.0, 0.9)}
         )
+
+    def for_goals(self, goals: Goals) -> SpotTune:
+        """Return this policy with the goals of some work.
+
+        Only bids of least cost keep a deadline: SpotTune as published has none.
+        """
+        own = goals.given(mcnt="mcnt", maximise="maximise", measured="is_measured")
+        if self.theta < 1.0:
+            own |= goals.given(theta="theta")
+        if isinstance(self.provisioner, BestBid):
+            own |= goals.given(deadline_s="deadline_s")
+        return replace(self, **own)
 
     def decide(self, view: View) -> Iterable[Action]:
         memory = view.memory

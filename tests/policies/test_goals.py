@@ -1,0 +1,133 @@
+"""Goals of some work reach every policy in one way, a user's own among them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.base.utc import HOUR_S
+from ebbtide.cli.main import main
+from ebbtide.errors import InputError
+from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.policies.api.goals import Goals, for_goals, keeps_deadlines
+from ebbtide.policies.budget import WithinBudget
+from ebbtide.policies.for_job import policies_for, policy_for
+from ebbtide.policies.registry import POLICIES, policy
+
+OWN = """
+from dataclasses import dataclass, replace
+
+import ebbtide as eb
+
+
+@dataclass(frozen=True)
+class Mine:
+    goals: object = None
+    name: str = "mine"
+    wakes_on: frozenset[eb.Wake] = frozenset()
+
+    def for_goals(self, goals):
+        return replace(self, goals=goals)
+
+    def decide(self, view):
+        for job in view.jobs:
+            if not job.is_finished and not view.leases_of(job.job_id):
+                market = min((m for m in view.markets if view.steps_per_s(job.job, m) > 0), key=view.on_demand_price)
+                yield eb.Request(market, on_demand=True, job=job.job_id)
+"""
+
+KEEP_DEADLINES = {
+    *("ebbtide", "deadline", "uniform-progress", "next-cheapest", "greedy-spot", "spottune-bid"),
+    *("cookbook", "cookbook-dynamic", "skyline", "fixed", "dba"),
+    *("dynamic-pricing-throughput", "dynamic-pricing-cost", "dynamic-pricing-makespan"),
+}
+
+
+def sweep(**more: Any) -> Sweep:
+    known = {"max_trial_steps": 100, "steps_per_hour": {"c3.xlarge": 50.0}, "metric": "loss"} | more
+    given = {name: value for name, value in known.items() if value is not None}
+    return Sweep(name="s", command="x {a}", grid={"a": [1, 2]}, **given)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(OWN)
+    return f"{tmp_path / 'mine.py'}:Mine"
+
+
+def test_registered_policies_that_keep_deadlines_are_these() -> None:
+    assert {name for name in POLICIES if keeps_deadlines(policy(name))} == KEEP_DEADLINES
+
+
+@pytest.mark.parametrize("name", sorted(KEEP_DEADLINES))
+def test_the_deadline_of_a_job_reaches_each_of_them(name: str) -> None:
+    (found,) = policies_for(name, None, goals=Goals(deadline_s=5 * HOUR_S))
+    (same,) = policies_for(name, sweep(deadline_h=5.0))
+    for given in (found, same):
+        assert getattr(given, "deadline_s", None) == 5 * HOUR_S or getattr(given, "slo_h", None) == 5.0
+
+
+def test_all_goals_of_a_sweep_are_given() -> None:
+    goals = Goals.of_sweep(sweep(deadline_h=2.0, budget_usd=3.0, theta=0.4, mcnt=1, direction=Direction.MAXIMIZE))
+    assert goals == Goals(
+        deadline_s=2 * HOUR_S,
+        budget_usd=3.0,
+        theta=0.4,
+        mcnt=1,
+        maximise=True,
+        selects=True,
+        is_measured=True,
+        has_steps=True,
+        work="s",
+    )
+    assert goals.has_deadline
+    assert not Goals().has_deadline
+
+
+def test_a_goal_that_is_not_given_changes_nothing() -> None:
+    for name in POLICIES:
+        made = policy(name)
+        assert for_goals(made, Goals()) == made
+
+
+def test_a_policy_of_ones_own_gets_them_too(own: str) -> None:
+    asked = sweep(deadline_h=2.0, budget_usd=3.0, theta=0.4)
+    found = policy_for(asked, own)
+    assert isinstance(found, WithinBudget)
+    assert getattr(found.policy, "goals") == Goals.of_sweep(asked)  # noqa: B009
+    (alone,) = policies_for(own, None, goals=Goals(deadline_s=60.0))
+    assert getattr(alone, "goals").deadline_s == 60.0  # noqa: B009
+    assert keeps_deadlines(found)
+
+
+def test_parameters_by_name_count_more() -> None:
+    found = policy_for(sweep(deadline_h=2.0), "ebbtide", parameters={"deadline_s": 60.0})
+    assert getattr(found, "deadline_s") == 60.0  # noqa: B009
+
+
+def test_who_plans_by_the_length_of_work_says_what_is_missing() -> None:
+    with pytest.raises(InputError, match=r"policy skyline plans .* not said of s: write its steps_per_hour"):
+        policy_for(sweep(steps_per_hour=None), "skyline")
+    assert Goals(has_steps=False).knows_length is False
+    assert Goals().knows_length is True
+
+
+def test_compare_gives_the_deadline_to_all_and_names_who_ignores_it(
+    own: str, tmp_path: Path, in_project: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.json"
+    words = ("--generate", "30", "--deadline", "26", "--billing", "gcp-spot", "--starts", "4", "--json", str(rows))
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "examples/one-day.yaml", "--policies", f"ebbtide,deadline,reactive,{own}", *words])
+    assert ended.value.code == 0
+    found = {row["policy"]: row for row in json.loads(rows.read_text())["rows"]}
+    assert found["ebbtide"]["misses"] == found["deadline"]["misses"] == 0
+    assert math.isfinite(found["mine"]["cost_usd"])
+    told = capsys.readouterr().err
+    assert "reactive takes no account of the deadline" in told
+    assert "ebbtide takes no account" not in told
+    assert "mine takes no account" not in told
