@@ -31,7 +31,7 @@ def test_a_worker_that_never_works_is_given_up(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(spark, "Cluster", Cluster)
+    monkeypatch.setattr(spark, "SparkMember", Cluster)
     monkeypatch.setattr(spark, "_RETRY_S", 0.01)
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from ebbtide.cli import progress
@@ -11,4 +9,4 @@ from ebbtide.cli import progress
 
 @pytest.fixture(autouse=True)
 def _no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "FIRST_LINE_S", math.inf)
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 1e6)

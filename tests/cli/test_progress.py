@@ -79,7 +79,7 @@ def test_slow_work_says_a_plain_line_where_there_is_no_terminal(monkeypatch: pyt
     monkeypatch.setattr(module, "FIRST_LINE_S", 0.01)
     monkeypatch.setattr(module, "LINE_EVERY_S", 3_600.0)
     # One is done and 20 seconds are over when the first line is due.
-    monkeypatch.setattr(module, "Progress", partial(CommandProgress, completed=1.0, began_s=980.0))
+    monkeypatch.setattr(module, "CommandProgress", partial(CommandProgress, completed=1.0, began_s=980.0))
     stream = io.StringIO()
     with progress("reading [/red]", 4, stream=stream):
         eventually(lambda: stream.getvalue().endswith("\n"))
