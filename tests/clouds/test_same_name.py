@@ -50,6 +50,8 @@ def has_trained(one: Renter) -> bool:
 
 def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(rented: Renter, tmp_path: Path) -> None:
     machines = rented.machines
+    # Tests before this one may have left objects there.
+    before = bucket_keys(rented)
     ann, bob = rented, replace(rented, folder=tmp_path / "bob", started=rented.started)
     for place, one in enumerate((ann, bob)):
         one.folder.mkdir(exist_ok=True)
@@ -94,9 +96,15 @@ def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(rented: Rent
     for row in rows:
         assert row.paid_usd == pytest.approx(row.billed_usd, abs=2.0 * second_usd * len(row.machines))
     # In the bucket there is nothing of anybody else, or of both.
-    bucket, _, _ = rented.settings.store.partition("?")
-    kept = [f"{bucket.rstrip('/')}/{key}" for key in object_store(bucket).keys("")]
+    kept = bucket_keys(rented) - before
+    assert kept
     assert all(sum(key.startswith(f"{row.store}/") for row in rows) == 1 for key in kept)
+
+
+def bucket_keys(rented: Renter) -> set[str]:
+    """Addresses of all objects in the bucket that runs share."""
+    bucket, _, _ = rented.settings.store.partition("?")
+    return {f"{bucket.rstrip('/')}/{key}" for key in object_store(bucket).keys("")}
 
 
 @dataclass(frozen=True)
