@@ -13,12 +13,12 @@ from ebbtide.agent.agent import Agent
 from ebbtide.agent.config import AgentConfig
 from ebbtide.errors import InputError
 
-# Libraries in the bundle. They are not on `PYTHONPATH`, which training programs inherit: those use their own.
+# Libraries in the bundle, not on `PYTHONPATH`: training programs inherit that, and use their own libraries.
 _LIBRARIES = Path(__file__).parents[3] / "libraries"
 
 
 def main() -> int:
-    """Run the agent; returns the exit code: 0, 42 to have the machine ended, 2 if the configuration is wrong."""
+    """Run the agent; returns the exit code: 0, 42 if the machine should end, 2 if the configuration is wrong."""
     if (_LIBRARIES / "boto3").is_dir():
         sys.path.insert(0, str(_LIBRARIES))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

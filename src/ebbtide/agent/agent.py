@@ -41,7 +41,7 @@ _LOGGER = logging.getLogger(__name__)
 
 # Exit codes of the agent: the machine stays rented, or is to be ended.
 STAYS, ENDS_MACHINE = 0, 42
-# So much later than it was to be a machine may be taken.
+# A machine may be revoked this long after the announced time.
 _LATE_S = 5.0
 
 
@@ -81,7 +81,7 @@ class Agent:
 
     @property
     def stranded_since_s(self) -> float:
-        """Since when it ends its machine as it saw no heartbeat, in monotonic seconds; infinity: it does not."""
+        """Monotonic time at which the agent gave up waiting for a heartbeat; infinity: it has not."""
         return self._gives_up_s - self._config.controller_limit_s
 
     def run(self) -> int:
@@ -108,11 +108,11 @@ class Agent:
         return self._code
 
     def _put(self, happened: Callable[[], None]) -> None:
-        """Called from any thread: what happened is handled by the loop."""
+        """Queue an event for the loop; called from any thread."""
         self._happened.append(happened)
         self._woken.set()
 
-    # What is watched, in threads of their own.
+    # Watches, each in its own thread.
 
     def _repeat(self, watch: Callable[[], None], every_s: float) -> None:
         while not self._closing.is_set():
@@ -128,7 +128,7 @@ class Agent:
             self._put(partial(self._ordered, order))
 
     def _given(self) -> Iterator[Order]:
-        """New orders of the newest controller: one that another has taken over from is not obeyed any more."""
+        """Yield new orders of the newest controller; orders of a controller that was replaced are ignored."""
         for found in self._orders.new():
             if isinstance(found, Unreadable):
                 _LOGGER.warning("%s %s; it is not obeyed", found.key, found.why)
@@ -151,7 +151,7 @@ class Agent:
         if newest != self._beat:
             self._beat, self._alive_s = newest, self._runtime.monotonic_s()
 
-    # What happens.
+    # Handlers of events.
 
     def _ordered(self, order: Order) -> None:
         match order:
@@ -187,7 +187,8 @@ class Agent:
     def _left_s(self, taken_at_s: float) -> float:
         """Seconds until the machine is taken, as far as its clock can be believed.
 
-        A notice is no longer than the longest, and what still runs is not taken yet.
+        The result is at most the longest notice. A machine that still runs well after the announced time has a
+        wrong clock, so the usual notice is assumed.
         """
         left_s = taken_at_s - self._runtime.epoch_s()
         if left_s < -_LATE_S:
@@ -202,14 +203,15 @@ class Agent:
             _LOGGER.warning("no heartbeat of the controller for %g s: this machine ends", now_s - self._alive_s)
             self._outbox.put(Stranded())
             self._end(ENDS_MACHINE)
-            # A machine that nobody knows of any more must not wait for ever for storage that may be gone.
+            # Do not wait forever for storage: it may be gone, and no controller knows of this machine any more.
             self._gives_up_s = now_s + self._config.controller_limit_s
         self._trainings.tick(now_s, self._taken_at_s, self._gives_up_s)
 
 
 def _in_force(orders: list[Order]) -> list[Order]:
-    """The orders that an agent has to obey when it starts, of all that the machine ever received: to train what is
-    not over, and what came after that. Of what was to leave, and is not known to have, the end is reported."""
+    """Reduce all orders that the machine ever received to those that a starting agent must obey.
+
+    An order to leave stays until the end of its assignment is known to have been reported."""
     found: list[Order] = []
     for order in orders:
         if isinstance(order, Train):

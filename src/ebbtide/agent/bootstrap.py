@@ -94,7 +94,7 @@ class Here(urllib.request.HTTPRedirectHandler):
 
 
 def fetched(url: str, checksum: str) -> bytes:
-    """The object, if its SHA-256 is right; tried for five minutes: a role may not be known at once."""
+    """Fetch an object, and check its SHA-256; retries for five minutes, as a new role may need time."""
     scheme, _, place = url.partition("://")
     bucket, _, key = place.partition("/")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
@@ -127,5 +127,5 @@ if __name__ == "__main__":
     with open("agent.tar.gz", "wb") as file:
         file.write(fetched(sys.argv[1], sys.argv[2]))
     with tarfile.open("agent.tar.gz") as tar:
-        # Its checksum is right.
+        # Safe: its checksum is right.
         tar.extractall(sys.argv[3])

@@ -24,7 +24,7 @@ LEAST_PYTHON = (3, 10)
 
 PROGRAM, LIBRARIES = "program", "libraries"
 
-# What a machine runs, and what a training program may import; the modules that these import are added.
+# Modules that a machine runs, or that a training program may import; the modules that they import are added.
 _ENTRIES = (
     "ebbtide.agent.__main__",
     "ebbtide.agent.entry_point",
@@ -38,7 +38,7 @@ _DATA = ("s3", "sts", "_retry.json", "endpoints.json", "partitions.json", "sdk-d
 _LEFT_OUT = frozenset({"__pycache__", "examples", "tests"})
 _CARRIED = frozenset({".py", ".pem", ".json", ".gz", ".typed"})
 
-# Beside it another Ebbtide may be installed, with more modules in each package, such as those of matrix programs.
+# Another Ebbtide may be installed beside the bundle, with more modules in each package (matrix programs, say).
 _EXTENDED = """
 from pkgutil import extend_path
 

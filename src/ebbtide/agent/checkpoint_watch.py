@@ -1,11 +1,11 @@
-"""Checkpoint folders of programs that do not use `ebbtide.trial`: watched, copied and stored by themselves.
+"""Watches, copies and stores the checkpoint folder of a program that does not use `ebbtide.trial`.
 
-A save counts as complete once no file has changed for a moment, no process is writing one, none has a temporary
-name, and none is missing that former saves had. The folder is copied before it is uploaded, so that the program
-may write the next checkpoint meanwhile; a copy during which anything changed is discarded. Before the program is
-asked to end it is paused for an instant: if nothing is being saved then, the folder is complete, even if the
-signal kills the program. Logs and databases, which change at any time, are stored with each checkpoint, and hold
-up none; `logs` tells which they are.
+A save counts as complete once no file has changed for a moment, no process is writing a file, no file has a
+temporary name, and no file that former saves had is missing. The folder is copied before it is uploaded, so that
+the program can write the next checkpoint meanwhile; a copy during which anything changed is discarded. Before the
+program is asked to end, it is paused for an instant: if nothing is being saved then, the folder is complete, even
+if the signal kills the program. Logs and databases may change at any time: they are stored with each checkpoint,
+but delay none (see `logs`).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ebbtide.storage.checkpoints.tree import Tree, TreeEntry, copy_tree, remove_
 
 _LOGGER = logging.getLogger(__name__)
 
-# A folder without a change for so long is at rest: between the files of one checkpoint programs pause less.
+# A folder unchanged for this long is at rest: between the files of one checkpoint, programs pause less.
 QUIET_S = 1.0
 _LOOK_S, _LOOK_SHARE = 0.2, 10.0
-# A folder that is never at rest is copied between two looks after this time, or nothing of it would be stored.
+# A folder that never comes to rest is copied anyway after this time; otherwise it would never be stored.
 _RESTLESS_S = 6.0
 # Logs alone are stored no more often than this.
 _LOGS_EVERY_S = 10.0
-# A file or folder with a temporary name is being saved for so long after the last change.
+# A file or folder with a temporary name counts as being saved for this long after its last change.
 _TEMPORARY_S = 5.0
-# A program that is writing has so much time to finish before it is asked to end.
+# Longest wait for a program to finish a save before it is asked to end.
 MOST_WAIT_S = 10.0
-# A program that makes a step so long after it began to save has ended that, unless it saves beside the training.
+# A step this long after a save began shows that the save is over, unless the program saves beside the training.
 _GOES_ON_S = 0.2
-# A file that has not changed for so long, and then does, is written anew.
+# A file that changes again after this long without a change is being rewritten.
 _GROWS_S = 0.5
-# What is not stored for so long is told in the program's log.
+# If a save is not stored for this long after its last change, the program's log says why.
 _TOLD_AFTER_S = 30.0
 _HOLD_S = 0.1
 _AGAIN_S = 0.05
@@ -71,7 +71,7 @@ class Mirror:
         runtime: Gives the time and the threads.
 
     Attributes:
-        written: When the last save was written, once `has_new` has found it; None: as the program ended.
+        written: When the last save was written, set by `has_new`; None: it was written as the program ended.
     """
 
     def __init__(
@@ -92,21 +92,20 @@ class Mirror:
         self._runtime = runtime
         self._folder, self._copies, self._pid = folder, copies, pid
         self._found, self._is_busy, self._say, self._quiet_s = found, is_busy, say, quiet_s
-        # What is stored, the folder as it was before the newest save began, and as it was when last looked at.
+        # The folder as it is stored, as it was before the newest save began, and as of the last look.
         self._stored = self._before_save = self._last = tree_of(folder) or Tree()
         self._saves = FormerSaves(self._stored, bad)
-        # Logs by how they are written, from the first look on.
         self._logs = Logs(folder)
         self._logs.look(self._last)
         self._kept_open = KeptOpen(self._logs.is_log)
         self._since_s = self._began_s = self._stored_s = self._rested_s = runtime.monotonic_s()
-        # When the last step was told, and the first two that the newest save cannot have delayed; ns since 1970.
+        # Times of the last step, and of the first two steps well after the newest save began; ns since 1970.
         self._stepped_ns = 0
         self._gone_on_ns: list[int] = []
         self._newest_s = self._began_s
         self._saves_beside = False
         self.written: Span | None = None
-        # Since when a save lacks what former ones had, or a step after it; None: none does.
+        # Since when the newest save at rest has been held back as incomplete; None: it is not.
         self._lacks_since_s: float | None = None
         self._at_rest: frozenset[TreeEntry] | None = None
         self._copied: Path | None = None
@@ -141,7 +140,7 @@ class Mirror:
         return self._leaving.is_running()
 
     def kill_rest(self) -> None:
-        """Note that what still runs of the program is killed: what is being written by then is incomplete."""
+        """Note that the program's remaining processes are killed: files still being written are incomplete."""
         self._leaving.killed = True
 
     def has_new(self, exit_code: int) -> bool:
@@ -159,8 +158,8 @@ class Mirror:
                 self.written = self._newest_s, self._since_s
             if exit_code == 0 or self._state(tree, of_logs=False) == self._at_rest:
                 return True
-            # The signal came when nothing was being saved: what was written since then was saved at the signal. It
-            # is complete, unless the program failed meanwhile, or was killed.
+            # SIGTERM came while nothing was being saved, so everything written since was saved in response to it,
+            # and is complete, unless the program failed meanwhile or was killed.
             is_told = self._at_rest is not None and exit_code == -signal.SIGTERM and not self._leaving.killed
             if exit_code < 0 and not is_told:
                 return False
@@ -169,7 +168,7 @@ class Mirror:
 
     def _watch(self) -> None:
         cpu_s = 0.0
-        # A folder of many files is looked at less often: looks take a tenth of a processor at most.
+        # Large folders are scanned less often: scanning takes a tenth of a core at most.
         while not self._closed.wait(max(_LOOK_S, _LOOK_SHARE * cpu_s)):
             began_s = time.thread_time()
             try:
@@ -208,7 +207,7 @@ class Mirror:
             self._tell(f"checkpoints are not stored: {why}")
 
     def _see(self, tree: Tree, now_s: float) -> None:
-        """Note what has changed since the last look, and whether a save has begun with that."""
+        """Note what has changed since the last look, and whether a new save has begun."""
         before, self._last = self._last, tree
         self._logs.look(tree)
         logs = self._kept_open.paths
@@ -220,7 +219,7 @@ class Mirror:
         elif self._writes_beside(before, tree):
             self._saves_beside = True
         elif self._begins_again(before, tree, now_s):
-            # There was no time to store the save before, from which to learn all the same.
+            # The previous save was not stored in time, but its set of files is learned all the same.
             if self._saves.learn(self._changed(before, self._before_save, logs), self._began_s, self._since_s):
                 self._before_save = before
             self._begin(now_s)
@@ -231,11 +230,11 @@ class Mirror:
         self._gone_on_ns = []
 
     def _begins_again(self, before: Tree, tree: Tree, now_s: float) -> bool:
-        """Tell whether a save begins: the one before was over, or complete and a file of it is written anew."""
+        """Return whether a new save begins: the last one was over, or it was complete and a file is rewritten."""
         written = self._changed(before, self._before_save)
         missing = self._saves.missing(written, _paths(before))
         if self._has_gone_on(missing):
-            # Files of the save before may be seen later than the step after it.
+            # Files of the last save may be seen only after the step that follows it.
             gone_on_ns = self._gone_on_ns[1 if missing else 0]
             if any(entry.mtime_ns > gone_on_ns for entry in set(tree.of("file")).difference(before.entries)):
                 return True
@@ -251,7 +250,7 @@ class Mirror:
         )
 
     def _why_not(self, tree: Tree, now_s: float) -> str:
-        """Return why the folder holds no complete save now; empty: it does, or the rest was waited for in vain."""
+        """Return why the folder holds no complete save now; empty: it holds one, or the wait has timed out."""
         opened = open_for_writing({entry.inode for entry in tree.of("file")})
         saving = self._kept_open.look(tree, opened, now_s)
         if saving:
@@ -272,7 +271,7 @@ class Mirror:
         elif self._saves.knows(changed):
             pass
         elif self._stepped_ns and not self._saves_beside:
-            # Nothing tells how many files there will be, but a program that waits for its save makes no step.
+            # The number of files is unknown, but a program that waits for its save makes no step meanwhile.
             why = f"the program has made no step since it wrote {changed[0]}"
         elif rest_s < self._saves.pause_s:
             why = f"the files of former saves came up to {self._saves.pause_s:.1f} s apart"
@@ -284,7 +283,7 @@ class Mirror:
         return why if now_s - self._lacks_since_s < self._saves.patience_s else ""
 
     def _writes_beside(self, before: Tree, tree: Tree) -> bool:
-        """Return whether a save begun before the last step goes on: a file of its number was added since."""
+        """Return whether a save begun before the last step still goes on: a file with its number was added."""
         if not self._has_gone_on():
             return False
         begun = set(self._changed(before, self._before_save))
@@ -296,9 +295,9 @@ class Mirror:
         return is_of_one_save(begun, new.intersection(self._changed(tree, self._before_save)))
 
     def _has_gone_on(self, missing: Sequence[str] = ()) -> bool:
-        """Tell whether the program has made a step since it began to save, and does not save beside the training.
+        """Return whether the program has made a step since it began to save, and does not save beside training.
 
-        A step may have been made before the save and told after it began: two are needed if something is missing.
+        A step made before the save may be reported after it began, so two are needed if something is missing.
         """
         return not self._saves_beside and len(self._gone_on_ns) >= (2 if missing else 1)
 
@@ -306,7 +305,7 @@ class Mirror:
         if self._copied is None:
             remove_tree(self._copies)
             self._copies.mkdir(parents=True)
-        # Files that have not changed are shared with the copy before.
+        # Unchanged files are shared with the previous copy.
         needed = sum(entry.data_bytes for entry in set(tree.of("file")).difference(self._stored.entries))
         if needed * _ROOM > shutil.disk_usage(self._copies).free:
             self._tell("there is no room on the disk for a copy of the checkpoint folder; it is stored at its end")
@@ -335,7 +334,7 @@ class Mirror:
             remove_tree(copy)
             raise
         if not is_whole or self._closed.is_set():
-            # What is there at the end is for `has_new` to judge.
+            # `has_new` judges what is there when the program has ended.
             remove_tree(copy)
             return
         if self._copied is not None:
@@ -352,7 +351,7 @@ class Mirror:
             return not self._why_not(tree, now_s)
 
     def _state(self, tree: Tree, kept_open: Collection[str] = (), *, of_logs: bool = True) -> frozenset[TreeEntry]:
-        """All that changes with the content of a folder, which the times of folders do not.
+        """Entries of a folder without the times of its folders, which may change while the content does not.
 
         Args:
             tree: The entries of the folder.
@@ -385,7 +384,7 @@ class Mirror:
                 tree = tree_of(self._folder)
                 if tree is not None and self._is_at_rest(tree, now_s):
                     self._at_rest = self._state(tree, of_logs=False)
-                    # Paused, it does nothing before it receives this.
+                    # The paused program writes nothing before it receives the signal.
                     self._leaving.begin()
                     break
             self._runtime.sleep(_AGAIN_S)

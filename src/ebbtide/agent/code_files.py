@@ -14,14 +14,14 @@ from pathlib import Path, PurePosixPath
 from ebbtide.errors import InputError
 
 _LOGGER = logging.getLogger(__name__)
-# What is shown of a run in the foreground.
+# Logger for what a run in the foreground shows.
 _SHOWN = logging.getLogger("ebbtide.progress")
 
 _NOT_CODE = frozenset({"__pycache__", "node_modules"})
-# Files that name what is not to be sent, by patterns as in .gitignore; what the second says counts more.
+# Files with patterns of what is not sent, in the syntax of .gitignore; the second takes precedence.
 _IGNORING = (".gitignore", ".ebbtideignore")
 
-# Names of files with keys and credentials, in small letters.
+# Names of files with keys and credentials, in lower case.
 _SECRETS = (
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks"),
     *("*.keystore", "*.kdbx", "*.ppk", "*.env", "netrc", "_netrc", "pgpass", "pgpass.conf", "htpasswd"),
@@ -30,21 +30,21 @@ _SECRETS = (
     *("service[-_]account*.json", "rootkey.csv", "*accesskeys.csv", "secrets.json", "secrets.y*ml"),
     *("secrets.toml", "secrets.ini"),
 )
-# How keys begin, and the accounts of services, in files of at most so many bytes.
+# Content of private keys and service-account files; larger files are not read.
 _KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY")
 _ACCOUNT = re.compile(rb'"private_key"\s*:|"refresh_token"\s*:')
 _MOST_READ_BYTES = 64 << 10
 
-# A name with such a word may be one of a secret, unless it is a program's, or one of data.
+# A file with one of these words in its name may be a secret, if its suffix is not that of a program or of data.
 _WORDS = frozenset({"token", "password", "passwd", "secret", "secrets", "credential", "credentials", "apikey"})
 _PLAIN = frozenset({"", ".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".csv", ".sh"})
 _MOST_NAMED = 5
-# How keys and tokens begin: of Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google; and signed ones.
+# Beginnings of keys and tokens: Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, JWTs, private keys.
 _VALUE = re.compile(
     r"(hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abps]-)\S{8}|(AKIA|ASIA)[0-9A-Z]{16}|AIza\S{30}|eyJ\S+\.eyJ"
     r"|\s*-----BEGIN [A-Z ]*PRIVATE KEY"
 )
-# The value of a variable named so; a shorter text, or one such as <|endoftext|>, is a token of another kind.
+# Value of a variable with the name of a secret. Shorter text, or text such as <|endoftext|>, is not secret.
 _NAMED_VALUE = re.compile(r"[^<\[]\S{5}")
 
 
@@ -94,7 +94,7 @@ def code_files(folder: Path) -> CodeFiles:
     """The files of a folder that are sent to machines.
 
     Raises:
-        InputError: One is a link to a file that would not be sent itself.
+        InputError: A file is a link to one that would not be sent itself.
     """
     found = _Search(folder)
     files = tuple(found.below(folder, ()))
@@ -116,7 +116,7 @@ def is_secret(path: Path) -> bool:
 
 
 def sounds_secret(name: str) -> bool:
-    """Return whether a name has a word such as `token` or `password` in it; `tokenizer` and `tokens` are none."""
+    """Return whether a name contains a word such as `token` or `password`, but not `tokenizer` or `tokens`."""
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
     pairs = {f"{first}{second}" for first, second in pairwise(words)}
     return bool(_WORDS.intersection(words) or {"apikey", "privatekey", "accesskey", "secretkey"} & pairs)
@@ -134,7 +134,7 @@ def is_like_secret(name: str, value: object) -> bool:
 
 
 class _Search:
-    """Goes through a folder, and keeps what it leaves out."""
+    """Walks a folder, and records what it leaves out."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._home = folder, folder.resolve()
@@ -192,7 +192,7 @@ def _named(paths: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class _Rule:
-    """A line of .gitignore: which paths below its folder it names, and whether it takes them back."""
+    """A line of .gitignore: the paths below its folder that it matches, and whether it re-includes them."""
 
     place: Path
     pattern: re.Pattern[str]

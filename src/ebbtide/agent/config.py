@@ -26,18 +26,18 @@ class AgentConfig:
         metadata_of: Cloud whose instance metadata the machine has: `aws`, as the local cloud has, or `gcp`.
         metadata_url: Address of the instance metadata; empty: that in AWS_EC2_METADATA_SERVICE_ENDPOINT or
             GCE_METADATA_HOST on the machine, or else the cloud's own.
-        notice_s: Seconds between a notice and the revocation, where the metadata do not say when that is.
+        notice_s: Seconds between a notice and the revocation, if the metadata do not state the time.
         longest_notice_s: The most seconds between a notice and the revocation, whatever clocks say.
         poll_s: Seconds between looks for orders.
         notice_poll_s: Seconds between looks at the metadata; EC2 recommends five.
         report_s: Seconds for which reports are gathered.
         tick_s: Seconds between looks at the training itself.
         controller_limit_s: Seconds without a heartbeat after which the agent saves and ends its machine.
-        first_save_s: Seconds that saving is assumed to take before it was measured.
+        first_save_s: Seconds that saving is assumed to take until it is measured.
         margin_s: Seconds of a notice kept in reserve beside what saving needs.
-        pins_cores: Whether trainings that share the machine are each kept to cores of their own. Not where several
-            machines are one computer, as those of the local cloud.
-        key: What messages between the machine and its controller are sealed with, as hexadecimal digits.
+        pins_cores: Whether each training that shares the machine is pinned to its own cores. Off in the local
+            cloud, whose machines are one computer.
+        key: Key that seals messages between the machine and its controller, in hexadecimal digits.
     """
 
     run: str
@@ -91,34 +91,34 @@ class Assignment:
         mttr_s: Mean seconds until a machine of this market is revoked; how often to save follows from it.
         keep: How many checkpoints stay in storage.
         aside: Numbers of checkpoints that must not be resumed from, because training failed from them.
-        expected: Number of the newest checkpoint that is known to be stored; 0: none is. Storage without it, or a
-            later one, is not the run's: perhaps it is not mounted.
+        expected: Number of the newest checkpoint that is known to be stored; 0: none is. Storage that has neither
+            it nor a later one is not the run's storage: it may not be mounted.
         cwd: Folder on this machine whose entries are linked into the program's folder; empty: none.
         code: Key in the store of an archive of the user's code, which is unpacked there instead; empty: none.
         checkpoints: Path of the program's own checkpoint folder, below the folder that it runs in; empty: it
             writes to the folder that it is given.
         reads_log: Whether progress is read from lines printed for people, if the program reports nothing else.
-        progress: Pattern of the user's for such lines; empty: known formats are recognised.
+        progress: The user's pattern for such lines; empty: known formats are recognised.
         attempt: Number of the assignment, counted by the controller; reports carry it, to show what they answer.
-        addresses: Addresses of all machines that train it as one, by rank; empty: it trains on one.
-        rank: Which of those this machine is, from 0.
-        port: Port at which they meet, on the machine of rank 0; the next seven are free for them, too.
-        resume: The checkpoint to resume from: parts of it as id of a trial and number, this machine's first, of
-            the others only the files that it lacks. None: the newest of the trial.
-        secret: What all machines that train it as one know and nobody else, covered by this machine's key; empty:
+        addresses: Addresses of all machines that train it as one (a gang), by rank; empty: one machine trains it.
+        rank: Rank of this machine in the gang, from 0.
+        port: Port at which the gang meets, on the machine of rank 0; the next seven are reserved for it, too.
+        resume: Parts of the checkpoint to resume from, as trial ids and numbers. This machine's part is first;
+            only files that it lacks are taken from the others. None: the newest checkpoint of the trial.
+        secret: Secret that only the machines of the gang or cluster know, covered by this machine's key; empty:
             there is none.
-        framework: Name of the framework of a cluster, whose head this machine is with rank 0, and else a worker;
-            empty: it is none.
-        side_by_side: Number of tasks that the machine does at a time, where it is handed tasks of an array, of
-            which each is a call of the program; 0: it is no array.
-        inputs: What the jobs that its job needs have stored, fetched before it begins.
+        framework: Framework of the cluster, in which the machine of rank 0 is the head, and others are workers;
+            empty: it is no cluster.
+        side_by_side: Number of tasks of an array that the machine runs at a time, each a call of the program; 0:
+            it is no array.
+        inputs: Stored results of the jobs that its job needs, fetched before it begins.
         share: The share of the machine that it fills, at most 1; others may be trained beside it.
         secrets: Names of the environment variables whose values are sealed.
         sealed: Their values, encrypted with this machine's key; empty: there are none, or they are opened.
-        direction: Whether a lower or a higher metric is better, `minimize` or `maximize`; the checkpoint of the
-            best value stays in storage. Empty: none is the best.
-        best: Number of this machine's part of the whole checkpoint of the best metric, which stays in storage;
-            0: there is none.
+        direction: Whether a lower or a higher metric is better, `minimize` or `maximize`; the checkpoint with the
+            best value stays in storage. Empty: no checkpoint counts as best.
+        best: Number of this machine's part of the gang's best checkpoint, which stays in storage; 0: there is
+            none.
     """
 
     trial_id: str

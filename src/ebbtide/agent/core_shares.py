@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Variables by which numerical libraries learn how many threads they start: else each starts one for every core.
+# Variables that limit the threads of numerical libraries; without them, each library starts one for every core.
 THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -38,19 +38,19 @@ class CoreShare:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that tell its program so; those of its user come before them."""
+        """Variables that tell its program of its share; the user's own take precedence."""
         told = {name: str(self.threads) for name in THREADS} if self.threads else {}
         return told if self.devices is None else {**told, DEVICES: ",".join(self.devices)}
 
 
 @dataclass
 class MachineParts:
-    """Cores and accelerators of a machine, and who has which.
+    """Cores and accelerators of a machine, and the trainings that use them.
 
     Attributes:
         cores: Numbers of all cores.
         devices: Names of all accelerators.
-        pins: Whether trainings are kept to cores of their own.
+        pins: Whether trainings are pinned to cores of their own.
     """
 
     cores: Sequence[int]
@@ -60,10 +60,10 @@ class MachineParts:
 
     @classmethod
     def of_this_machine(cls, *, pins: bool) -> MachineParts:
-        """Those of the machine that this process runs on.
+        """Cores and accelerators of the machine that this process runs on.
 
         Args:
-            pins: Whether trainings are kept to cores of their own, where the operating system can do that.
+            pins: Whether trainings are pinned to cores of their own, where the operating system can do that.
         """
         if hasattr(os, "sched_getaffinity"):
             return cls(sorted(os.sched_getaffinity(0)), _devices(), pins)
@@ -80,14 +80,14 @@ class MachineParts:
             return CoreShare()
         threads = max(math.floor(share * len(self.cores) + _ROUNDING), 1)
         used = Counter(core for part in self._taken.values() for core in part.cores)
-        # Those that the fewest have: there may be more trainings than cores.
+        # Prefer the least used cores: there may be more trainings than cores.
         cores = sorted(sorted(self.cores, key=lambda core: used[core])[:threads]) if self.pins else []
         part = CoreShare(threads, tuple(cores), self._free_devices(share))
         self._taken[name] = part
         return part
 
     def give_back(self, name: str) -> None:
-        """A training is over."""
+        """Release the part of a training that is over."""
         self._taken.pop(name, None)
 
     def _free_devices(self, share: float) -> tuple[str, ...] | None:
@@ -97,12 +97,12 @@ class MachineParts:
             return None
         taken = {device for part in self._taken.values() for device in part.devices or ()}
         free = tuple(device for device in self.devices if device not in taken)
-        # Beside one whose share is no whole number, which sees all, there may be too few.
+        # If too few are free, the training sees all, like one whose share is not a whole number of them.
         return free[:count] if len(free) >= count else None
 
 
 def _devices() -> list[str]:
-    """Names of the machine's accelerators, as CUDA numbers them; a user may have named those to be used."""
+    """Names of the machine's accelerators, as CUDA numbers them; a user may have limited them."""
     named = os.environ.get(DEVICES)
     if named is not None:
         return [name for name in named.split(",") if name]

@@ -29,22 +29,22 @@ from ebbtide.trial import MACHINES, SECRET
 _PORT = "EBBTIDE_DASK_PORT"
 _RETRY_S = 0.5
 _LOOK_S = 0.05
-# A worker that ends within so many seconds, so often in a row, is not begun again.
+# A worker that ends within this many seconds, this many times in a row, is not restarted.
 _SHORT_S, _MOST_SHORT = 30.0, 5
-# A worker hands over what it has within so many seconds, if its scheduler answers.
+# Longest time for a leaving worker to hand its results to others.
 _CLOSE_S = 20.0
-# Machines that are taken are no fault of the tasks that they were at; a task that so many were lost at is. Who is
-# gone is noticed soon.
+# A revoked machine is not the fault of the task that it ran, but a task that loses this many machines is at fault.
+# Lost workers are noticed soon.
 _SCHEDULER: Mapping[str, Any] = NO_HTTP | {
     "distributed.scheduler.allowed-failures": 30,
     "distributed.scheduler.worker-ttl": "30s",
-    # Tasks wait at the scheduler, not at busy workers, so that a worker that comes later has some.
+    # Tasks wait at the scheduler, not at busy workers, so that a worker that joins later gets some.
     "distributed.scheduler.worker-saturation": 1.0,
 }
 
 
 def as_one_of(words: Sequence[str], rank: int) -> list[str]:
-    """The command of a machine, for a program as Python takes it: its file, and its arguments."""
+    """The command of one machine, for a Python program given as its file and arguments."""
     own = [sys.executable, "-m", "ebbtide.agent.dask_cluster"]
     return [*own, "head", "--", *words] if rank == 0 else [*own, "worker"]
 
@@ -58,7 +58,7 @@ def environment_of(secret: str, scheduler: str) -> dict[str, str]:
     """Environment variables with which `distributed.Client()` joins the cluster without arguments.
 
     Args:
-        secret: What the machines of this assignment know in common.
+        secret: Secret that the machines of this assignment share.
         scheduler: Address of the scheduler.
     """
     key, certificate = key_and_certificate(secret)
@@ -75,7 +75,7 @@ def key_and_certificate(secret: str) -> tuple[str, str]:
     """Key and certificate of a cluster as PEM text: the same for the same secret.
 
     Args:
-        secret: What the machines of this assignment know in common.
+        secret: Secret that the machines of this assignment share.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -89,7 +89,7 @@ def key_and_certificate(secret: str) -> tuple[str, str]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(1)
-        # Whoever has the key has the secret of this assignment; clocks of machines need not agree.
+        # Not limited in time, since machines' clocks may differ; the key follows from this assignment's secret.
         .not_valid_before(datetime(2000, 1, 1, tzinfo=timezone.utc))  # noqa: UP017
         .not_valid_after(datetime(2100, 1, 1, tzinfo=timezone.utc))  # noqa: UP017
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -113,7 +113,7 @@ def _scheduler_address() -> str:
 
 
 async def _head(words: Sequence[str]) -> int:
-    """Scheduler, worker and the user's program; returns the program's exit code."""
+    """Run the scheduler, a worker and the user's program; returns the program's exit code."""
     import dask
     from distributed import Scheduler
 
@@ -144,9 +144,9 @@ async def _head(words: Sequence[str]) -> int:
 
 
 async def _keep_worker(started: list[asyncio.subprocess.Process]) -> None:
-    """Keep a worker on the head's machine, begun again when it ends, such as by want of memory.
+    """Keep a worker on the head's machine, and restart it if it ends, for example for lack of memory.
 
-    One that ends at once, several times in a row, is at fault itself: the other machines go on without it.
+    A worker that ends soon several times in a row is itself at fault: the other machines go on without it.
     """
     short = 0
     while short < _MOST_SHORT:
@@ -165,7 +165,7 @@ async def _start(command: Sequence[str], environment: Mapping[str, str]) -> asyn
 
 
 async def _worker() -> int:
-    """A worker, begun again as long as it is wanted: the scheduler may not be up yet."""
+    """Run a worker, restarted until it is asked to leave: the scheduler may not be up yet."""
     import dask
     from distributed import Worker
     from distributed.core import Status
@@ -192,7 +192,7 @@ async def _worker() -> int:
             )
             joining = asyncio.create_task(_joined(worker))
             wanted = asyncio.create_task(leaving.wait())
-            # A scheduler that is no more is not waited for by a worker that is to leave.
+            # A worker that is asked to leave does not wait for a scheduler that may be gone.
             await asyncio.wait({joining, wanted}, return_when=asyncio.FIRST_COMPLETED)
             if not joining.done():
                 joining.cancel()
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    # What the user's program prints is not to be lost among what Dask says of machines that come and go.
+    # Otherwise the user's output would be lost among Dask's messages about machines that come and go.
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
     try:
         code = asyncio.run(_head(words) if options.part == "head" else _worker())

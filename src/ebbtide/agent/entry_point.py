@@ -18,7 +18,7 @@ from typing import Any
 
 from ebbtide.trial import Trial
 
-# Set while the function's module is imported: a script that begins a sweep then would begin one on each machine.
+# Set while the function's module is imported, so that a script that begins a sweep begins none on each machine.
 IMPORTING = "EBBTIDE_IMPORTING"
 # The parameter that gets the current trial.
 TRIAL = "trial"
@@ -44,16 +44,16 @@ def call(function: Callable[..., Any], values: Mapping[str, Any], metric: str = 
     Args:
         function: The function.
         values: Its parameters, by name.
-        metric: Name of a number that it returns; empty: a number by itself is not reported.
+        metric: Metric name for a number that it returns; empty: a number by itself is not reported.
 
     Raises:
-        TypeError: It reports nothing, and what it returns is neither a number nor numbers by name.
+        TypeError: It reports nothing, and returns neither a number nor numbers by name.
     """
     gets = (
         {} if TRIAL in values or TRIAL not in inspect.signature(function).parameters else {TRIAL: Trial.current()}
     )
     returned = function(**values, **gets)
-    # It may have made one itself, or a callback of its framework has.
+    # The function, or a callback of its framework, may have made a trial.
     trial = Trial.latest()
     if trial is not None and trial.has_reported:
         returned = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ebbtide.agent.log_formats import Reading
 
-# A counter with a loss that ends here, and is followed by one this many times as long, was of a sanity check.
+# A counter with a loss was of a sanity check if it is this short, and the next one is this many times as long.
 _SHORT, _TIMES_LONGER = 20, 10
 
 
@@ -39,7 +39,7 @@ class FirstCounter:
         self._is_measured = False
 
     def is_setting(self, reading: Reading) -> bool:
-        """Tell whether `epoch: 100` says how many there are to be: nothing counts on from it."""
+        """Return whether a line such as `epoch: 100` is a setting, the number of epochs, and not a count."""
         if not reading.is_bare:
             return False
         last = self._last
@@ -51,20 +51,20 @@ class FirstCounter:
         return before is None or before.unit != reading.unit or reading.number <= before.number
 
     def is_phase(self, reading: Reading) -> bool:
-        """Tell whether `Step 2/4: downloading data` is a phase of the set-up: the job has not so many steps."""
+        """Return whether `Step 2/4: downloading data` is a phase of the set-up: its total is not the job's."""
         if not reading.is_phase or (self.most and reading.total == self.most):
             return False
         return self._last is None or self._last.is_phase or self._last.total != reading.total
 
     def is_beside(self, reading: Reading) -> bool:
-        """Tell whether a counter of the same name with another end is of an evaluation, or the like."""
+        """Return whether a counter of the same name with another total is of an evaluation, or the like."""
         last = self._last
         if last is None or None in (last.total, reading.total) or last.total == reading.total:
             return False
         return reading.number < last.number or (bool(self.most) and last.total == self.most)
 
     def is_taken_over(self, reading: Reading, *, is_measured: bool) -> bool:
-        """Tell whether a counter is the training's own, and the one that was used of something before it."""
+        """Return whether a counter is the training's, and the one used so far counted something before it."""
         first, last = self._first, self._last
         if first is None or last is None or reading.total is None or reading.number >= reading.total:
             return False

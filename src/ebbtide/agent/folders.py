@@ -28,23 +28,23 @@ _LOGGER = logging.getLogger(__name__)
 
 # A larger folder holds data, which belongs in storage and not in the archive of the code.
 MOST_BYTES = 100 << 20
-# The name of an archive says what is in it, so that whoever can write to storage cannot put another in its place.
+# An archive's name has the SHA-256 of its content, so that nobody who can write to storage can replace it.
 _SAID = re.compile(r"code-([0-9a-f]{64})\.tar\.gz$")
 
 # Files that a finished program leaves in its folder are kept up to this size in all.
 MOST_OUTPUT_BYTES = 1 << 30
 _TRIES, _RETRY_S = 4, 2.0
-# Entries of the user's folder that are not linked to: runs are kept there, and a program has no business in them.
+# Entries of the user's folder that are not linked to: programs have no business with kept runs or Git's data.
 _NOT_LINKED = frozenset({".ebbtide", ".git"})
 
 
 def packed(folder: Path) -> bytes:
     """The code below a folder (see `code_files`) as a gzipped tar archive; the same files give the same bytes.
 
-    What is sent, and which keys and credentials are not, is logged.
+    Logs what is sent, and which files are left out as keys or credentials.
 
     Raises:
-        InputError: They exceed 100 MiB, or one is a link to a file that would not be in the archive itself.
+        InputError: The files exceed 100 MiB, or one is a link to a file that would not be in the archive itself.
     """
     found = _files_to_send(folder)
     found.tell_size()
@@ -106,7 +106,7 @@ def unpack(objects: ObjectStore, key: str, into: Path) -> None:
 
     Raises:
         OSError: Storage does not answer.
-        tarfile.TarError: It is not the archive of that key, or would write outside the folder.
+        tarfile.TarError: The object is not the archive of that key, or would write outside the folder.
     """
     if into.exists():
         return
@@ -125,7 +125,7 @@ def unpack(objects: ObjectStore, key: str, into: Path) -> None:
 
 
 def _check_members(tar: tarfile.TarFile) -> None:
-    """An archive of `packed` has plain files only. Not every Python 3.10 has the filter that checks this."""
+    """Check that an archive has plain files and folders only; not every Python 3.10 has the filter for this."""
     for member in tar:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
@@ -159,7 +159,7 @@ class PrivateFolder:
         size = 0
         root = self.path.resolve()
         for link in [path for path in self.path.rglob("*") if path.is_symlink()]:
-            # Those that lead elsewhere are to the user's folder, or to the checkpoints.
+            # Links out of this folder lead to the user's folder, or to the checkpoints.
             if link in self._links or not link.resolve().is_relative_to(root):
                 link.unlink()
         for cache in list(self.path.rglob("__pycache__")):
@@ -176,7 +176,7 @@ class PrivateFolder:
 
 
 def outputs_id(trial_id: str) -> str:
-    """The id under which files that a finished trial left in its folder are stored, as if of another trial."""
+    """Id of the pseudo-trial under which the files that a finished trial left in its folder are stored."""
     return f"{trial_id}-outputs"
 
 

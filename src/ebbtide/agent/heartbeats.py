@@ -1,12 +1,12 @@
 """Heartbeats: numbered objects by which a run's controller tells its machines that it still runs.
 
 Only the order of the numbers counts, no clock: a machine whose clock differs from the controller's is not misled.
-Each heartbeat names the machines that it keeps alive, each with a seal by that machine's key. So a machine that is
-to end has none, and nobody else who may write to the storage can keep machines alive, or have them end: what is
-not sealed is passed over, whatever its number.
+Each heartbeat lists the machines that it keeps alive, each with a seal by that machine's key; a machine that
+should end is left out. Objects without a valid seal are ignored, whatever their number, so that nobody else who
+may write to the storage can keep machines alive or have them end.
 
-A controller's numbers are above all of the one that it took over from, which may still write for a while, and skip
-numbers: machines would not hear of the newer one until it had caught up.
+A controller's numbers are above all numbers of its predecessor, which may go on writing for a while, and skip
+numbers. Otherwise machines would not notice the new controller until it had caught up.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from ebbtide.errors import MissingObjectError
 from ebbtide.storage.object_keys import checked_key
 from ebbtide.storage.objects import ObjectStore, numbers_below
 
-# So many heartbeats in the time after which machines end without one.
+# Number of heartbeats in the time after which a machine without any ends.
 _BEATS_IN_LIMIT = 24
 _LEAST_S, _MOST_S = 0.25, 30.0
-# Older ones are deleted: by then no machine lives by them, however slowly it reads.
+# Number of heartbeats kept in storage: no machine depends on older ones, however slowly it reads.
 _KEPT = _BEATS_IN_LIMIT
-# So many numbers of heartbeats each controller of a run has to itself.
+# Heartbeat numbers reserved for each controller of a run.
 _OF_EACH = 1_000_000
-# So many objects are read at a look; of those that are not ours each is read once.
+# Most objects read at a look; objects without a valid seal are read only once.
 _MOST_READ = 500
 _SEAL_DIGITS = 32
-# No controller of a former version has left so many; above it is room for ours.
+# Former versions, whose heartbeats had no seal, never reached higher numbers.
 _MOST_UNSEALED = 10**10
-# In place of a machine's id, of which none is empty.
+# Stands for the controller in place of a machine's id, which is never empty.
 _CONTROLLER = ""
 
 
 class _Newest:
-    """The newest heartbeat with a seal by a key.
+    """Finds the newest heartbeat that is sealed with a key.
 
     Args:
         objects: Storage in which heartbeats are left.
         run: Id of the run.
         key: The key.
-        name: Who has it, a machine or the controller.
+        name: Holder of the key: the id of a machine, or the controller.
     """
 
     def __init__(self, objects: ObjectStore, run: str, key: bytes, name: str) -> None:
@@ -55,13 +55,13 @@ class _Newest:
         self._others = set[int]()
 
     def look(self) -> int:
-        """Number of the newest; 0: there was none yet.
+        """Return the number of the newest heartbeat; 0: there was none yet.
 
         Raises:
             OSError: Storage does not answer.
         """
         there = numbers_below(self._objects, self.folder)
-        # What was deleted need not be remembered.
+        # Deleted objects need not be remembered.
         self._others &= there
         unread = sorted((number for number in there - self._others if number > self.number), reverse=True)
         for number in unread[:_MOST_READ]:
@@ -105,7 +105,7 @@ class Heartbeats:
         limit_s: Seconds without a heartbeat after which machines end.
 
     Attributes:
-        epoch: Which controller of the run it is, counted from 1; 0: that is not known yet.
+        epoch: Number of this controller in the run, counted from 1; 0: not known yet.
     """
 
     def __init__(self, objects: ObjectStore, run: str, run_key: bytes, limit_s: float) -> None:
@@ -117,7 +117,7 @@ class Heartbeats:
         self._written = deque[int]()
 
     def beat(self, machines: Iterable[str]) -> None:
-        """Leave the next heartbeat. To be called every `every_s`.
+        """Write the next heartbeat. To be called every `every_s`.
 
         Args:
             machines: Ids of the machines that it keeps alive.
@@ -132,8 +132,8 @@ class Heartbeats:
         while not self._objects.put_once(
             _key_of(self._before.folder, self._number + 1), self._content(self._number + 1, kept)
         ):
-            # One that is there already is from a write that seemed to fail, from another controller or a stranger,
-            # who may have left many.
+            # The number was taken by a write that seemed to fail, by another controller, or by a stranger who may
+            # have left many: skip more numbers each time.
             self._number += skips
             skips *= 2
         self._number += 1
@@ -147,7 +147,7 @@ class Heartbeats:
         newest = self._before.look()
         there = numbers_below(self._objects, self._before.folder)
         if not newest:
-            # A former version sealed none, and its machines wait for a higher number than they have seen.
+            # A former version sealed none, and its machines wait for a number above all that they have seen.
             newest = max((number for number in there if number <= _MOST_UNSEALED), default=0)
         self._written.extend(sorted(number for number in there if number <= newest))
         return newest

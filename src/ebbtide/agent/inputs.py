@@ -1,9 +1,9 @@
 """Stored results of the jobs that a job needs, fetched to the machine before its program begins.
 
-The folder of inputs has a folder for each needed job, by its name. That of a training has `checkpoint`, its
-newest, and `outputs`, the files that it left. That of a sweep has such a folder for each trial, by its number.
-That of an array has `results`, with a folder for each task that wrote files, by its number, and `results.jsonl`,
-with a line for every task.
+The folder of inputs has a folder for each needed job, by name. A training's folder has `checkpoint`, its newest
+checkpoint, and `outputs`, the files that it left. A sweep's folder has such a folder for each trial, by number.
+An array's folder has `results`, with a folder for each task that wrote files, by number, and `results.jsonl`, with
+a line for every task.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DamagedInputError(CheckpointError):
     """Stored results of a needed job are damaged or missing."""
 
 
-# What is damaged is fetched so many times, since it does not heal, and a machine is paid meanwhile.
+# Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
 MOST_DAMAGED = 3
 
 
@@ -54,16 +54,16 @@ def inputs_beside(code: Path) -> Path:
 
 
 def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> None:
-    """Fetch what is not there yet, each whole or not at all.
+    """Fetch the inputs that are not there yet, each whole or not at all.
 
     Args:
         objects: The storage of the run.
-        inputs: What is needed.
+        inputs: Results that the job needs.
         into: Folder of inputs, made if it is not there.
 
     Raises:
         OSError: Storage does not answer, or the folder cannot be written.
-        DamagedInputError: What one has stored is damaged.
+        DamagedInputError: The stored results of a needed job are damaged.
     """
     into.mkdir(parents=True, exist_ok=True)
     for each in inputs:
@@ -81,7 +81,7 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
             try:
                 coming.rename(target)
             except OSError:
-                # Another program of this machine needs the same.
+                # Another training on this machine may have fetched the same input meanwhile.
                 if not target.exists():
                     raise
                 shutil.rmtree(coming, ignore_errors=True)

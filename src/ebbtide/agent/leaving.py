@@ -1,8 +1,8 @@
-"""Asking a program to end, whatever it was started by: a shell with a pipe, `conda run`, a wrapper in Python.
+"""Asks a program to end, however it was started: by a shell with a pipe, `conda run`, or a wrapper in Python.
 
-SIGTERM goes to the program's first process. Where that ends, or keeps the signal, and the processes that it
-started run on, these get it, each once. Processes that a program started for itself do not, such as data loaders:
-a process that ends by itself what it started is left to do so.
+SIGTERM goes to the program's first process. If that process ends, or does not pass the signal on, while its
+children run on, each child gets the signal once. Helpers that a program starts for itself, such as data loaders,
+do not get it: the program ends them itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ebbtide.agent.process_tree import ProcessTable, SystemProcess, process_tabl
 from ebbtide.trial import CHECKPOINT_DIR
 
 _PROC = Path("/proc")
-# A shell waits for what it started before it handles a signal; others may pass it on, and have this time for that.
+# A shell handles a signal only after its child has ended. Other wrappers may pass it on, and get longer to do so.
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"})
 _SHELL_S, _WRAPPER_S = 0.5, 5.0
 # Launchers that pass signals on to all that they started.
@@ -28,9 +28,9 @@ _FORWARDERS = (
     *("docker", "podman", "nerdctl", "singularity", "apptainer", "tini", "dumb-init"),
     *("uv run", "uvx", "pixi run", "hatch run", "honcho", "supervisord"),
 )
-# What a program starts for itself.
+# Helpers that a program starts for itself.
 _HELPERS = ("multiprocessing", "compile_worker", "wandb", "loky", "joblib", "resource_tracker")
-# A wrapper does nothing itself: its share of the time of a process that it started is at most this.
+# A wrapper hardly works itself: it uses at most this fraction of its child's processor time.
 _WRAPPER_SHARE = 0.2
 
 
@@ -39,7 +39,7 @@ class Leaving:
 
     Args:
         pid: Id of its first process.
-        folder: The folder for its checkpoints, which all that it starts knows by its environment.
+        folder: The folder for its checkpoints, named in the environment of all that it starts.
         say: Called with a line for the program's log.
 
     Attributes:
@@ -71,7 +71,7 @@ class Leaving:
         return bool(self._asked) and any(each.pid != self._pid for each in self._members(process_table()))
 
     def go_on(self) -> bool:
-        """Ask those processes that nobody passed the signal on to.
+        """Ask the processes to which nobody has passed the signal on.
 
         Returns:
             Whether any process of the program still runs.

@@ -1,6 +1,6 @@
-"""Known formats of log lines: what a line of each says of how far a training is.
+"""Known formats of log lines, and the progress that a line in each of them states.
 
-Most are rows of `FORMATS`. A row is added for a further tool by its name, a pattern, and how the tool counts.
+Most are rows of `FORMATS`. To support another tool, add a row with its name, a pattern, and how the tool counts.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class Reading:
 
     @property
     def is_exact(self) -> bool:
-        """True if the epoch is done when the line says so, and not before: a bar, which goes to its end."""
+        """True for bars, which run to their end: the epoch is done when the line says so, and not before."""
         return self.format in ("tqdm", "ultralytics", "Lightning")
 
 
 def count_of(text: str) -> int:
     """A count as people write it, fractions rounded down."""
     factor = _TIMES.get(text[-1:], 1)
-    # A sum of floats may be a hair below what it stands for.
+    # The floating-point product may be slightly below the whole number.
     return int(float(text.rstrip("kKM").replace(",", "").replace("_", "")) * factor + 1e-6)
 
 
@@ -171,14 +171,14 @@ FORMATS = (
     _steps("CLU", rf"^\[(?P<step>\d+)\] (?:[\w/.]+={NUMBER}(?:, |$))+$"),
 )
 
-# A last resort, since a rank may be printed so, too.
+# A last resort, since ranks may be printed like this, too.
 FRACTION = _format(
     "fraction",
     rf"^[\[(]?(?P<step>{COUNT})\s*/\s*(?P<total>{COUNT})[\])]?\s*[:|,;-]?\s*(?=[A-Za-z])"
     r"(?=.*loss\S{0,20}?[=: ]\s*[-\d])",
 )
 
-# Words before a counter with which it is a setting, or was long ago, or counts what is evaluated.
+# Words before a number that make it a setting, a number from the past, or a counter of an evaluation.
 FORBIDS = re.compile(
     r"\b(?:max(?:imum)?|min(?:imum)?|num(?:ber)?(?: of)?|total|warm[- ]?up|every|each|per|save|saving|log|logging"
     r"|eval|evaluation|val|valid|validation|test|testing|dev|accumulation|best|last|since|from|after|until|before|next"
@@ -200,7 +200,7 @@ def reading_of(message: str) -> Reading | None:
 
 
 def fraction_of(message: str) -> Reading | None:
-    """Readings of a message that begins with a fraction and has a loss."""
+    """Return the progress of a message that begins with a fraction and has a loss; None: it does not."""
     return _first_of((FRACTION,), message)
 
 

@@ -1,4 +1,4 @@
-"""Log formats of which one line does not say all: headers with a bar below them, tables, bars that begin anew."""
+"""Log formats that need several lines: headers with a bar below them, tables, bars that restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CELL = re.compile(r"[-+]?[\d.]|nan|inf|None|-")
 class Headers:
     """Lines such as `Epoch 3/10`, by which Keras and others announce an epoch, and the bars below them.
 
-    Without bars such a line is taken for one that says what has been done, as other lines are.
+    Without bars, such a line is read like other lines: it states what has been done.
     """
 
     _header: Reading | None = None
@@ -45,7 +45,7 @@ class Headers:
             if total is None and _SETTING.match(match[0]):
                 header = replace(header, is_bare=True)
             if self._has_bars is None and self._header not in (None, header):
-                # Nothing stands between them.
+                # There was no bar between the two headers.
                 self._has_bars = False
             if self._has_bars is False:
                 return True, header
@@ -55,7 +55,7 @@ class Headers:
             return True, header if total is None else None
         bar = _BAR.search(text)
         if bar is not None and self._goes_on(int(bar["inner"]), int(bar["inner_total"])):
-            # A bar over all epochs, which only stands below it.
+            # A bar over all epochs, which only happens to be below the header.
             self._header = None
         if self._header is None:
             return False, None
@@ -72,7 +72,7 @@ class Headers:
         return (False, None) if header.total is None else (True, header)
 
     def _goes_on(self, done: int, length: int) -> bool:
-        """Tell whether a bar was begun before the header above it, and does not begin anew below it."""
+        """Return whether a bar began before the header above it, and does not restart below it."""
         before = self._running.get(length)
         self._running[length] = done
         if self._header is None or self._is_below:
@@ -86,7 +86,7 @@ class Headers:
         if self._has_bars and length != self._length:
             return True, None  # of another length: an evaluation
         self._has_bars, self._length = True, length
-        # Keras writes the last one again with the metrics of the validation.
+        # Keras prints the last bar again, with the metrics of the validation.
         self._is_over = self._is_over or 0 < length <= done
         counts = CounterMeaning.ORDINAL if self._is_over else CounterMeaning.BEGUN
         return True, replace(self._header, format=form, counts=counts, first=1 if form == "Keras" else None)
@@ -94,7 +94,7 @@ class Headers:
 
 @dataclass
 class Tables:
-    """Rows below a line of names, of which the first is a counter: fastai, spaCy, scikit-learn, CSV."""
+    """Rows of a table whose first column is a counter: fastai, spaCy, scikit-learn, CSV."""
 
     _name: str = ""
 
@@ -121,7 +121,7 @@ class Tables:
 
 @dataclass
 class Bars:
-    """Bars without an epoch: one that goes on to the end counts steps, one that begins anew does not.
+    """Bars without an epoch: a bar that runs to its end counts steps, one that restarts does not.
 
     Attributes:
         newest: The bar that was printed last; None: there was none.
@@ -132,7 +132,7 @@ class Bars:
     _anew: set[str] = field(default_factory=set)
 
     def is_anew(self, bar: Reading, *, may_go_back: bool) -> bool:
-        """Return whether a bar of this unit has ever begun anew, and so counts something within epochs."""
+        """Return whether a bar of this unit has ever restarted, and so counts something within epochs."""
         last = self._last.get(bar.unit, bar.number)
         if bar.number < last and not may_go_back:
             self._anew.add(bar.unit)
@@ -146,7 +146,7 @@ class Bars:
 class EpochEnds:
     """Tells the last line of an epoch from those within it, where lines come every so many batches.
 
-    Where an epoch's length is not said, it is that of the one before; a line an epoch is its last.
+    If an epoch's length is not stated, it is taken from the epoch before. A single line in an epoch is its last.
     """
 
     _every: int = 0
@@ -177,7 +177,7 @@ class EpochEnds:
             if number >= 0:
                 self._is_line_an_epoch = self._lines == 1
                 self._learned = before - self._start
-                # It may count on over all epochs.
+                # The inner counter may continue across epochs.
                 self._start = 0 if done < before else before
             self._lines = 0
         elif self._is_line_an_epoch:

@@ -1,4 +1,4 @@
-"""Counters in log lines: by known formats, on bars, and by the words that programs of one's own print."""
+"""Counters in log lines: in known formats, on bars, and in the words of custom programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ebbtide.agent.log_formats import (
 
 _MOST_CHARACTERS = 2_000
 
-# Counters by their words, as programs of one's own print them; the larger unit first.
+# Counters by their words, as custom programs print them; the larger unit first.
 _WORDS = tuple(
     (
         unit,
@@ -40,18 +40,18 @@ _WORDS = tuple(
     )
 )
 _OF = re.compile(rf"\s*(?:/|of|out of)\s*({COUNT})(?![\w.])", re.I)
-# After the number: another number of a version, date or time, a share, a word.
+# Text after a number that makes it part of a version, date or time, a percentage, or a word.
 _NO_COUNT = re.compile(r"[\w%]|\.\d+\.\d|-\d|:\d|\.\w|\s*%")
-# What a number counts that has no number of its own: `1 epoch = 500 steps`.
+# Another unit after a number, which the number then counts: `1 epoch = 500 steps`.
 _OF_OTHERS = re.compile(r"\s+(?:steps|iterations|batches|samples|images|examples|epochs)\b(?!\W*\d)", re.I)
-# How far an epoch is, on the same line; its length may not be said.
+# Progress within the epoch, on the same line; the length may be missing.
 _WITHIN = re.compile(
     r"(?<![A-Za-z_])(?:mini-?)?(?:steps?|iters?|iterations?|batch(?:es)?)\b[\"']?[\s:=#\[(]*(?P<inner>\d+)"
     r"(?:\s*(?:/|of)\s*(?P<inner_total>\d+))?(?![\w.%])(?!\s*m?s\b)",
     re.I,
 )
 _FRACTION = re.compile(r"\.\d+(?![\w.])")
-# Words before a counter with which it counts.
+# Words that may precede a counter.
 _MAY_PRECEDE = frozenset(
     [
         "train",
@@ -92,7 +92,7 @@ _MEASURED = re.compile(
     re.I,
 )
 _OVER = re.compile(r"\b(?:done|complete[ds]?|finished|ended|took)\b", re.I)
-# `epoch: 100`, as a line of settings; no set-up has so many phases.
+# A line such as `epoch: 100`, as settings are printed; and the most phases that a set-up has.
 _BARE = re.compile(r"^[\s{\"'-]*[A-Za-z_]+[\"']?\s*[:=]\s*[\"']?\d[\d_,]*[\s\W]*$")
 _MOST_PHASES, _WORD = 100, re.compile(r"[A-Za-z]{3}")
 _PLAIN_END = re.compile(r"[\s\W]*$")
@@ -110,7 +110,7 @@ _PREFIX = re.compile(
     r"|[\w.-]+ (?=- )|[\w.]+ (?=\| )|[\w./]+\.py:\d+:?|[-|](?=\s))\s*"
 )
 _MOST_PREFIXES = 8
-# Of one word; a line in which it is none so often has no counter.
+# Most matches of one word that are tried; a line in which all of these fail has no such counter.
 _MOST_TRIED = 4
 
 _BAR = re.compile(
@@ -127,12 +127,12 @@ _BAR_OF_TRAINING = re.compile(
 _STEP_RATE = re.compile(r"(?:\?|[\d.]+)\s*(?:(?:it|steps?|batch)/s|s/(?:it|steps?|batch))$", re.I)
 _LOSS = re.compile(rf"loss\S{{0,20}}?(?:[=:]|\s)\s*(?:{NUMBER}|nan)", re.I)
 _EVALUATES = re.compile(r"\b(?:val|valid\w*|test\w*|eval\w*|dev|predict\w*|infer\w*)\b", re.I)
-# A bar without a name that has run so long, by its own clock, is hardly one of a download or of an evaluation.
+# A bar without a name that has run this long, by its own clock, is unlikely to be a download or an evaluation.
 _LONG_S = 10
 
 
 def shown(line: str) -> str:
-    """A line as a terminal would show it in the end: without colours, and without what was written over."""
+    """A line as a terminal finally shows it: without colours and overwritten text."""
     line = line[-_MOST_CHARACTERS * 4 :] if "\b" in line else line
     return _ANSI.sub("", line.rpartition("\b")[2])[:_MOST_CHARACTERS].strip()
 
@@ -201,7 +201,7 @@ def _of_bar(match: re.Match[str]) -> Reading | None:
 
 def _of_epoch(epoch: re.Match[str], bar: re.Match[str]) -> Reading:
     done, total = count_of(bar["step"]), count_of(bar["total"])
-    # 99.6 % are shown as 100 %.
+    # Not by the percentage: 99.6 % are shown as 100 %.
     inner = (done, total) if total else None
     of = int(epoch["total"]) if epoch["total"] else None
     return Reading("tqdm", "epoch", int(epoch["epoch"]), of, CounterMeaning.ORDINAL, None, False, inner)
@@ -220,7 +220,7 @@ def _of_word(message: str, unit: str, match: re.Match[str]) -> Reading | None:
     digits, before, rest = match[1], message[: match.start()], message[match.end() :]
     counts = CounterMeaning.ORDINAL
     if "." in digits and not digits[-1].isalpha():
-        # Half an epoch is no number of one; a step with a fraction is a heading.
+        # A fraction of an epoch is what has been done, not the epoch's number; a step with one is a heading.
         if unit != "epoch":
             return None
         counts = CounterMeaning.DONE
@@ -275,6 +275,6 @@ def _may_stand(before: str, *, is_measured: bool) -> bool:
         return before[-1].isspace() or left[:-1].rstrip()[-1:] in ("{", ",", "")
     word = re.search(r"\w+$", left)
     if word is None:
-        # An arrow or a picture, as rows of emojis have them.
+        # An arrow or an emoji, as some programs print them.
         return left[-1] in "%}" or not left[-1].isascii()
     return is_measured or word[0].lower() in _MAY_PRECEDE

@@ -1,6 +1,6 @@
-"""Logs and databases among the files of a checkpoint folder: by their names, and by how they are written.
+"""Recognises logs and databases in a checkpoint folder, by their names and by how they are written.
 
-A log grows at its end. A file with the name of one that is written anew, or replaced, is part of the checkpoint:
+A log grows at its end. A file that has a log's name but is rewritten or replaced is part of the checkpoint:
 coefficients in `model.csv`, weights in `weights.db`.
 """
 
@@ -18,23 +18,23 @@ _LOGS = re.compile(
     r"tfevents|\.(?:log|csv|tsv|jsonl|ndjson|txt|out|err|db|sqlite3?|mdb|lock|pid)(?:\.\d+)?$|-(?:wal|shm|journal)$",
     re.IGNORECASE,
 )
-# Models of LightGBM, steps of small programs, words of tokenizers, and marks that all is there.
+# Text files of checkpoints: LightGBM models, step counters, tokenizer vocabularies, completion markers.
 _SAVED_AS_TEXT = re.compile(
     r"(?!.*(?:log|loss|metric|histor|result))"
     r".*(?:model|booster|gbm|weight|ckpt|checkpoint|state|step|iter|epoch|latest|vocab|merges"
     r"|commit|success|done|complete).*\.txt$",
     re.IGNORECASE,
 )
-# Logs however they are written: some programs write a history anew each time.
+# Names of logs, however they are written: some programs rewrite a history each time.
 _ALWAYS = re.compile(
     r"tfevents|\.(?:log|out|err|lock|pid)(?:\.\d+)?$|-(?:wal|shm|journal)$"
     r"|log|loss|metric|histor|result|progress|event|curve|score|report|stdout|stderr",
     re.IGNORECASE,
 )
 SQLITE = b"SQLite format 3\0"
-# So much of a file's beginning shows whether it is written anew.
+# Bytes at a file's beginning that show whether it was rewritten.
 _HEAD_BYTES = 4096
-# What was written anew twice is not appended to, whatever happens in between.
+# A file rewritten this many times is no log, even if it grew in between.
 _TIMES = 2
 
 
@@ -60,7 +60,7 @@ class _Written:
 
 @dataclass
 class Logs:
-    """Tells logs from what is saved under the name of a log.
+    """Tells logs from files of checkpoints that have the name of a log.
 
     Attributes:
         folder: The checkpoint folder.
@@ -70,7 +70,7 @@ class Logs:
     _files: dict[str, _Written] = field(default_factory=dict)
 
     def is_log(self, path: str) -> bool:
-        """Tell whether a file has the name of a log and is not written anew each time."""
+        """Tell whether a file has the name of a log and is not rewritten each time."""
         return is_log(path) and not (path in self._files and self._files[path].is_anew)
 
     def look(self, tree: Tree) -> None:
@@ -82,7 +82,7 @@ class Logs:
             before = self._files.get(entry.path)
             if before is not None and before.entry == entry:
                 continue
-            # What has gone meanwhile is looked at when it is there again.
+            # A file that is gone by now is looked at if it comes back.
             with contextlib.suppress(OSError), (self.folder / entry.path).open("rb") as file:
                 head = file.read(_HEAD_BYTES)
                 self._files[entry.path] = _written(before, entry, head, inodes)
@@ -95,7 +95,7 @@ def _written(before: _Written | None, entry: TreeEntry, head: bytes, inodes: set
     old = before.entry
     # A log that is rotated is still there, under another name.
     is_replaced = entry.inode != old.inode and old.inode not in inodes
-    # The beginning of a database changes with each of its changes.
+    # Any change of a database changes its header, too.
     is_database = head.startswith(SQLITE) or entry.path.endswith(".mdb")
     is_over = not is_database and (entry.size_bytes < old.size_bytes or not head.startswith(before.head))
     if is_replaced or (is_over and entry.inode == old.inode):

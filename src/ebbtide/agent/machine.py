@@ -54,7 +54,7 @@ class Mirrors(Protocol):
     """Watches the checkpoint folder of a program.
 
     Attributes:
-        written: When the last save was written, once `has_new` has found it; None: as the program ended.
+        written: When the last save was written, set by `has_new`; None: it was written as the program ended.
     """
 
     written: Span | None
@@ -81,7 +81,7 @@ class Mirrors(Protocol):
         ...
 
     def kill_rest(self) -> None:
-        """Note that what still runs of the program is killed: what is being written by then is incomplete."""
+        """Note that the program's remaining processes are killed: files still being written are incomplete."""
         ...
 
     def has_new(self, exit_code: int) -> bool:
@@ -107,7 +107,7 @@ class RentedMachine(Protocol):
     remembers_every_s: float
 
     def begin(self, folder: Path, on_end: Callable[[], None]) -> None:
-        """End what an earlier agent left, and make the folder of this one anew.
+        """End what an earlier agent left running, and make the folder of this agent anew.
 
         Args:
             folder: Folder in which the agent works.
@@ -138,7 +138,7 @@ class RentedMachine(Protocol):
             environment: Variables that are added to the agent's.
             folder: Working directory of the program.
             on_line: Called, from another thread, with what it prints.
-            cores: Numbers of the cores that it is kept to; empty: it may use any.
+            cores: Numbers of the cores that it is pinned to; empty: it may use any.
 
         Raises:
             OSError: There is no such executable.
@@ -167,11 +167,11 @@ class RentedMachine(Protocol):
         ...
 
     def remember(self) -> None:
-        """Write down what its programs have started, for an agent that comes after this one."""
+        """Record the processes that its programs have started, for the next agent."""
         ...
 
     def reap(self, programs: Sequence[Program]) -> None:
-        """Collect the exit codes of what its programs left.
+        """Collect the exit codes of processes that its programs left.
 
         Args:
             programs: The present programs.
@@ -179,11 +179,11 @@ class RentedMachine(Protocol):
         ...
 
     def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
-        """End what its programs started and left.
+        """End processes that its programs started and left running.
 
         Args:
-            program: Only what this one did, since others run; None: all that ever ran here.
-            folder: The folder for that program's checkpoints, which all that it starts knows.
+            program: Program whose processes are ended, since others run; None: those of all that ever ran here.
+            folder: The folder for that program's checkpoints, named in the environment of all that it starts.
         """
         ...
 
@@ -203,7 +203,7 @@ class ThisMachine:
         self._metadata = notice_reader(config.metadata_of, config.metadata_url, config.notice_s)
 
     def begin(self, folder: Path, on_end: Callable[[], None]) -> None:
-        """End what an earlier agent left, which must not run beside what is started now."""
+        """End what an earlier agent left running, which must not run beside what is started now."""
         signal.signal(signal.SIGTERM, lambda *_: on_end())
         self._left = LeftProcesses(folder)
         self._left.begin()
@@ -223,7 +223,7 @@ class ThisMachine:
         cores: Sequence[int] = (),
     ) -> Program:
         """Start a program as a process of its own."""
-        # Checked before the start, since `setpriv`, which starts the program, reports less.
+        # Checked here since `setpriv`, which starts the program, would report it less clearly.
         name, path = arguments[0], environment.get("PATH", program_path())
         if shutil.which(str(folder / name) if "/" in name else name, path=path) is None:
             raise FileNotFoundError(f"{name} is not found on the machine, or cannot be executed")
@@ -243,7 +243,7 @@ class ThisMachine:
         return Mirror(folder, copies, program.pid, found, is_busy, say=say, bad=bad, runtime=self.runtime)
 
     def remember(self) -> None:
-        """Write down the processes that there are now."""
+        """Record the processes that run now."""
         self._left.remember()
 
     def reap(self, programs: Sequence[Program]) -> None:
@@ -251,7 +251,7 @@ class ThisMachine:
         self._left.reap([program.pid for program in programs])
 
     def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
-        """Kill what programs left."""
+        """Kill processes that programs left running."""
         if program is None or folder is None:
             self._left.end()
         else:

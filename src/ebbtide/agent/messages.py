@@ -17,7 +17,7 @@ from ebbtide.errors import MissingObjectError
 from ebbtide.storage.object_keys import checked_key
 from ebbtide.storage.objects import ObjectStore, numbers_below
 
-# So much is kept of an object that cannot be read.
+# Bytes that are kept of an object that cannot be read.
 _SHOWN_BYTES = 2_000
 _LOOKS_FOR_LATER = 10
 
@@ -44,7 +44,7 @@ class MessageLog:
 
     Args:
         objects: Storage in which messages are kept.
-        channel: Whose messages, which way, and by which key.
+        channel: The machine, the direction and the key of the messages.
         read: Number of the last message object that was read; 0: none.
     """
 
@@ -53,11 +53,11 @@ class MessageLog:
         kind = "orders" if channel.kinds is ORDERS else "reports"
         self._folder = checked_key(f"machines/{channel.machine}/{kind}")
         self.read = read
-        # Looks since the last time that later objects were looked for.
+        # Looks in a row at which the next object was missing.
         self._looks = 0
-        # The first later object, where the next one is missing.
+        # Number of the first later object, if the next one is lost.
         self._later = 0
-        # The next object: its number, its content or None, and whether it never comes.
+        # The next object: its number, its content (None: it is missing), and whether it is lost.
         self._fetched: tuple[int, bytes | None, bool] | None = None
 
     def fetch(self) -> None:
@@ -75,7 +75,7 @@ class MessageLog:
     def new(self) -> Iterator[Envelope | Unreadable]:
         """Yield the unread messages in order. An object counts as read once all messages in it were taken.
 
-        A missing object that later ones follow was lost: after a while it is given as unreadable and passed over.
+        A missing object with later ones after it was lost: after a while it is yielded as unreadable and skipped.
 
         Raises:
             OSError: Storage does not answer.
@@ -109,16 +109,16 @@ class MessageLog:
             self.read += 1
 
     def _is_lost(self) -> bool:
-        """Return whether the next object is lost. To find out takes a listing, which few calls make."""
+        """Return whether the next object is lost. This needs a listing, which only every tenth call makes."""
         self._looks += 1
         if self._looks % _LOOKS_FOR_LATER:
             return False
-        # Many may be missing: a journal that is older than they are reads on where there are some.
+        # Many may be missing, such as for a reader whose journal is old: go on at the first that is there.
         self._later = next((number for number in self._after() if self._is_ours(number)), 0)
         return self._later > self.read + 1
 
     def delete(self, numbers: Iterable[int]) -> None:
-        """Delete the objects of these numbers; those that are not there are no harm.
+        """Delete the objects of these numbers, if they exist.
 
         Raises:
             OSError: Storage does not answer.
@@ -127,7 +127,7 @@ class MessageLog:
             self._objects.delete(f"{self._folder}/{number:08d}")
 
     def clear(self) -> None:
-        """Delete all there is, whoever left it.
+        """Delete all objects of this log, whoever wrote them.
 
         Raises:
             OSError: Storage does not answer.
@@ -142,7 +142,7 @@ class MessageLog:
     def last(self) -> int:
         """Number of the last object with a message sealed for this log; 0: there is none.
 
-        What others put there says nothing of the objects before it.
+        Objects that others wrote are ignored: they say nothing of the objects before them.
         """
         return next((number for number in reversed(self._after()) if self._is_ours(number)), self.read)
 

@@ -53,7 +53,7 @@ def notice_reader(cloud: str, url: str, notice_s: float) -> NoticeReader:
     """The reader of a cloud's instance metadata.
 
     Args:
-        cloud: Whose metadata the machine has: `gcp`, or else as EC2's.
+        cloud: Cloud of the metadata: `gcp`; any other has metadata like EC2's.
         url: Address of the service; empty: the cloud's own.
         notice_s: Seconds between a notice and the revocation, where the metadata do not say the time.
     """

@@ -9,7 +9,7 @@ from ebbtide.agent.log_formats import NUMBER
 
 _SEPARATOR = r"[ _/.-]"
 _VALUE = rf"({NUMBER}|[-+]?(?:nan|inf(?:inity)?)\b)"
-# Another metric has one of these words before its name.
+# Words before a name that make it another metric.
 _OTHERS = re.compile(r"\b(?:val|valid|validation|test|testing|eval|evaluation|dev|best)[ _/-]*$", re.I)
 _OURS = re.compile(
     r"(?:^|[^\w]|\b(?:train|training|lm|avg|average|mean|running|total|batch|epoch)[ /-]?)\s*$", re.I
@@ -18,7 +18,7 @@ _PAIR = re.compile(rf"(?<![\w.])[\"']?([A-Za-z_][\w@/().%-]{{0,60}})[\"']?\s*[:=
 _CELL = re.compile(r"\s{2,}|\t|,|\s*\|\s*")
 # Scores of boosters, whose names have spaces in them.
 _SCORE = re.compile(rf"\s([A-Za-z][^\t:]*):\s*{_VALUE}")
-# A row of ultralytics has a bar behind it.
+# Rows of ultralytics end with a bar.
 _BAR = re.compile(r":?\s*\d{1,3}%.*$")
 _ROWS = 3
 
@@ -40,7 +40,7 @@ class MetricWords:
         self._below: tuple[int, int] | None = None
 
     def value_in(self, text: str) -> float | None:
-        """The value that a line gives of it; NaN if it says so, None if it gives none."""
+        """The metric's value on a line; NaN if the line says so, None if it has none."""
         for pattern in (self._exact, self._any_case):
             found = sorted(
                 (0 if _OURS.search(text[: match.start()]) else 1, place, match[1])
@@ -52,18 +52,18 @@ class MetricWords:
         return self._in_table(text)
 
     def value_of_end(self, text: str) -> float | None:
-        """The last value on a line of a name that ends in its name, as `valid-rmse` in `rmse`."""
+        """The last value on a line whose name ends in the metric's, as `valid-rmse` ends in `rmse`."""
         found = [float(match[2]) for match in _SCORE.finditer(text) if _ends_in(match[1], self.name)]
         return found[-1] if found else None
 
     def _in_table(self, text: str) -> float | None:
-        """Below a line of names, of which it is one, the value in the same place of a line of values."""
+        """The value in the metric's column, in a row below a line of column names."""
         text = _BAR.sub("", text)
         cells = [cell for cell in _CELL.split(text.strip(" |")) if cell]
         tokens = cells if "," in text or "|" in text else text.split()
         for names in (cells, [token.strip("():") for token in tokens]):
             if len(names) > 2 and self.name in names and not any(map(_is_number, names)):
-                # From the end: names may be of several words, and a row begins with a name or a bar.
+                # Counted from the end: names may have several words, and rows may begin with a name or a bar.
                 self._below = len(names) - names.index(self.name), _ROWS
                 return None
         if self._below is None or len(tokens) < 2:

@@ -37,7 +37,7 @@ LAUNCHERS = frozenset({"mpirun", "mpiexec"})
 
 _PORT = "EBBTIDE_MPI_PORT"
 _MODULE = "ebbtide.agent.mpi"
-# Real seconds for which the other machines are waited for: they fetch code and checkpoints first.
+# Real seconds to wait for the other machines, which fetch code and checkpoints first.
 _FINDS_WITHIN_S = 300.0
 _RETRY_S, _SILENT_S = 0.3, 20.0
 _MOST_BYTES = 1 << 20
@@ -64,7 +64,7 @@ def _run(arguments: Sequence[str]) -> int:
     addresses = os.environ[MACHINES].split(",")
     with tempfile.TemporaryDirectory(prefix="ebbtide-mpi-") as place:
         hosts = Path(place) / "hosts"
-        # It needs no daemon on its own machine, which it may not know by that address.
+        # `mpirun` needs no daemon on its own machine, and may not recognise that machine's address.
         names = ["localhost", *addresses[1:]]
         hosts.write_text("".join(f"{name} slots=1\n" for name in names), encoding="ascii")
         with _reports(Path(place)) as reports:
@@ -86,7 +86,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _prefix(launcher: str) -> Mapping[str, str]:
-    """Tell an Open MPI of PyPI, in this Python's environment, where it is: it was built for another place."""
+    """Tell an Open MPI from PyPI, in this Python's environment, its location: it was built for another."""
     found = shutil.which(launcher)
     if "OPAL_PREFIX" in os.environ or not found or Path(found).parent != Path(sys.prefix) / "bin":
         return {}
@@ -94,7 +94,7 @@ def _prefix(launcher: str) -> Mapping[str, str]:
 
 
 def _own_files(place: str) -> Mapping[str, str]:
-    """Daemons share files with processes of their machine; those of the local cloud must not share them all."""
+    """A temporary folder per machine: daemons share files in it, and local machines are one computer."""
     return {"TMPDIR": place}
 
 
@@ -118,7 +118,7 @@ def _settings(hosts: Path, address: str) -> Mapping[str, str]:
         "PRTE_MCA_hwloc_default_binding_policy": "none",
     }
     if ipaddress.ip_address(address).is_loopback:
-        # Machines of the local cloud; Open MPI leaves their interface out by itself.
+        # Machines of the local cloud use the loopback interface, which Open MPI leaves out by default.
         found |= {
             "OMPI_MCA_btl": "tcp,self",
             "OMPI_MCA_btl_tcp_if_include": "lo",
@@ -126,7 +126,7 @@ def _settings(hosts: Path, address: str) -> Mapping[str, str]:
         }
     if os.geteuid() == 0:
         found |= {f"{name}_ALLOW_RUN_AS_ROOT{more}": "1" for name in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
-    # What the user has set stays.
+    # The user's own settings take precedence.
     return {name: value for name, value in found.items() if name not in os.environ}
 
 
@@ -135,7 +135,7 @@ def _reports(place: Path) -> Any:
     """The variable that names the pipe for reports; what comes through it is printed."""
     path = place / "reports"
     os.mkfifo(path, 0o600)
-    # Opened for both, so that it does not end with the first process that closes it.
+    # Opened for reading and writing, so that the pipe does not end when its first writer closes it.
     descriptor = os.open(path, os.O_RDWR)
     ended = threading.Event()
 
@@ -159,7 +159,7 @@ def _reports(place: Path) -> Any:
 
 
 def _listen() -> int:
-    """On every other machine: do the one command that the first machine asks for; returns its exit code."""
+    """On every other machine: run the one command that the first machine sends; returns its exit code."""
     address = os.environ[MACHINES].split(",")[int(os.environ[RANK])]
     with socket.create_server((address, int(os.environ[_PORT]))) as server:
         while True:
@@ -194,7 +194,7 @@ def _do(command: str, connection: socket.socket) -> int:
             stdin=subprocess.DEVNULL,
             preexec_fn=_die_with_parent,
         )
-        # The first machine is asked to leave, too, and ends this daemon in order.
+        # The first machine is asked to leave, too, and shuts this daemon down properly.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         connection.settimeout(None)
         watch = threading.Thread(target=_end_with, args=(connection, process), daemon=True)
@@ -215,7 +215,7 @@ def _end_with(connection: socket.socket, process: subprocess.Popen[bytes]) -> No
 
 
 def _connect(host: str, words: Sequence[str]) -> int:
-    """Called by `mpirun` in place of ssh: have a command done on another machine; returns its exit code."""
+    """Called by `mpirun` in place of ssh: run a command on another machine; returns its exit code."""
     command, port = " ".join(words), int(os.environ[_PORT])
     until_s = time.monotonic() + _FINDS_WITHIN_S
     while True:

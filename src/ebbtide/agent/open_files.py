@@ -25,7 +25,7 @@ _PROC = Path("/proc")
 Inode = tuple[int, int]
 
 _OPEN_LOG_S = 2.0
-# Any other file that is open for so long, and grows by no more than this, is kept open, and is not being saved.
+# Any other file that is open for this long, and grows by no more than this, is kept open on purpose.
 _OPEN_S, _GROWS_BYTES = 20.0, 1 << 20
 _SQLITE_WAIT_S = 1.0
 _SIDECARS = ("-wal", "-shm", "-journal")
@@ -34,13 +34,13 @@ _SIDECARS = ("-wal", "-shm", "-journal")
 def open_for_writing(inodes: Collection[Inode]) -> dict[Inode, int]:
     """Inodes that a process has open, or maps, for writing, with the id of one such process.
 
-    All processes count that this user may look at, whoever started them.
+    All processes that this user may inspect count, whoever started them.
     """
     wanted, found = set(inodes), {}
     numbers = {number for _, number in wanted}
     for process in _PROC.iterdir() if wanted and _PROC.is_dir() else ():
         if process.name.isdecimal():
-            # A process that ends meanwhile writes no more; others may not be looked at.
+            # The process may have ended, or this user may not inspect it.
             with contextlib.suppress(OSError):
                 for inode in (*_written(process, wanted), *_mapped(process, numbers, wanted)):
                     found[inode] = int(process.name)
@@ -88,7 +88,7 @@ class KeptOpen:
             now_s: The present time in monotonic seconds.
 
         Returns:
-            Paths of those that are being saved.
+            Paths of files that are being saved.
         """
         found = {entry.path: entry for entry in tree.of("file") if entry.inode in opened}
         self._opened = {path: self._opened.get(path, (now_s, entry.size_bytes)) for path, entry in found.items()}
@@ -108,7 +108,7 @@ class KeptOpen:
 
 
 def copy_databases(tree: Tree, folder: Path, copy: Path) -> None:
-    """Copy SQLite databases of a folder again, each as of one moment, though a program may be writing to it.
+    """Copy the SQLite databases of a folder again, each as of one moment, even if a program is writing to it.
 
     Args:
         tree: The entries of the folder.

@@ -1,8 +1,8 @@
-"""An agent's outbox: reports wait, are written in order by a thread, and are tried again until they are written.
+"""An agent's outbox: a thread writes queued reports in order, and retries each until it is written.
 
-However long storage does not answer, little waits. Of what programs print so many lines wait, and the others are
-counted. Of the steps of a trial so many wait; if there are more, every second one, then every fourth, and always
-the newest.
+The queue stays small, however long storage does not answer. Of the lines that programs print, a limited number
+wait, and the others are counted. Of the steps of a trial a limited number wait; if there are more, every second
+step is kept, then every fourth, and always the newest.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ebbtide.base.runtime import RUNTIME, Runtime
 
 _LOGGER = logging.getLogger(__name__)
 
-# So many lines that programs print wait to be written, and so many steps of each trial, with and without a metric.
+# Most printed lines that wait, and most steps of each trial that wait, with and without a metric counted apart.
 _MOST_LINES, _MOST_STEPS = 200, 1_000
-# Characters of one object, well below what a reader takes; a single message may have more.
+# Most characters of one object, well below a reader's limit; a single message may have more.
 _MOST_OF_OBJECT = 1 << 20
 _RETRY_S = 0.5
 _CLOSING_S = 30.0
@@ -47,9 +47,9 @@ class _Steps:
     """Steps of a trial that wait, all with a metric or all without.
 
     Attributes:
-        every: One of so many is kept.
-        seen: Number of those that came.
-        waiting: Those that wait, the oldest first.
+        every: One step in this many is kept.
+        seen: Number of steps added so far.
+        waiting: Steps that wait, the oldest first.
     """
 
     every: int
@@ -89,7 +89,7 @@ class ReportQueue:
 
     def _add_step(self, waiting: _Waiting, steps: _Steps) -> None:
         if steps.waiting and steps.waiting[-1].place % steps.every:
-            # It was the newest only.
+            # It was kept only as the newest.
             del self._waiting[steps.waiting.pop()]
         if len(steps.waiting) >= _MOST_STEPS:
             steps.every *= 2
@@ -102,7 +102,7 @@ class ReportQueue:
         steps.waiting.append(waiting)
 
     def take(self) -> list[Message]:
-        """Take as much as one object holds, the oldest first, with how many lines were left out."""
+        """Take as many reports as one object holds, the oldest first, with the number of lines left out."""
         for trial, lines in self._left_out.items():
             self._waiting[_Waiting(Log(trial, "", lines))] = None
         self._left_out.clear()
@@ -114,7 +114,7 @@ class ReportQueue:
                 break
         for waiting in taken:
             del self._waiting[waiting]
-        # What waits on is little, and of the steps as they are.
+        # Few reports remain, so the thinning of their steps begins anew.
         self._steps.clear()
         for waiting in self._waiting:
             if isinstance(message := waiting.message, Stepped):
@@ -140,10 +140,10 @@ class Outbox:
         self._reports = reports
         self._gather_s = gather_s
         self._number: int | None = None
-        # With these a reader recognises a message that was written twice.
+        # Readers recognise by these a message that was written twice.
         self._boot, self._count = secrets.token_hex(8), 0
         self._waiting = ReportQueue()
-        # What is being written has its numbers, since none of it is left out any more.
+        # Messages being written: they have their numbers, and none of them is left out any more.
         self._writing: list[Envelope] = []
         self._lock = threading.Lock()
         self._urgent, self._idle, self._ended = runtime.flag(), runtime.flag(), runtime.flag()
@@ -179,7 +179,7 @@ class Outbox:
         self._ended.set()
 
     def _gather(self) -> bool:
-        """Number the messages that are written next, as one object; False: none is."""
+        """Number the messages of the next object; returns whether there are any."""
         with self._lock:
             if not self._writing:
                 for message in self._waiting.take():
@@ -190,7 +190,7 @@ class Outbox:
             return bool(self._writing)
 
     def _written(self) -> bool:
-        """Write them; returns whether there are more that were to be in the same object."""
+        """Write the gathered messages; returns whether more wait that did not fit into the object."""
         try:
             if self._number is None:
                 self._number = self._reports.last()

@@ -1,4 +1,4 @@
-"""Progress that cannot be right: ahead of what there is, backwards, or farther than any machine could go."""
+"""Progress that cannot be right: beyond the total, backwards, or further than any machine could go."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from ebbtide.agent.log_formats import Reading
 from ebbtide.agent.protocol import MOST_STEPS
 
-# No machine goes further between two lines, unless it nearly did so before.
+# Largest plausible jump between two lines; a larger one needs an earlier jump of a thousandth of its size.
 _FARTHEST, _TIMES_FARTHER = 1_000_000, 1_000
-# A first line further on than this names no step; some environments of reinforcement learning count fast.
+# A first number above this is no step. The limit is high, since some reinforcement learning counts fast.
 _FARTHEST_FIRST = 100_000_000
 _MOST_EPOCHS = 1_000_000
 
 
 @dataclass
 class Plausible:
-    """Says of each reading of one counter, in order, why it cannot be right.
+    """Checks the readings of one counter, in order, for those that cannot be right.
 
     Attributes:
         began: Steps that were done when the program was started.
@@ -29,11 +29,11 @@ class Plausible:
     _farthest: int = 0
 
     def why_not(self, reading: Reading, step: int, *, may_go_back: bool) -> str:
-        """Say why a reading cannot be right; empty: it may be, and the next one comes after it.
+        """Return why a reading cannot be right; empty: it may be, and the next one is compared with it.
 
         Args:
             reading: The reading.
-            step: Steps that are done by it.
+            step: Steps done according to the reading.
             may_go_back: Whether the program may have resumed from an earlier step.
         """
         number, last = reading.number, self._last

@@ -1,7 +1,7 @@
-"""Processes that a machine's programs started: how each is found, wherever it went, and ended.
+"""Finds and ends the processes that a machine's programs started, wherever they went.
 
-They are found by a mark in the environment, which all that a machine starts inherits; as descendants of the
-agent, which adopts those whose parent has ended; and by a record of those, in case the agent itself is killed.
+Processes are found by an environment variable that all processes of a machine inherit; as descendants of the
+agent, which adopts those whose parent has ended; and by a record of these, in case the agent itself is killed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Environment variable of an agent and of all that it starts: the folder that it works in, unique to the machine.
+# Environment variable of an agent and of all that it starts: the agent's working folder, unique to the machine.
 MACHINE = "EBBTIDE_MACHINE"
 
 _RECORD = ".processes.json"
 _PROC = Path("/proc")
 _BOOT_ID = _PROC / "sys/kernel/random/boot_id"
-# For so long processes are killed, and waited for; one that waits for a broken disk may not end.
+# Longest time spent killing processes: one that waits for a broken disk may never end.
 _PATIENCE_S, _BETWEEN_S = 2.0, 0.05
 _FROZEN_WITHIN_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
@@ -31,7 +31,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class SystemProcess:
-    """A process as /proc shows it; its id and start time (in ticks since boot) together are never used again."""
+    """A process as /proc shows it; the pair of its id and start time (in ticks since boot) is never reused."""
 
     pid: int
     started: int
@@ -59,7 +59,7 @@ ProcessTable = dict[int, SystemProcess]
 
 
 class LeftProcesses:
-    """The processes that an agent's programs started, and may leave.
+    """The processes that an agent's programs start, and may leave running.
 
     Args:
         folder: The folder that the agent works in.
@@ -68,19 +68,19 @@ class LeftProcesses:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._recorded: set[tuple[int, int, int]] = set()
-        # Of each process that was seen, the program that started it, which may have ended since.
+        # The program that started each process that was seen; the program may have ended since.
         self._origins: dict[tuple[int, int], int] = {}
         self._programs: tuple[int, ...] = ()
 
     def begin(self) -> None:
-        """Mark and adopt all that this process starts from now on, and end what an earlier agent left."""
+        """Mark and adopt all that this process starts from now on, and end what an earlier agent left running."""
         os.environ[MACHINE] = str(self._folder)
         with contextlib.suppress(AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         end_machine(self._folder)
 
     def remember(self) -> None:
-        """Write down which processes there are now, for whoever comes after this agent if it is killed."""
+        """Record the processes that run now, for the next agent if this one is killed."""
         table = process_table()
         self._note_origins(table)
         found = {
@@ -98,13 +98,13 @@ class LeftProcesses:
         """Collect the exit codes of adopted processes; to be called in the thread that starts programs.
 
         Args:
-            programs: Ids of the processes whose exit codes somebody else collects: those of the programs.
+            programs: Ids of the programs' own processes, whose exit codes are collected elsewhere.
         """
         self._programs = tuple(programs)
         if sys.platform != "linux":
             return
         own = os.getsid(0)
-        # Any child that has ended; it stays as it is until it is known whose it is.
+        # Look at any ended child, but collect its exit code only once it is known to be an adopted process.
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if ended.si_pid in programs or os.getsid(ended.si_pid) == own:
@@ -112,18 +112,18 @@ class LeftProcesses:
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
     def end(self) -> None:
-        """Kill them all, now that their assignment is over."""
+        """Kill all of these processes, now that their assignment is over."""
         _end(lambda table: [*_adopted(table), *_marked(MACHINE, str(self._folder), table)])
 
     def end_of(self, program: int, name: str, value: str) -> None:
-        """Kill what one program started, now that its assignment is over, while others run.
+        """Kill what one program started, now that its assignment is over, while other programs run.
 
-        One that has a session of its own, no environment and no parent is known only if `remember` has seen it
-        while it had one; if not, it ends with the last of those that run beside it.
+        A process with its own session, a cleared environment and no parent is known only if `remember` saw it
+        while it had a parent; if not, it is killed with the last program that runs beside it.
 
         Args:
             program: Id of the program's process.
-            name: Name of an environment variable that all that it started has.
+            name: Name of an environment variable that all its processes have.
             value: Value of that variable.
         """
         self._note_origins(process_table())
@@ -207,8 +207,8 @@ def _end(found: Callable[[ProcessTable], Iterable[SystemProcess]]) -> int:
 
 
 def _freeze(found: Callable[[ProcessTable], Iterable[SystemProcess]]) -> list[SystemProcess]:
-    """Stop processes and all their descendants: those that are killed one by one could start others meanwhile, and
-    lose the parent by which they are known."""
+    """Stop processes and all their descendants before they are killed. Killed one by one, they could start others
+    meanwhile, or lose the parent by which they are known."""
     frozen: dict[tuple[int, int], SystemProcess] = {}
     refused: set[tuple[int, int]] = set()
     until_s = time.monotonic() + _FROZEN_WITHIN_S
@@ -231,7 +231,7 @@ def _freeze(found: Callable[[ProcessTable], Iterable[SystemProcess]]) -> list[Sy
 
 
 def signal_process(process: SystemProcess, number: int) -> bool:
-    """Send a signal to this process, and not to another that got its id since; returns whether it was sent."""
+    """Send a signal to this process, never to another that has its id now; returns whether it was sent."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -255,8 +255,8 @@ def signal_process(process: SystemProcess, number: int) -> bool:
 
 
 def _adopted(table: ProcessTable) -> list[SystemProcess]:
-    """Children of this process outside its session. Programs begin a session of their own, which nothing that they
-    start can leave for this one; what a library started here stays in it."""
+    """Children of this process outside its session. Programs begin sessions of their own, and nothing that they
+    start can join this session; processes that a library started here stay in it."""
     own = os.getsid(0)
     return [each for each in table.values() if each.parent == os.getpid() and each.session != own]
 
@@ -272,8 +272,8 @@ def _marked(name: str, value: str, table: ProcessTable) -> list[SystemProcess]:
 
 
 def _recorded(record: set[tuple[int, int, int]], table: ProcessTable) -> list[SystemProcess]:
-    """Recorded processes that still run, and the others of their sessions: one that is not empty yet is still the
-    session of the program that began it."""
+    """Recorded processes that still run, and all others in their sessions: the id of a session is not reused until
+    it is empty."""
     alive = [
         each
         for pid, started, _ in record
@@ -285,7 +285,7 @@ def _recorded(record: set[tuple[int, int, int]], table: ProcessTable) -> list[Sy
 
 
 def _with_descendants(begin: Iterable[SystemProcess], table: ProcessTable) -> list[SystemProcess]:
-    """Processes and all their descendants, this process and its ancestors left out, and what they started."""
+    """Processes and all their descendants, except this process, its ancestors, and what only these started."""
     children: dict[int, list[SystemProcess]] = {}
     for each in table.values():
         children.setdefault(each.parent, []).append(each)
@@ -310,7 +310,7 @@ def _ancestry(table: ProcessTable) -> set[int]:
 
 
 def _read_record(path: Path) -> set[tuple[int, int, int]]:
-    """Ids, start times and sessions that an agent wrote down; empty after a restart of the computer."""
+    """Ids, start times and sessions that an agent recorded; empty after a reboot of the computer."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["boot"] == _boot():

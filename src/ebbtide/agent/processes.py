@@ -21,13 +21,12 @@ from ebbtide.agent.program_output import MOST_OF_TEXT, DroppedLines, Line, LineR
 # `setpriv` ends a program with its parent, without Python code between fork and exec, where other threads may hold
 # locks.
 _SETPRIV = shutil.which("setpriv")
-# It keeps a program to some cores from its first instruction on; where it is missing, all cores are used.
+# `taskset` pins a program to cores from its first instruction on; without it, all cores are used.
 _TASKSET = shutil.which("taskset")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _GRACE_S = 5.0
 
-# So much of a program's output is read at once.
 _CHUNK_BYTES = 1 << 16
 
 
@@ -46,7 +45,7 @@ class TrainingProcess:
         folder: Working directory of the program.
         on_line: Called, from another thread, with each line of JSON as a mapping, each other line as text, the
             number of lines that are left out where there are very many, and None when the program has ended.
-        cores: Numbers of the cores that it is kept to; empty: it may use any.
+        cores: Numbers of the cores that it is pinned to; empty: it may use any.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class TrainingProcess:
         cores: Sequence[int] = (),
     ) -> None:
         self._on_line = on_line
-        # The process that uses `ebbtide.trial`, where the program starts that from a script; None: none said so.
+        # The process that uses `ebbtide.trial`, which a script may have started; None: none has reported itself.
         self._speaker: int | None = None
         kept = [_TASKSET, "--cpu-list", ",".join(map(str, cores))] if _TASKSET and cores else []
         guarded = [*([_SETPRIV, "--pdeathsig", "KILL", "--"] if _SETPRIV else []), *kept, *arguments]
@@ -103,7 +102,7 @@ class TrainingProcess:
             self.process.wait(timeout=_GRACE_S)
 
     def _signal(self, number: int) -> None:
-        # To one process alone: it ends by itself what it started, such as data loaders. A shell would end at once.
+        # Signal one process only: it ends its own children, such as data loaders. A shell would end at once.
         with contextlib.suppress(ProcessLookupError):
             if self._speaker is not None and self._is_ours(self._speaker):
                 os.kill(self._speaker, number)
@@ -115,13 +114,13 @@ class TrainingProcess:
         if self.process.poll() is not None or pid <= 1:
             return False
         try:
-            # What started it, such as torchrun, may have given it a session of its own.
+            # Its launcher, such as torchrun, may have given it a session of its own.
             return os.getsid(pid) == self.process.pid or self.process.pid in _parents(pid)
         except (OSError, OverflowError):
             return False
 
     def _hear(self, pid: object) -> None:
-        # A script may start one program after the other.
+        # A script may start several programs in turn.
         is_gone = self._speaker is None or not self._is_ours(self._speaker)
         if is_gone and isinstance(pid, int) and self._is_ours(pid):
             self._speaker = pid
@@ -159,7 +158,7 @@ def _parsed(line: str) -> Line:
 
 
 def _parents(pid: int) -> Iterator[int]:
-    """Ids of the process that started a process, of the one that started that, and so on."""
+    """Ids of the ancestors of a process, its parent first."""
     while pid > 1:
         # Its name, in parentheses, may hold anything.
         pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
@@ -167,5 +166,5 @@ def _parents(pid: int) -> Iterator[int]:
 
 
 def _die_with_parent() -> None:
-    """After the fork: a training must end with its agent, since another agent may start the same training."""
+    """Run after the fork: a training must end with its agent, since another agent may start the same training."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

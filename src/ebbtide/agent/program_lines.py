@@ -1,4 +1,4 @@
-"""Numbers in the lines of JSON that a program prints: what can be believed of them."""
+"""Checks of the numbers in lines of JSON that a program prints."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Heard:
     """Names of the numbers that a program has reported.
 
     Attributes:
-        names: Those that are no part of Ebbtide's protocol.
+        names: Names that are not part of Ebbtide's protocol.
     """
 
     names: set[str] = field(default_factory=set)
 
     def new_names(self, line: Mapping[str, Any]) -> tuple[str, ...]:
-        """Names that were not reported before, with which a misspelt metric can be explained."""
-        # JSON knows no NaN, so Ebbtide's own lines name numbers that are none apart.
+        """Return names that were not reported before, which may explain a misspelt metric."""
+        # JSON has no NaN, so Ebbtide's own lines list the names of numbers that are not finite.
         strange = line.get("not_finite")
         reported = {
             *(
@@ -44,12 +44,12 @@ class Heard:
 
 
 def step_of(value: object) -> int | None:
-    """A step as a program prints it; None: it is none that could be reported."""
+    """A step as a program prints it; None: it is no valid step."""
     return value if type(value) is int and 0 <= value <= MOST_STEPS else None
 
 
 def number_of(value: object) -> float:
-    """A number as a program prints it; NaN: it is none. What is too large for one is infinite."""
+    """A number as a program prints it; NaN: it is no number. Numbers too large for a float become infinite."""
     if not isinstance(value, int | float):
         return math.nan
     try:
@@ -64,7 +64,7 @@ def is_duration(seconds: float) -> bool:
 
 
 def plain_value(value: object) -> Any:
-    """A number that a tool wrote as text."""
+    """A value, as a number if a tool wrote it as text."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -74,5 +74,5 @@ def plain_value(value: object) -> Any:
 
 
 def is_count(value: object) -> bool:
-    """Tell whether a value is a number that something may have counted to."""
+    """Tell whether a value can be a count: a number that is finite and not negative."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

@@ -1,8 +1,8 @@
-"""Output of a program on its way to the agent's loop: little waits at a time, whatever is printed.
+"""Bounded buffer for the output of a program on its way to the agent's loop.
 
 A program may print faster than its lines can be read. Then, of lines that differ in their numbers alone, the
-newest is kept, so that progress is still read, and the others are counted. Of Ebbtide's own protocol all that
-counts is kept.
+newest is kept, so that progress is still read, and the others are counted. Everything that matters of Ebbtide's
+own protocol is kept.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-# Longer lines are cut: to so many characters before JSON is looked for, and to so many of text.
+# Longer lines are cut, to so many characters: the first before JSON is looked for, the second for text.
 MOST_OF_JSON, MOST_OF_TEXT = 1 << 16, 4096
 
-# What a program prints is read for so long at a time, in monotonic seconds: orders and notices do not wait for it.
+# Longest time spent reading output at once, in monotonic seconds: orders and notices must not wait for it.
 READING_S = 0.02
 
-# So many lines and characters wait for the agent's loop; so many more that may be progress.
+# Most lines and characters that wait for the agent's loop, and extra lines if they may be progress.
 _MOST_LINES, _MOST_CHARACTERS, _MOST_PROGRESS = 2_000, 1 << 20, 50
-# Where more lines a second are printed, and so many more were, the newest of each shape goes on.
+# Above this rate, after a burst of this many lines, only the newest line of each shape passes.
 _MOST_PER_S, _MOST_IN_BURST = 2_000.0, 4_000.0
-# A line that names one of these says what no later line says again.
+# A line with one of these names says what no later line repeats.
 _OURS = frozenset({"api", "started", "saved", "finished", "left"})
 _NUMBERS = b"0123456789.+-"
 _PROGRESS = re.compile(
     r"(?:step|epoch|iter|update|episode|round|loss|acc)[a-z]*\W{0,4}\d|\d\s*(?:/|of)\s*\d|\d\s*%", re.IGNORECASE
 )
 
-# The shape of what may be progress where too many shapes of that wait.
+# Common shape of lines that may be progress, once too many of them wait.
 _OTHER_PROGRESS = "other progress"
 
 
@@ -66,7 +66,7 @@ class LineReader:
         """Lines that are complete now, without their ends.
 
         Args:
-            chunk: What was printed since the last call; empty: it was the last, and ends the last line.
+            chunk: Output since the last call; empty: the output has ended, and with it the last line.
         """
         found = (self._rest + self._decoder.decode(chunk, final=not chunk)).split("\n")
         self._rest = found.pop()[:MOST_OF_JSON]
@@ -76,16 +76,16 @@ class LineReader:
 
 
 class Thinning:
-    """Lets a program's lines pass, but of a flood only the newest line of each shape."""
+    """Passes a program's lines on, but of a flood only the newest line of each shape."""
 
     def __init__(self) -> None:
         self._may_pass, self._at_s = _MOST_IN_BURST, 0.0
 
     def passing(self, lines: Sequence[str], now_s: float) -> Sequence[str]:
-        """Those lines that go on, in order: of lines that differ in their numbers alone the newest.
+        """Lines to pass on, in order: in a flood, the newest of those that differ in their numbers alone.
 
         Args:
-            lines: What was read at once.
+            lines: Lines that were read at once.
             now_s: The present time in monotonic seconds.
         """
         self._may_pass = min(self._may_pass + (now_s - self._at_s) * _MOST_PER_S, _MOST_IN_BURST)
@@ -149,7 +149,7 @@ class ProgramOutput:
             yield found
 
     def close(self) -> None:
-        """Take nothing any more, and let go of what waits."""
+        """Accept no more lines, and discard those that wait."""
         with self._lock:
             self._is_closed = True
             self._left_out = self._characters = 0
@@ -183,7 +183,7 @@ class ProgramOutput:
 
 
 def _shape_of(line: Line) -> Hashable:
-    """Shape of a line: of lines of one shape the newest says it all."""
+    """Shape of a line: the newest line of a shape makes earlier ones needless."""
     if isinstance(line, str):
         return line.encode(errors="replace").translate(None, _NUMBERS)
     return _OURS.intersection(line) or tuple(line)

@@ -1,7 +1,7 @@
 """Progress of programs that do not use `ebbtide.trial`, read from what they print for people.
 
-One counter of a program is chosen, and kept; epochs may take over from steps, which may begin anew in each of
-them. What cannot be right is counted and told once, and goes no further.
+One counter of a program is chosen, and kept; epochs may take over from steps, which may restart in each epoch.
+Progress that cannot be right is dropped and counted, and the user is told once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ebbtide.agent.metric_words import MetricWords, names_in
 from ebbtide.agent.plausible import Plausible
 from ebbtide.agent.program_lines import is_count, number_of, plain_value, step_of
 
-# Such a line names what was done before, in whichever way the program counts.
+# Words of lines that state what was done before, in whatever way the program counts.
 _RESUMES = re.compile(r"\b(?:resum|restor|load|continu|restart|start(?:ing|ed)? (?:from|after|at))", re.IGNORECASE)
 # Names of counters in lines of JSON, the best first; `step` is Ebbtide's own.
 _FIELDS = ("global_step", "num_updates", "total_timesteps", "training_step", "iteration", "iter", "epoch")
@@ -29,9 +29,9 @@ _TOTALS = ("max_steps", "total_steps", "total", "total_epochs")
 _MESSAGES = ("message", "msg", "event")
 # Ebbtide's own lines are exact.
 _OURS = frozenset({"api", "started", "saved", "finished", "left"})
-# Lines after a counter in which its metric may stand.
+# Number of lines after a counter that may have its metric.
 _LINES_BELOW = 30
-# A pattern of the user's that takes longer for a line is not asked again.
+# A user's pattern that takes longer than this for a line is not used again.
 _SLOW_S = 0.1
 _MOST_FOR_PATTERN, _MOST_SHOWN = 1_000, 80
 
@@ -44,7 +44,7 @@ class LogLines:
         metric: Name of the metric to look for; empty: none.
         began: Steps that were done when the program was started, in the units that are reported here.
         most: Steps of the whole training; 0: not known.
-        pattern: A pattern of the user's, used instead of the known formats: groups `step`, and perhaps `total` and
+        pattern: The user's pattern, used instead of the known formats, with groups `step`, and perhaps `total` and
             `metric`; empty: none.
         unit: What the program counts; empty: not seen yet.
         first: Number of the program's first step: 1, or 0 if the first one that it printed had been done already.
@@ -92,7 +92,7 @@ class LogLines:
 
     def silence(self) -> list[str]:
         """Return remarks for a user whose program has shown no recognised progress for a while."""
-        # One that goes on from its last step makes none.
+        # A program that resumes at its last step makes no progress.
         if self.unit or 0 < self.most <= self.began:
             return []
         if not self.lines:
@@ -126,7 +126,7 @@ class LogLines:
         return self._reported(found, text)
 
     def checked(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A line of JSON with the step that it reports in its own words, and without one that cannot be right."""
+        """A line of JSON with the step that its own fields state, and without a step that cannot be right."""
         self.lines += 1
         if not _OURS.isdisjoint(line):
             return line
@@ -137,9 +137,9 @@ class LogLines:
             return line
         reading = Reading("JSON", "step of JSON", step, first=1, is_global=True)
         if self.unit != reading.unit:
-            # Its own words, by which nothing is guessed: there is nothing to say.
+            # The program itself reports a step, so nothing was guessed that the user should know of.
             self._change(reading, "", is_said=False)
-        # What is evaluated beside the training may be told later.
+        # Results of an evaluation beside the training may come with an earlier step.
         if self._is_wrong(reading, step, may_go_back=True):
             return {name: value for name, value in line.items() if name != "step"}
         return line
@@ -151,7 +151,7 @@ class LogLines:
         if match is None:
             return False
         if next(readings_of(text), None) is None:
-            # It may begin again, from an earlier step.
+            # The program may go on from an earlier step.
             self._may_go_back = True
         return bool(self.began) and not self.unit
 
@@ -174,17 +174,17 @@ class LogLines:
         return found
 
     def _best(self, readings: Sequence[Reading]) -> Reading | None:
-        """Of several counters of a line the one that is used, or could be."""
+        """Return the counter of a line that is in use, or could be; None: there is none."""
         if not readings:
             return None
         first, chosen = readings[0], self._chosen
         if first.unit.startswith("bar of "):
             bar, behind = self._of_bar(first), readings[1:]
-            # The epoch behind it, where the bar begins anew in each.
+            # Take the epoch that follows the bar, if the bar restarts in each epoch.
             is_of_epoch = bar is None or self.unit == "epoch" or bar.total != (self.most or bar.total)
             return behind[0] if behind and is_of_epoch else bar
         if first.format == "Hugging Face Trainer" and chosen is None and self._bars.newest is not None:
-            # Its bar, beside it, counts steps.
+            # The Trainer's bar, which is printed as well, counts steps.
             self._change(replace(self._bars.newest, format=first.format, is_weak=False), "")
         fits = next((each for each in readings if self.most and each.total == self.most), None)
         same = next((each for each in readings if each.unit == self.unit), None)
@@ -203,7 +203,6 @@ class LogLines:
         plain = {name: plain_value(value) for name, value in line.items()}
         counts = {name: int(plain[name]) for name in (*_FIELDS, *_TOTALS) if is_count(plain.get(name))}
         total = next((counts[name] for name in _TOTALS if name in counts), None)
-        # Numbers that Ebbtide knows by these names are of its protocol, and so is nothing else in the line.
         found = [
             Reading("JSON", name, counts[name], total, CounterMeaning.DONE, is_global=name != "epoch")
             for name in _FIELDS
@@ -251,7 +250,7 @@ class LogLines:
         return found
 
     def _value_of_step(self, value: float | None, *, is_open: bool, is_new: bool) -> float | None:
-        """The metric of what is done; that of an epoch which is not is held back until it is."""
+        """The metric to report; that of an unfinished epoch is held back until the epoch is done."""
         held, self._held = self._held, None
         if not is_open:
             return held if value is None else value
@@ -298,7 +297,7 @@ class LogLines:
             said = self._chosen.total if self._chosen is not None else None
             self._chosen = replace(reading, total=said) if reading.total is None else reading
             return True
-        # From 0 on, some programs name the last one instead of how many there are.
+        # Programs that count from 0 may state the last number instead of the total.
         if self.most and reading.total not in (None, self.most, self.most - 1):
             self._misfit = self._misfit or reading
             return False
@@ -328,7 +327,7 @@ class LogLines:
             return reading.number, False
         is_open = self._ends.is_open(reading)
         done = max(reading.number + (0 if is_open else 1) - self.first, 0)
-        # From 0 on, some programs do one more than they say.
+        # Programs that count from 0 may do one more than they state.
         return min(done, self.most) if self.most and reading.number <= self.most else done, is_open
 
     def _is_wrong(self, reading: Reading, step: int, *, may_go_back: bool) -> bool:
@@ -341,5 +340,5 @@ class LogLines:
 
 
 def reported_names(line: str) -> dict[str, float]:
-    """Names that a line gives values of, so that a misspelt metric can be explained."""
+    """Names to which a line gives values, so that a misspelt metric can be explained."""
     return dict.fromkeys(names_in(shown(line)), 0.0)

@@ -19,13 +19,13 @@ from typing import Any, ClassVar, Union
 
 from ebbtide.agent.config import Assignment
 
-# Counted up whenever an older Ebbtide would misread a record. What it does not know, it ignores. A record has the
-# lowest version that says what is in it: version 2 has trainings side by side, of which older agents know nothing.
+# Incremented whenever an older Ebbtide would misread a record; it ignores fields that it does not know. A record
+# has the lowest version that can express it. Version 2 added trainings side by side.
 VERSION = 2
-# Steps and other whole numbers are no larger.
+# Limit of steps and other whole numbers.
 MOST_STEPS = (1 << 60) - 1
 
-# No record of ours comes near: a program's line of output is the longest.
+# No object that Ebbtide writes comes near this size.
 _MOST_BYTES = 4 << 20
 
 
@@ -77,11 +77,11 @@ class Leave:
 
     Attributes:
         attempt: Number of the assignment.
-        trial: Id of its trial, since others may have an assignment of that number; empty: any of that number, as
-            older controllers say of one whose end was reported.
-        alone: Whether a machine that it trains with is gone, so that it may wait for ever for that one, and is
-            killed soon.
-        reported: Whether its end was reported, so that it need not be again where it is not known, or never began.
+        trial: Id of its trial, since several may have an assignment of that number; empty: any of that number, as
+            older controllers write once its end was reported.
+        alone: Whether a machine of its gang is gone; its program may wait forever for that machine, and is killed
+            soon.
+        reported: Whether its end was reported, so that an agent that does not know it need not report it again.
     """
 
     kind: ClassVar[str] = "leave"
@@ -93,13 +93,13 @@ class Leave:
 
 @dataclass(frozen=True)
 class Keep:
-    """Order: a checkpoint is whole, all machines of its assignment have stored theirs; older ones may go.
+    """Order: a checkpoint is whole, since all machines of its assignment have stored theirs; drop older ones.
 
     Attributes:
         attempt: Number of the assignment.
         number: Number of this machine's checkpoint, which stays, as do later ones.
         trial: Id of its trial; empty: any that has an assignment of that number.
-        best: Number of its checkpoint of the best metric, which stays as well; 0: that is not known anew.
+        best: Number of its checkpoint with the best metric, which stays as well; 0: as before.
     """
 
     kind: ClassVar[str] = "keep"
@@ -172,7 +172,7 @@ class Noticed:
     """Report: the machine will be revoked.
 
     Attributes:
-        taken_at_s: When, seconds since 1970 as the cloud says.
+        taken_at_s: Announced time of the revocation, in seconds since 1970.
     """
 
     kind: ClassVar[str] = "notice"
@@ -204,7 +204,8 @@ class Restored:
         attempt: Number of the assignment.
         step: Resume step; 0: from the beginning.
         number: Number of the checkpoint; 0: there is none.
-        told_s: When, seconds since 1970 by the machine's clock; its program starts then. NaN: not told.
+        told_s: Time of the report, seconds since 1970 by the machine's clock; its program starts then. NaN: not
+            told.
     """
 
     kind: ClassVar[str] = "restored"
@@ -223,7 +224,7 @@ class Stepped:
         trial: Id of the trial.
         attempt: Number of the assignment.
         step: Highest step that it reported.
-        told_s: When it did, seconds since 1970 by the machine's clock.
+        told_s: Time at which it reported that, seconds since 1970 by the machine's clock.
         at: Step at which the metric was measured.
         metric: Value of the metric; NaN: none was reported.
         began: Resume step of the assignment, as in `Restored`, which may be lost; None: not told.
@@ -271,7 +272,7 @@ class Saved:
         restored: Number of the checkpoint that it resumed from; 0: there was none.
         written_s: When it was complete on the machine, seconds since 1970 by the machine's clock; NaN: not told.
         stored_s: When it was in storage, by the same clock; NaN: not told.
-        save_s: Seconds for which the program wrote it; NaN: the program does not say.
+        save_s: Seconds that the program took to write it; NaN: the program does not say.
         metric: Value of the trial's metric that it was saved with; NaN: not known.
         uploaded_bytes: Bytes uploaded for it, without content that storage had already; None: not told.
     """
@@ -299,13 +300,13 @@ class Ended:
         trial: Id of the trial.
         attempt: Number of the assignment.
         how: How it ended.
-        step: Step that it reached, or after leaving that of the newest stored checkpoint.
-        came: Steps that it trained.
+        step: Step that it reached; if it left, the step of the newest stored checkpoint.
+        came: Number of steps that it trained.
         number: Number of the checkpoint that it resumed from; 0: from the beginning.
         stored: Number of the newest checkpoint that it stored; 0: it stored none.
         code: Exit code of the program; None: it was never started.
         tail: The last lines that it printed.
-        cannot_start: Whether its executable is not there.
+        cannot_start: Whether its executable is missing.
         began: Resume step of the assignment; None: not told.
     """
 
@@ -355,7 +356,7 @@ class TaskFailed:
         task: Number of the task.
         code: Exit code of its program; None: it was never started.
         tail: The last lines that it printed.
-        cannot_start: Whether its executable is not there.
+        cannot_start: Whether its executable is missing.
     """
 
     kind: ClassVar[str] = "task-failed"
@@ -391,8 +392,8 @@ class Envelope:
     Attributes:
         boot: Id of the sender's process.
         count: Number of the message in that process, from 1.
-        epoch: Which controller of the run sent it, counted from 1; 0: an agent did.
-        message: What it says; None: a kind of message that a newer Ebbtide knows.
+        epoch: Number of the controller that sent it, counted from 1; 0: an agent sent it.
+        message: The message itself; None: it is of a kind that only a newer Ebbtide knows.
     """
 
     boot: str
@@ -429,10 +430,10 @@ class Channel:
         return content | {"mac": self._mac(content)}
 
     def open(self, values: Any) -> Envelope:
-        """The message in plain values.
+        """Read a message from plain values.
 
         Raises:
-            BadMessageError: It is none, is of a newer version, or is not sealed with the key.
+            BadMessageError: They are no message, are of a newer version, or are not sealed with the key.
         """
         if not isinstance(values, dict):
             raise BadMessageError("is no message")
@@ -465,13 +466,13 @@ class Channel:
 
 
 def _version_of(message: Message) -> int:
-    """The lowest version that has what a message says."""
+    """The lowest version that can express a message."""
     shares = isinstance(message, Train) and (message.assignment.share < 1.0 or bool(message.beside))
     return 2 if shares else 1
 
 
 def mac_of(key: bytes, *said: Any) -> str:
-    """The authentication code of plain values, the same in whatever order their fields stand."""
+    """The authentication code of plain values, independent of the order of their fields."""
     content = json.dumps(said, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, content.encode(), hashlib.sha256).hexdigest()
 
@@ -498,13 +499,13 @@ def secret_of(run_key: bytes, trial: str, attempt: int) -> bytes:
 
 
 def covered(secret: bytes, key: bytes, trial: str, attempt: int) -> bytes:
-    """A secret as it may stand in storage, or the secret from that: combined with bytes that only the key gives.
+    """Cover a secret for storage, or uncover it: it is XORed with bytes that only the key gives.
 
     Args:
-        secret: The secret, or what this gave for it.
+        secret: The secret, or its covered form.
         key: The machine's key.
         trial: Id of the trial as that machine has it.
-        attempt: Number of the assignment; no two secrets are covered alike.
+        attempt: Number of the assignment, so that no two secrets are covered alike.
     """
     cover = hmac.new(key, f"cover/{trial}/{attempt}".encode(), hashlib.sha256).digest()
     return bytes(one ^ other for one, other in zip(secret, cover, strict=True))
@@ -533,7 +534,7 @@ def plain(message: Message) -> dict[str, Any]:
 
 
 def decoded(content: Mapping[str, Any], kinds: Mapping[str, type[Message]]) -> Message | None:
-    """The message that `plain` gave; fields that this Ebbtide does not know are ignored, as are kinds: None.
+    """Read a message from what `plain` gave. Unknown fields are ignored; None: its kind is unknown.
 
     Raises:
         BadMessageError: A field is missing or is not of its type.
@@ -577,7 +578,7 @@ def _whole(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    # Names of files may be no text, and what holds one can be neither stored nor printed.
+    # File names may hold bytes that are no text; a message with them could be neither stored nor printed.
     return str(_typed(value, str)).encode(errors="backslashreplace").decode()
 
 
@@ -589,7 +590,7 @@ def _numbers(value: Any) -> tuple[int, ...]:
     return tuple(_whole(each) for each in _typed(value, list))
 
 
-# How each field of a message is read, by its name: names mean the same in all.
+# Reads each field of a message, by its name: names mean the same in all messages.
 _READ: Mapping[str, Any] = {
     "trial": _text,
     "attempt": _whole,

@@ -14,7 +14,7 @@ from ebbtide.errors import DamagedCheckpointError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.trial import MACHINES, RANK, SECRET, STORE
 
-# Each has the command of head and workers, and how these find each other.
+# Each module has the command of head and workers, and the variable by which these find each other.
 _FRAMEWORKS = {"spark": spark, "dask": dask_cluster}
 
 
@@ -30,13 +30,13 @@ def command_of(assignment: Assignment) -> tuple[str, ...]:
 def neighbours(assignment: Assignment, key: bytes, store: str) -> dict[str, str]:
     """Environment variables by which the programs of several machines find each other; none for one machine.
 
-    `torchrun train.py` needs no options: its own are set by PET_*. A program that it does not start finds what
-    `torch.distributed` reads, for one process a machine.
+    `torchrun train.py` needs no options: PET_* sets them. Programs started without torchrun get the variables that
+    `torch.distributed` reads, for one process per machine.
 
     Args:
         assignment: The assignment.
-        key: The machine's key, by which the secret of the machines is covered.
-        store: Folder or `s3://bucket/prefix` with what the run keeps, which programs on a cluster may use, too.
+        key: The machine's key, which covers the secret that the machines share.
+        store: Storage of the run, a folder or `s3://bucket/prefix`, which programs on a cluster may use, too.
     """
     of_secret = {}
     if assignment.secret:
@@ -70,7 +70,7 @@ def neighbours(assignment: Assignment, key: bytes, store: str) -> dict[str, str]
 def restore_parts(machine: RentedMachine, parts: Sequence[tuple[str, int]], folder: Path) -> Manifest | None:
     """Put the parts of a whole checkpoint into a folder; those after the first only where files are missing.
 
-    A damaged part is set aside, so that its checkpoint is whole no more.
+    A damaged part is set aside, so that its checkpoint no longer counts as whole.
 
     Args:
         machine: The machine, with its storage.

@@ -23,9 +23,9 @@ from ebbtide.storage.checkpoints.tree import Tree
 _LOGGER = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-# Storage that lacks a checkpoint that it had, or has a damaged input, is asked again for so long at most.
+# Longest time for which storage that lacks a checkpoint that it had, or has a damaged input, is asked again.
 LACKS_S = 300.0
-# So many of the checkpoints that training failed from are looked at, the newest.
+# Of the checkpoints that training failed from, this many are considered, the newest.
 _MOST_BAD = 8
 
 
@@ -63,14 +63,14 @@ def restored(
     Args:
         config: The configuration of the machine.
         machine: The machine.
-        assignment: What is restored.
+        assignment: The assignment to restore.
         folder: Folder for its checkpoint.
         code: Folder for the user's code, if it has any.
         is_over: Whether nobody waits for it any more.
         say: Called with a line for its log.
 
     Returns:
-        What came of it; None: nobody waits for it any more.
+        The result; None: nobody waits for it any more.
     """
     runtime, store, lacks_s = machine.runtime, checkpoints_of(machine, assignment.trial_id), math.inf
     damaged = 0
@@ -95,7 +95,7 @@ def restored(
                 raise
             writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
             if assignment.resume is None:
-                # Until training has gone on from the checkpoint, the one before it stays as well.
+                # Keep the previous checkpoint, too, until training has made a step from the newest.
                 writer.kept = frozenset(each.number for each in islice(store.manifests(), 2))
                 bad = [found for number in sorted(store.numbers("aside")) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
@@ -108,7 +108,7 @@ def restored(
                 writer.knows(manifest)
             return Restoration(writer, manifest, bad=trees, best=best)
         except DamagedCheckpointError as error:
-            # Which whole checkpoint is resumed from instead is for the controller to say.
+            # The controller decides which whole checkpoint to resume from instead.
             return Restoration(None, problem=str(error))
         except Exception as error:
             _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)

@@ -20,7 +20,7 @@ class DamagedResultError(StorageError):
 def pack(folder: Path, archive: Path) -> tuple[int, list[str]]:
     """Write everything below a folder into a new archive, a gzipped tar.
 
-    Two names of one file become two files. Links are kept if they lead to something below the folder, and nothing
+    Hard links become separate files. Symbolic links are kept if they lead to something below the folder; nothing
     outside it is read.
 
     Returns:
@@ -44,7 +44,7 @@ def pack(folder: Path, archive: Path) -> tuple[int, list[str]]:
             elif path.is_file():
                 with path.open("rb") as file:
                     entry = tar.gettarinfo(arcname=name, fileobj=file)
-                    # A second name of a file would be written as a link to the first.
+                    # Otherwise a hard link would be written as a link to the first name.
                     entry.type, entry.linkname = tarfile.REGTYPE, ""
                     entry.size = os.fstat(file.fileno()).st_size
                     tar.addfile(entry, file)
@@ -59,7 +59,7 @@ def unpack(archive: Path, into: Path, task: int) -> None:
     """Unpack what `pack` wrote into an existing folder, with times of change and permissions.
 
     Raises:
-        DamagedResultError: It holds something else, or a name or link that leads outside the folder.
+        DamagedResultError: The archive holds something else, or a name or link that leads outside the folder.
     """
     folders, links = [], []
     with tarfile.open(archive) as tar:
@@ -80,14 +80,14 @@ def unpack(archive: Path, into: Path, task: int) -> None:
     for member in links:
         target = into / member.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Links that lead through other links cannot be told to stay inside by their words alone.
+        # The text of a link that leads through other links does not show whether it stays inside.
         place = target.parent.resolve() / member.linkname
         if os.path.isabs(member.linkname) or not place.resolve().is_relative_to(into.resolve()):
             raise DamagedResultError(
                 f"the archive of task {task} holds the link {member.name!r}, which leads outside"
             )
         target.symlink_to(member.linkname)
-    # The inner ones first: what is put into a folder changes its time.
+    # Inner folders first: a change within a folder may change its time.
     for member in reversed(folders):
         _as_it_was(into / member.name, member, 0o700)
 
@@ -122,7 +122,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _within(folder: Path, link: Path) -> str | None:
-    """The target of a link relative to it, None if it is outside the folder or leads round in a circle."""
+    """The target of a link relative to it; None: it is outside the folder, or the link is circular."""
     to = Path(os.readlink(link))
     try:
         target = (link.parent / to).resolve()
@@ -130,7 +130,7 @@ def _within(folder: Path, link: Path) -> str | None:
         return None
     if not target.is_relative_to(folder.resolve()):
         return None
-    # A path that leaves the folder and comes back leads elsewhere once the folder has another name.
+    # A path that leaves the folder and comes back would break once the folder has another name.
     depth = len(link.relative_to(folder).parts) - 1
     for part in to.parts:
         depth += -1 if part == ".." else 1

@@ -1,7 +1,7 @@
 """Results of an array's tasks in storage: each is kept once, whichever machine is the first to store it.
 
-A result is a record, written by conditional write and last, and beside it an archive of the files that the task
-wrote. Of two machines that did the same task the one that comes second removes its archive again.
+A result is an archive of the files that the task wrote, and a record, which is written last, by a conditional
+write. If two machines did the same task, the second one deletes its archive again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ebbtide.storage.objects import ObjectStore, numbers_below
 
 _LOGGER = logging.getLogger(__name__)
 
-# Of what a task prints so much is kept, its end; files are for the rest.
+# Characters kept of what a task prints, from its end; more output belongs in files.
 MOST_PRINTED = 64 << 10
 
 
@@ -35,9 +35,9 @@ class TaskResult:
         machine: Id of the machine that did it.
         attempt: Number of that machine's assignment.
         duration_s: Real seconds that it took.
-        printed: What it printed, the end of it.
+        printed: End of what it printed.
         archive: Key of the archive of its files; empty: it wrote none.
-        sha256: Of the archive, as hexadecimal digits.
+        sha256: SHA-256 of the archive in hexadecimal digits.
         size_bytes: Size of the archive.
     """
 
@@ -56,7 +56,7 @@ class TaskResults:
     """The results of one array.
 
     Args:
-        objects: Storage that has them.
+        objects: Storage that has the results.
         trial_id: Id of the array in the run.
     """
 
@@ -66,11 +66,11 @@ class TaskResults:
         self._files = f"results/{trial_id}/files"
 
     def keep(self, result: TaskResult, folder: Path) -> TaskResult | None:
-        """Store a result with the files of a folder; returns it with its archive, None: another is kept.
+        """Store a result with the files of a folder; returns it with its archive; None: another is stored.
 
         Args:
             result: The result, without its archive.
-            folder: Folder with the files that the task wrote, below which nothing else is looked at.
+            folder: Folder with the files that the task wrote; nothing outside it is read.
 
         Raises:
             OSError: Storage does not answer.
@@ -91,7 +91,7 @@ class TaskResults:
         record = json.dumps(values, sort_keys=True).encode()
         if self._objects.put_once(f"{self._records}/{result.number}", record):
             return TaskResult(**values)
-        # A write whose answer was lost finds its own record when it is repeated.
+        # A retried write whose first answer was lost finds its own record.
         if self._objects.get(f"{self._records}/{result.number}") == record:
             return TaskResult(**values)
         if values["archive"]:
@@ -125,7 +125,7 @@ class TaskResults:
         """Put the files of a result into a new folder.
 
         Raises:
-            DamagedResultError: The archive is damaged, or holds something else than files.
+            DamagedResultError: The archive is damaged, or holds something other than files.
             OSError: Storage does not answer.
         """
         into.mkdir(parents=True)

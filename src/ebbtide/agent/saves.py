@@ -15,22 +15,21 @@ from dataclasses import dataclass
 from ebbtide.agent.logs import is_log
 from ebbtide.storage.checkpoints.tree import Tree, TreeEntry
 
-# So many former saves are remembered.
 _REMEMBERED = 4
-# A save that lacks files is waited for as many times as long as former saves took, and at least for so long.
+# A save that lacks files is waited for this many times as long as former saves took, within these limits.
 _PATIENCE, _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 3.0, 10.0, 60.0
-# Between the files of one save there may be this multiple of the longest pause that was seen.
+# Files of one save may be apart by up to this multiple of the longest pause that was seen.
 _PAUSE, _MOST_PAUSE_S = 1.5, 15.0
-# Files of a restored checkpoint whose times of change are so close to each other are taken for those of one save.
+# Files of a restored checkpoint count as those of one save if their times of change are this close.
 _TOGETHER_NS = 10_000_000_000
 
 _NUMBER = re.compile(r"\d+")
 # What differs between the names of one file of several saves: a count, or a value such as `val_loss=-1.5e-05`.
 _VALUE = re.compile(r"(?:(?<==)[-+])?\d+(?:\.\d+)?(?:e[-+]?\d+)?|(?<==)[-+]?(?:nan|inf)\b", re.IGNORECASE)
-# Names made of a file's content or by chance, as Orbax has them; of such files there may be any number.
+# Hashes and random names, as Orbax uses them; there may be any number of such files.
 _HASH = re.compile(r"(?<![0-9a-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,})(?![0-9a-z])", re.I)
 _ANY = "*"
-# A shard names the number of all shards of its save; a folder so named is one of several runs.
+# A shard's name states how many shards its save has; a folder with such a name is one of several runs.
 _SHARD = re.compile(r"^(?P<before>.*?)(?P<number>\d+)-of-(?P<count>\d{1,6})(?P<after>[^/]*)$", re.IGNORECASE)
 _MOST_SHARDS = 100_000
 
@@ -57,7 +56,7 @@ class _Save:
 
     Attributes:
         paths: Their paths.
-        names: How many of them have each name, numbers aside.
+        names: Number of files with each name, numbers aside.
         numbers: The first numbers in their names.
         began_s: When the first of them changed, in monotonic seconds.
         ended_s: When the last of them changed.
@@ -120,12 +119,12 @@ class FormerSaves:
             return []
         names = new.names
         if self._saves and not names & self._saves[-1].names:
-            # They may be the rest of the last one.
+            # The changed files may be the rest of the last save.
             names = names + self._saves[-1].names
         needed: dict[str, int] = {}
         for name in {name for save in self._saves for name in save.names}:
             counts = [save.names[name] for save in self._saves if name in save.names]
-            # What most of them have: a file may be written once, or with the best of them alone.
+            # Only what most saves have is needed: a file may be written once, or with the best save only.
             if 2 * len(counts) > len(self._saves):
                 needed[name] = 1 if _ANY in name else min(counts)
         lacking = [name for name, count in needed.items() if names[name] < count]
@@ -142,7 +141,7 @@ class FormerSaves:
             ended_s: When the last of them was.
 
         Returns:
-            Whether they are a save; false: only the beginning of one, as is known by now.
+            Whether they are a save; False: by now they are known to be only the beginning of one.
         """
         new = _save(changed, began_s, ended_s)
         if not new.names:
@@ -164,7 +163,7 @@ class FormerSaves:
         return True
 
     def _replace(self, save: _Save, pause_s: float) -> None:
-        # Earlier ones may be halves, too.
+        # Earlier saves may be incomplete, too.
         self._saves = [save]
         self._pause_s = max(self._pause_s, pause_s)
         self._longest_s = max(self._longest_s, save.ended_s - save.began_s)
@@ -181,7 +180,7 @@ def _numbers(path: str) -> tuple[str, ...]:
 
 
 def _save(changed: Iterable[str], began_s: float, ended_s: float) -> _Save:
-    # What a killed save left under a temporary name is of no save.
+    # Files that a killed save left under temporary names belong to no save.
     paths = tuple(path for path in changed if not is_temporary(path))
     numbers = frozenset(found[0] for path in paths if (found := _NUMBER.search(path)))
     return _Save(paths, Counter(map(_name, paths)), numbers, began_s, ended_s)
@@ -192,7 +191,7 @@ def _name(path: str) -> str:
 
 
 def _newest(tree: Tree) -> list[str]:
-    """Paths of what a restored folder's newest save seems to consist of."""
+    """Paths of the entries that seem to make up the newest save in a restored folder."""
     files = sorted((each for each in tree.of("file") if not is_log(each.path)), key=lambda each: -each.mtime_ns)
     found: list[TreeEntry] = []
     number = next((match[0] for each in files if (match := _NUMBER.search(each.path))), "")
@@ -201,7 +200,7 @@ def _newest(tree: Tree) -> list[str]:
             break
         if _may_be_of(each, number):
             found.append(each)
-    # Links come back with the time at which they were restored.
+    # Links may not have kept their times, so these do not count.
     return [each.path for each in found] + [each.path for each in tree.of("link") if _may_be_of(each, number)]
 
 
@@ -212,7 +211,7 @@ def _may_be_of(entry: TreeEntry, number: str) -> bool:
 
 
 def _missing_shards(changed: Iterable[str], present: set[str]) -> list[str]:
-    """Shards that are not there, though others of the same save say that there are so many."""
+    """Names of shards that are missing, by the number of shards that others of the same save state."""
     found = set()
     for path in changed:
         match = _SHARD.match(path)
@@ -221,7 +220,7 @@ def _missing_shards(changed: Iterable[str], present: set[str]) -> list[str]:
         count, digits = int(match["count"]), len(match["number"])
         before, after = match["before"], f"-of-{match['count']}{match['after']}"
         names = (f"{before}{each:0{digits}d}{after}" for each in range(count + 1))
-        # They are counted from 0 or from 1.
+        # Shards are counted from 0 or from 1.
         if sum(name in present for name in names) < count:
             found.add(_name(path))
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Environment variables of a program that nobody else is to read: sealed on their way, open on its machine only.
+"""Secret environment variables of a program: encrypted on their way, and decrypted only on its machine.
 
 The controller takes the values from its own environment when it starts. An order carries them encrypted with the
 key of the machine that it is for, so that neither the journal nor storage has them; the agent puts them into the
@@ -40,7 +40,7 @@ def opened(assignment: Assignment, key: bytes) -> Assignment:
     """An assignment as its machine runs it, with its secrets in the program's environment.
 
     Raises:
-        ValueError: What is sealed was not sealed for this machine.
+        ValueError: The secrets were not sealed for this machine.
     """
     if not assignment.sealed:
         return assignment
@@ -50,9 +50,9 @@ def opened(assignment: Assignment, key: bytes) -> Assignment:
 
 
 def _changed(content: bytes, key: bytes, nonce: bytes) -> bytes:
-    """Content encrypted, or decrypted, which is the same: combined with bytes that only the key gives.
+    """Encrypt or decrypt content, which is the same: it is XORed with bytes that only the key gives.
 
-    That it is genuine is ensured by the seal of the whole order.
+    The seal of the whole order ensures that the content is genuine.
     """
     size = hashlib.sha256().digest_size
     blocks = (

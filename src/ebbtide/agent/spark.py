@@ -33,15 +33,15 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 _RETRY_S = 1.0
 _STARTS_WITHIN_S = 60.0
 _GRACE_S = 5.0
-# A worker that ends within so many seconds, so often in a row, is at fault itself: its machine is not paid for it.
+# A worker that ends within this many seconds, this many times in a row, is itself at fault, and is given up.
 _SHORT_S, _MOST_SHORT = 30.0, 5
-# Machines of the local cloud are one, whose memory they share: room for one executor each.
+# Machines of the local cloud share the memory of one computer: each has room for one executor.
 _LOCAL_WORKER = ("--cores", "1", "--memory", "700m")
 _LOCAL_EXECUTOR = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.driver.memory": "512m"}
 
 
 def as_one_of(words: Sequence[str], rank: int) -> list[str]:
-    """The command of a machine, for an application as spark-submit takes it."""
+    """The command of one machine, for an application in the form that spark-submit takes."""
     own = [sys.executable, "-m", "ebbtide.agent.spark"]
     return [*own, "head", "--", *words] if rank == 0 else [*own, "worker"]
 
@@ -104,7 +104,7 @@ class SparkMember:
         return process
 
     def close(self) -> None:
-        """End all."""
+        """End all processes that this member started."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -113,7 +113,7 @@ class SparkMember:
             process.kill()
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
-        # Of those begun again many times, only the last is to be ended.
+        # Forget ended processes: a worker may be restarted many times.
         self._processes = [one for one in self._processes if one.poll() is None]
         process = subprocess.Popen(
             [str(self._home / "bin" / "spark-class"), *words],
@@ -136,7 +136,7 @@ class SparkMember:
         }
 
     def _configure(self) -> None:
-        """Settings that only their owner can read: they hold the secret."""
+        """Write the settings; only their owner can read them, since they hold the secret."""
         settings = {
             "spark.authenticate": "true",
             "spark.authenticate.secret": os.environ[SECRET],
@@ -144,7 +144,7 @@ class SparkMember:
             "spark.ui.enabled": "false",
             "spark.driver.host": self._own,
             "spark.driver.bindAddress": self._own,
-            # A machine that is taken is no failure of the application's.
+            # A revoked machine is not a failure of the application.
             "spark.decommission.enabled": "true",
             "spark.storage.decommission.enabled": "true",
             "spark.storage.decommission.rddBlocks.enabled": "true",
@@ -152,8 +152,8 @@ class SparkMember:
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.stage.maxConsecutiveAttempts": "1000",
             "spark.task.maxFailures": "100",
-            # Who is gone is noticed sooner than by default, but not much: a machine under load is not gone, and a
-            # driver whose questions time out fails.
+            # Lost workers are noticed sooner than by default, but not much sooner: a machine under load is not
+            # lost, and a driver whose requests time out fails.
             "spark.worker.timeout": "30",
             "spark.executor.heartbeatInterval": "3s",
             "spark.network.timeout": "60s",
@@ -170,7 +170,7 @@ class SparkMember:
 
 
 def _head(words: Sequence[str]) -> int:
-    """Master, worker and driver; returns the driver's exit code."""
+    """Run master, worker and driver; returns the driver's exit code."""
     with tempfile.TemporaryDirectory(prefix="ebbtide-spark-", ignore_cleanup_errors=True) as place:
         cluster = SparkMember(Path(place))
         try:
@@ -185,7 +185,7 @@ def _head(words: Sequence[str]) -> int:
 
 
 def _worker() -> int:
-    """A worker, begun again as long as it is wanted and works: a master may not be up yet, or be busy."""
+    """Run a worker, restarted until it should leave or keeps failing: a master may not be up yet, or be busy."""
     leaving = threading.Event()
     with tempfile.TemporaryDirectory(prefix="ebbtide-spark-", ignore_cleanup_errors=True) as place:
         cluster = SparkMember(Path(place))
@@ -193,7 +193,7 @@ def _worker() -> int:
 
         def leave(_number: int, _frame: object) -> None:
             leaving.set()
-            # Spark's own signal for a machine that is to go.
+            # Spark's own signal to decommission a worker.
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGPWR)
 
@@ -212,7 +212,7 @@ def _worker() -> int:
                     if not leaving.is_set():
                         time.sleep(_RETRY_S)
                         process, began_s = cluster.start_worker(), time.monotonic()
-            # It stays for what others still fetch from it, until its machine goes or its agent ends it.
+            # Others may still fetch data from the worker, so it stays until its machine goes or its agent ends it.
             return process.wait()
         finally:
             cluster.close()

@@ -29,13 +29,13 @@ def start_program(
 
     Raises:
         OSError: There is no such executable.
-        ValueError: No operating system could be given it.
+        ValueError: The command or environment has text that no operating system accepts.
     """
     assignment = work.assignment
     environment = {
-        # Python keeps lines back where no terminal reads them: metrics would come late, or in another order.
+        # Without a terminal Python buffers lines: metrics would come late, or out of order.
         "PYTHONUNBUFFERED": "1",
-        # Rich, with which Lightning shows its progress, prints none before the end where no terminal reads it.
+        # Without a terminal Rich, with which Lightning shows its progress, prints none before the end.
         "TTY_COMPATIBLE": "1",
         "TTY_INTERACTIVE": "1",
         **part.environment,

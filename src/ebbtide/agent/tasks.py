@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
 _TAIL_LINES = 30
-# Of a notice so many times the time that storing a result has taken is left for it.
+# Of a notice, this multiple of the time that storing a result has taken is kept for storing.
 _FACTOR = 1.5
 
 
@@ -37,12 +37,12 @@ class _Running:
     Attributes:
         number: Its number.
         value: Its value.
-        folder: The folder that has all of it.
+        folder: Folder with all that belongs to it.
         began_s: When it was begun, in monotonic seconds, as all times here.
         process: Its program.
         output: What it prints, until it is read.
-        printed: What it printed, the end of it.
-        size: Characters of that.
+        printed: End of what it printed.
+        size: Number of characters in `printed`.
         output_read: Whether all that it printed was read.
         ended_s: When its program was seen to have ended; None: it was not.
         is_storing: Whether its result is being stored.
@@ -70,10 +70,10 @@ class _Running:
 
 
 class TaskRunner:
-    """An assignment to do tasks of an array.
+    """Runs tasks of an array, as one assignment.
 
-    A machine that is to be left gives each task that runs as long again as it has run: then what is lost is no
-    more than what was waited for. One that will be revoked gives them as long as there is.
+    A machine that is asked to leave gives each running task as long again as it has run, so that no more is lost
+    than was waited for. A machine that will be revoked gives tasks all the time that there is.
 
     Args:
         assignment: The program that does a task, and how many are done side by side.
@@ -111,7 +111,7 @@ class TaskRunner:
         self._storing_s = 0.0
         self._task_s = math.nan
         self._inputs = inputs_beside(code)
-        # Why no task can be done; empty: they can.
+        # Reason why no task can be done; empty: tasks can be done.
         self._problem = ""
         folder.mkdir(parents=True, exist_ok=True)
         machine.runtime.begin(self._prepare)
@@ -132,19 +132,19 @@ class TaskRunner:
         return self._leaves_s is not None and not self._running
 
     def hand(self, order: Hand) -> None:
-        """Do these tasks as well; of those that are done it is told again."""
+        """Do these tasks as well; those that are done already are reported again."""
         for number, value in zip(order.tasks, order.values, strict=False):
             told = self._told.get(number)
             if isinstance(told, TaskDone):
                 self._tell(told, True)
             elif self._leaves_s is None and (told is not None or number not in self._known):
-                # One that failed is handed again to be tried again.
+                # A task that failed is handed out again to be retried.
                 self._told.pop(number, None)
                 self._known.add(number)
                 self._waiting.append((number, value))
 
     def repeat(self) -> None:
-        """Tell again how tasks ended."""
+        """Report again how tasks ended."""
         for told in self._told.values():
             self._tell(told, True)
 
@@ -161,7 +161,7 @@ class TaskRunner:
             self._kill(each)
 
     def close(self) -> None:
-        """Nothing is done any more; its folder goes."""
+        """Stop all work, and remove the folder."""
         self._is_closed = True
         self.kill()
         self._machine.end_left()
@@ -172,7 +172,7 @@ class TaskRunner:
 
         Args:
             now_s: The present time in monotonic seconds.
-            taken_at_s: When the machine is taken; infinite: nothing is known of that.
+            taken_at_s: Time at which the machine is revoked; infinite: it has no notice.
         """
         kill_at_s = taken_at_s - self._margin_s - _FACTOR * self._storing_s
         for each in self._running:
@@ -190,7 +190,7 @@ class TaskRunner:
             self._begin(*self._waiting.popleft(), now_s)
 
     def _prepare(self) -> None:
-        """In a thread of its own: fetch the code, and see which results there are."""
+        """In a thread of its own: fetch code and inputs, and look up which results there are."""
         damaged = 0
         while not self._is_closed:
             try:
@@ -213,7 +213,7 @@ class TaskRunner:
             return
 
     def _failed_to_prepare(self, problem: str) -> None:
-        """No task can be done: each that it has, and is handed, fails with the same words."""
+        """Let every task fail with the same message, since none can be done."""
         self._problem = problem
         self._prepared(set())
 
@@ -290,7 +290,7 @@ class TaskRunner:
             return
         if running.ended_s is None:
             running.ended_s = now_s
-            # What it left running would hold its output open, and work beside the next task.
+            # Processes that it left would hold its output open, and run beside the next task.
             process.kill()
         if not running.output_read and now_s - running.ended_s < _RETRY_S:
             return
@@ -304,7 +304,7 @@ class TaskRunner:
             self._over(running, TaskFailed(*self._about, running.number, process.exit_code, tail))
 
     def _store(self, running: _Running) -> None:
-        """In a thread of its own, tried again until storage answers."""
+        """Store a result, in a thread of its own, and retry until storage answers."""
         runtime = self._machine.runtime
         began_s, duration_s = runtime.monotonic_s(), (running.ended_s or 0.0) - running.began_s
         result = TaskResult(
@@ -355,7 +355,7 @@ class TaskRunner:
 
 
 def _filled(part: str, places: Mapping[str, str]) -> str:
-    """An argument with the values of its placeholders; a value is not searched for others."""
+    """Fill in the placeholders of an argument; values that are filled in are not searched for more."""
     found, rest = "", part
     while rest:
         place = min((name for name in places if name in rest), key=rest.index, default=None)

@@ -35,11 +35,11 @@ _LOGGER = logging.getLogger(__name__)
 _NOT_STARTED = (126, 127)
 
 _TAIL_LINES = 30
-# Without a notice, a program that does not leave is killed after so many times the time that saving needs.
+# Without a notice, a program that does not leave is killed after this multiple of the time that saving needs.
 _PATIENCE = 4.0
-# By then it is said whether progress was recognised.
+# After this time the user is told if no progress was recognised.
 _FIRST_MINUTE_S = 60.0
-# After a program's end its output is read for so long at most: a process that it left may hold the output open.
+# Longest time to read output after a program's end: a process that it left may hold the output open.
 _LAST_OUTPUT_S = 10.0
 
 
@@ -110,7 +110,7 @@ class TrainingRun:
 
     @property
     def folder(self) -> Path:
-        """The folder for its checkpoints, which its program and all that this starts know by their environment."""
+        """The folder for its checkpoints, named in the environment of its program and all that this starts."""
         return self._work.folder
 
     # What the agent asks for.
@@ -123,24 +123,24 @@ class TrainingRun:
         """Have it save and end; later calls do nothing.
 
         Args:
-            alone: Whether a machine that it trains with is gone, so that it may wait for that one for ever.
+            alone: Whether a machine of its gang is gone, so that its program may wait forever for that machine.
         """
         self._work.ask_to_leave(self._runtime.monotonic_s(), alone=alone)
 
     def keep(self, number: int, best: int) -> None:
-        """A checkpoint is whole: older ones than that number may go, but for that of the best metric."""
+        """Note that a checkpoint is whole: older ones may be deleted, except the one with the best metric."""
         if self._work.uploads is not None:
             self._work.uploads.oldest = max(self._work.uploads.oldest, number)
             self._work.best_part = best or self._work.best_part
             self._work.keep_in_storage()
 
     def noticed(self) -> None:
-        """The machine will be revoked."""
+        """Prepare for the revocation of the machine, which has a notice."""
         if self.assignment.framework:
-            # The sooner a worker leaves, the more of what it has reaches others.
+            # The sooner a worker leaves, the more of its data reaches others.
             self.leave()
         if not self.times.is_known:
-            # How long saving takes was not measured yet, and there is still time to do so.
+            # The time that saving takes was not measured yet, and there is still time to do so.
             self.ask_to_save()
 
     def fail(self, problem: str) -> None:
@@ -156,9 +156,9 @@ class TrainingRun:
 
         Args:
             now_s: The present time in monotonic seconds.
-            taken_at_s: When the machine is taken; infinite: nothing is known of that.
-            gives_up_s: When what is not stored is given up.
-            others: How long saving takes for those beside it, which are saved when it is.
+            taken_at_s: Time at which the machine is revoked; infinite: it has no notice.
+            gives_up_s: Time at which everything that is not stored yet is given up.
+            others: Durations of saving the trainings beside it, which are saved at the same time.
         """
         work = self._work
         self._take_output()
@@ -231,7 +231,7 @@ class TrainingRun:
                 self._output.put,
             )
         except (OSError, ValueError) as error:
-            # No such executable, or one that no operating system could be given.
+            # There is no such executable, or the command has text that no operating system accepts.
             self._failed_to_start(str(error))
             return
         if self.assignment.reads_log:
@@ -256,7 +256,7 @@ class TrainingRun:
     # What its program prints and writes.
 
     def _copied(self, copy: Path, written: Span) -> None:
-        """A program that does not use `ebbtide.trial` has written a checkpoint."""
+        """Store a checkpoint of a program that does not use `ebbtide.trial`."""
         work = self._work
         if work.uploads is not None and work.mirror is not None and not work.over:
             self._keep_copy(work.step_of(written), copy)
@@ -297,9 +297,9 @@ class TrainingRun:
             self._say(work.log_lines.news())
 
     def _read_words(self, log_lines: LogLines, line: str) -> None:
-        """A line that is printed for people."""
+        """Read a line that is printed for people."""
         found, metric = log_lines.report_of(line), self.assignment.metric
-        # If the metric is never found, the names that there are explain it.
+        # If the metric is never found, the names that were printed explain it.
         is_missing = found and metric and metric not in {*found, *self._heard.names}
         if is_missing and (names := self._heard.new_names(reported_names(line))):
             self._loop.tell(Named(*self._work.about, names), False)
@@ -317,7 +317,7 @@ class TrainingRun:
             self._loop.tell(Log(self.assignment.trial_id, f"ebbtide: {words}"), True)
 
     def _reported(self, line: Mapping[str, Any]) -> None:
-        """A line of JSON from the program; unknown fields are ignored."""
+        """Handle a line of JSON from the program; unknown fields are ignored."""
         work = self._work
         if "api" in line:
             work.has_api = True
@@ -362,7 +362,7 @@ class TrainingRun:
         return work.mirror is not None and work.asked_to_leave_s is not None and work.mirror.is_running()
 
     def _exited(self) -> None:
-        """Its program has ended, and all that it printed is read."""
+        """Handle the end of its program, once all that it printed is read."""
         self._work.exit_handled = True
         self._store_last()
         self._keep_outputs()
@@ -392,7 +392,7 @@ class TrainingRun:
             work.uploads.add(only, step, copy, metric=metric, is_best=is_best)
 
     def _note_written(self, step: int, save_s: float) -> None:
-        """A checkpoint is complete on this machine."""
+        """Note that a checkpoint is complete on this machine."""
         self._work.written_at[step] = self._runtime.epoch_s(), save_s if is_duration(save_s) else math.nan
 
     def _uploaded(self, found: Uploaded) -> None:
@@ -406,7 +406,7 @@ class TrainingRun:
         work.stored = max(work.stored, found.step)
         stored = found.manifest
         work.stored_number = stored.number
-        # Of several machines that train as one, the controller says which whole checkpoint is the best.
+        # For a gang, the controller decides which whole checkpoint is the best.
         is_alone = self.assignment.resume is None
         if is_alone and is_better(stored.metric, work.best[1] if work.best else None, self.assignment.direction):
             assert stored.metric is not None
@@ -415,7 +415,7 @@ class TrainingRun:
         for path, why in found.left_out:
             self._say_once(f"ebbtide: {path} is not stored with checkpoints: it {why}")
         written_s, save_s = work.written_at.get(found.step, (math.nan, math.nan))
-        # Those of earlier steps were dropped for this one.
+        # Checkpoints of earlier steps that waited were dropped in favour of this one.
         work.written_at = {step: at for step, at in work.written_at.items() if step > found.step}
         times = written_s, self._runtime.epoch_s(), save_s
         sizes = stored.size_bytes, *work.origin
@@ -463,7 +463,7 @@ class TrainingRun:
             self.ask_to_save()
 
     def _longest_leaving_s(self) -> float:
-        """Until when a program that was asked to leave may go on, if its machine is not taken."""
+        """Time until which a program that was asked to leave may go on, unless its machine is revoked."""
         asked_s = self._work.asked_to_leave_s
         return math.inf if asked_s is None else asked_s + _PATIENCE * self.times.needed_s
 
@@ -500,7 +500,7 @@ class TrainingRun:
         ending = work.ending()
         self._close()
         code = work.process.exit_code if work.process is not None else None
-        # A shell exits so when there is no such program, or none that may be executed.
+        # Shells exit with these codes if a program does not exist or may not be executed.
         said_nothing = not self._heard.names and not work.has_api
         never_ran = ending is Ending.FAILED and code in _NOT_STARTED and said_nothing
         ended = Ended(
@@ -540,7 +540,7 @@ class TrainingRun:
             work.mirror.close()
         if work.uploads is not None:
             work.uploads.close()
-        # What its program put into other sessions must not run beside the next one.
+        # Processes that its program put into other sessions must not run beside the next program.
         self._loop.end_left(self)
         remove_tree(work.folder.parent)
 

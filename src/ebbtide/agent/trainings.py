@@ -36,7 +36,7 @@ class Trainings:
     Args:
         config: The configuration of the machine.
         machine: The machine.
-        put: Called from any thread: what happened is handled by the agent's loop.
+        put: Called from any thread, to have the agent's loop handle an event.
         tell: Reports something, at once if it is urgent.
     """
 
@@ -50,7 +50,7 @@ class Trainings:
         self._config, self._machine, self._put, self._tell = config, machine, put, tell
         self._folder = Path(config.folder).resolve()
         self._parts = MachineParts.of_this_machine(pins=config.pins_cores)
-        # The last training's, with which the next begins: how long saving takes is a matter of the machine, too.
+        # Durations from the last training, which the next begins with: they depend on the machine, too.
         self._times = SavingTimes(first_s=config.first_save_s, margin_s=config.margin_s)
         # Trainings by id of the trial, or tasks of an array; never both.
         self._here: dict[str, TrainingRun] = {}
@@ -73,7 +73,7 @@ class Trainings:
     # Orders.
 
     def train(self, order: Train) -> None:
-        """Begin an assignment, once those have left that must not run beside it, and others made room."""
+        """Begin an assignment, once those that must not run beside it have left, and there is room."""
         assignment = order.assignment
         if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
             return  # written twice
@@ -107,7 +107,7 @@ class Trainings:
             training.ask_to_save()
 
     def keep(self, order: Keep) -> None:
-        """A checkpoint is whole: older ones of that assignment may go."""
+        """Note that a checkpoint is whole: older ones of that assignment may be deleted."""
         for training in self._named(order.trial):
             if training.assignment.attempt == order.attempt:
                 training.keep(order.number, order.best)
@@ -121,11 +121,11 @@ class Trainings:
         if self._tasks is not None and is_about(order, self._tasks.assignment):
             self._tasks.leave(self._machine.runtime.monotonic_s())
         elif not found and order.trial and not order.reported:
-            # It never began on this machine, or before this agent started: it need not be waited for.
+            # The assignment never began on this machine, or began under an earlier agent: nobody need wait for it.
             self._tell(Ended(order.trial, order.attempt, Ending.LEFT, 0), True)
 
     def close(self) -> None:
-        """Everything is to save and leave, and nothing more begins."""
+        """Have everything save and leave, and begin nothing more."""
         self._is_closed, self._waiting = True, []
         for training in self._here.values():
             training.leave()
@@ -133,7 +133,7 @@ class Trainings:
             self._tasks.leave(self._machine.runtime.monotonic_s())
 
     def noticed(self) -> None:
-        """The machine will be revoked."""
+        """Have all trainings prepare for the revocation of the machine."""
         for training in self._here.values():
             training.noticed()
 
@@ -149,8 +149,8 @@ class Trainings:
 
         Args:
             now_s: The present time in monotonic seconds.
-            taken_at_s: When the machine is taken; infinite: nothing is known of that.
-            gives_up_s: When what is not stored is given up.
+            taken_at_s: Time at which the machine is revoked; infinite: it has no notice.
+            gives_up_s: Time at which everything that is not stored yet is given up.
         """
         tasks = self._tasks
         programs = [each.program for each in self._here.values()] if tasks is None else tasks.programs
@@ -169,7 +169,7 @@ class Trainings:
     # Beginnings and ends.
 
     def _begin_what_fits(self) -> None:
-        """Begin what there is room for now, in the order in which it was ordered."""
+        """Begin waiting assignments that there is room for now, in the order in which they were ordered."""
         waiting, self._waiting = self._waiting, []
         for assignment in waiting:
             used = math.fsum(training.assignment.share for training in self._here.values())
@@ -207,7 +207,7 @@ class Trainings:
         self._hands = [hand for hand in self._hands if hand.attempt > assignment.attempt]
 
     def _over(self, training: TrainingRun, ended: Ended) -> None:
-        """A training is over on this machine: what waited for its room begins."""
+        """Remove a training that is over on this machine, and begin what waited for its room."""
         trial_id = training.assignment.trial_id
         if self._here.get(trial_id) is training:
             del self._here[trial_id]
@@ -226,11 +226,11 @@ class Trainings:
         self._ended(Ended(tasks.assignment.trial_id, tasks.assignment.attempt, Ending.LEFT, tasks.done))
 
     def _end_left(self, training: TrainingRun) -> None:
-        """End what the program of a training has left; where it is alone, whatever any program here has left."""
+        """End what the program of a training left running; if it is alone, what any program here left."""
         is_alone = all(other is training for other in self._here.values())
         self._machine.end_left(None if is_alone else training.program, training.folder)
 
-    # What happened to one of them is its own matter: where that cannot be handled, it fails, and not the others.
+    # If an event of one training cannot be handled, that training fails, and not the others.
 
     def _put_of(self, training: TrainingRun, happened: Callable[[], None]) -> None:
         with self._lock:
@@ -248,7 +248,7 @@ class Trainings:
         try:
             action()
         except Exception as error:
-            # What this training does would end every agent that takes it: it is the training that fails.
+            # The same error would end every agent that takes this training, so the training fails instead.
             _LOGGER.exception("trial %s cannot be continued", training.assignment.trial_id)
             training.fail(f"the agent cannot go on with it: {type(error).__name__}: {error}")
 

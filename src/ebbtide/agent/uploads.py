@@ -73,7 +73,7 @@ class Uploads:
         self._runtime = runtime
         self.oldest = 0
         self.kept = writer.kept
-        # In order; of those that wait, the last one and perhaps a better one before it.
+        # Uploads that wait, in order: the newest, and perhaps a better one before it.
         self._waiting: list[_Waiting] = []
         self._busy = False
         self._closed = False
@@ -96,7 +96,7 @@ class Uploads:
         metric: float | None = None,
         is_best: bool = False,
     ) -> None:
-        """Upload a checkpoint; one that still waits is older, and is dropped, unless it alone is the best.
+        """Upload a checkpoint. An older one that still waits is dropped, unless it is the best and this is not.
 
         Args:
             only: Name of the checkpoint's folder below the local folder; empty: all of the local folder.
@@ -129,11 +129,11 @@ class Uploads:
             found = self._uploaded(given)
             if found is not None:
                 self._on_done(found)
-            # Only now: who sees that nothing is under way has been told of the end of all that was.
+            # Only now: a caller that finds no upload under way must have been told of the end of each.
             self._busy = False
 
     def _uploaded(self, given: _Waiting) -> Uploaded | None:
-        """None: the checkpoint was dropped, since it is gone or a newer one waits."""
+        """Upload a checkpoint; None: it was dropped, since it is gone or a newer one waits."""
         folder, only, step = given.folder, given.only, given.step
         retry_s = _FIRST_RETRY_S
         while True:
@@ -153,7 +153,7 @@ class Uploads:
                 _LOGGER.warning("checkpoint of step %d is not stored yet: %s", step, error)
                 self._changed.wait(retry_s)
                 self._changed.clear()
-                # One that is the best gives way to a better one alone.
+                # The best checkpoint gives way only to a better one.
                 if any(each.is_best or not given.is_best for each in self._waiting) or self._closed:
                     return None
                 retry_s = min(2.0 * retry_s, _LONGEST_RETRY_S)

@@ -17,19 +17,19 @@ from ebbtide.agent.protocol import Ending
 from ebbtide.agent.uploads import Uploads
 from ebbtide.storage.checkpoints.store import is_better
 
-# The slowest of the last few saves counts, and of many steps, since only some steps evaluate the model.
+# The slowest of the last few saves counts. More steps are remembered, since only some evaluate the model.
 _REMEMBERED = 3
 _STEPS_REMEMBERED = 300
 _REPORTS_REMEMBERED = 2_000
-# A program tells of a step within so many seconds of its save, and the folder is looked at as often.
+# A program reports a step within this time of its save, and the folder is looked at about as often.
 _TOLD_S = 0.25
-# Saves of the best take at most one part in so many of the time, and are so many seconds apart.
+# Saves of a new best take at most a tenth of the time, and are at least half a second apart.
 _BEST_TIMES, _BEST_S = 10.0, 0.5
 
 
 @dataclass
 class SavingTimes:
-    """Recent durations of saving, by which saves are timed after a notice, and where there may be no notice.
+    """Recent durations of saving, used to time saves after a notice, and where there may be no notice.
 
     Attributes:
         first_s: Seconds that saving is assumed to take before it is measured.
@@ -45,15 +45,15 @@ class SavingTimes:
     _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS_REMEMBERED))
 
     def saved(self, seconds: float) -> None:
-        """The program wrote a checkpoint, which took so many seconds."""
+        """Note how many seconds the program took to write a checkpoint."""
         self._saves_s.append(seconds)
 
     def uploaded(self, seconds: float) -> None:
-        """A checkpoint was moved to storage, which took so many seconds."""
+        """Note how many seconds it took to move a checkpoint to storage."""
         self._uploads_s.append(seconds)
 
     def stepped(self, seconds: float) -> None:
-        """A step took so many seconds; the program may have to end one before it can save."""
+        """Note how many seconds a step took; the program may have to end one before it can save."""
         self._steps_s.append(seconds)
 
     @property
@@ -71,22 +71,22 @@ class SavingTimes:
         return self.factor * slowest + self.margin_s
 
     def needed_beside_s(self, others: Sequence[SavingTimes]) -> float:
-        """Seconds of a notice that must be left where others on the machine save at the same time: their uploads
-        share its network, and the last to be done has waited for all.
+        """Seconds of a notice that must be left for saving if others on the machine save at the same time: their
+        uploads share its network, so the last one has to wait for all.
 
         Args:
-            others: How long saving takes for each of the others.
+            others: Durations of saving each of the others.
         """
         return self.needed_s + math.fsum(self.factor * other.upload_s for other in others)
 
     @property
     def save_s(self) -> float:
-        """Seconds that writing a checkpoint takes on the machine; not measured yet: 0."""
+        """Seconds that writing a checkpoint takes on the machine; 0: not measured yet."""
         return max(self._saves_s, default=0.0)
 
     @property
     def upload_s(self) -> float:
-        """Seconds that moving a checkpoint to storage takes; not measured yet: those assumed for saving."""
+        """Seconds that moving a checkpoint to storage takes; until measured, those assumed for saving."""
         return max(self._uploads_s, default=self.first_s)
 
     def interval_s(self, mttr_s: float) -> float:
@@ -99,7 +99,7 @@ class SavingTimes:
             mttr_s: Mean seconds until a machine is revoked.
         """
         if not self._saves_s:
-            # Soon, to measure how long saving takes.
+            # The first save is early, to measure how long saving takes.
             return 4.0 * self.first_s
         save_s = max(self._saves_s)
         return max(math.sqrt(2.0 * save_s * mttr_s), 2.0 * max(self._uploads_s, default=0.0), 4.0 * save_s)
@@ -126,8 +126,8 @@ class AssignmentWork:
         stored_number: Number of the newest checkpoint that was stored from here; 0: none was.
         has_api: Whether the program uses `ebbtide.trial`, and so saves when asked to.
         asked_to_leave_s: When it was asked to leave; None: it was not.
-        alone_s: When it was known that a machine that it trains with is gone; None: none is.
-        has_left: Whether the program said that it has saved and ends: others that it trains with were asked to.
+        alone_s: Time since which a machine of its gang is known to be gone; None: none is.
+        has_left: Whether the program said that it has saved and ends, since others of its gang were asked to.
         saved_s: When it was last asked to save, or began.
         finished: Whether the program said that all steps are done.
         superseded: Whether another machine has taken the trial over.
@@ -138,12 +138,12 @@ class AssignmentWork:
         output_read: Whether the program has ended and all that it printed was read.
         exited_s: When the program was seen to have ended; None: it was not.
         exit_handled: Whether what it left is being stored.
-        proved: Numbers of checkpoints that stay in storage, since training has gone on from them, or may have to.
+        proved: Numbers of checkpoints that stay in storage, since training made steps from them, or may have to.
         best: Number of the stored checkpoint with the best metric, and that value; None: there is none.
         seen: Best value of the metric that was reported or stored; None: there is none.
         measured: Steps and values of the metric as they were last reported.
-        best_part: Number of its part of the best checkpoint of several machines; 0: there is none.
-        is_best_unsaved: Whether that is the best so far, and the program was not asked to save since.
+        best_part: Number of its part of the gang's best checkpoint; 0: there is none.
+        is_best_unsaved: Whether the last metric is the best so far, and the program was not asked to save since.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
     """
@@ -201,7 +201,7 @@ class AssignmentWork:
 
     @property
     def resumed_own(self) -> bool:
-        """True if the checkpoint to resume from is its own, not that of a machine that it trains with."""
+        """True if the checkpoint to resume from is its own, not that of another machine of its gang."""
         resume = self.assignment.resume
         return resume is None or any(trial_id == self.assignment.trial_id for trial_id, _ in resume[:1])
 
@@ -210,7 +210,7 @@ class AssignmentWork:
 
         Args:
             now_s: The present time in monotonic seconds.
-            alone: Whether a machine that it trains with is gone, so that it may wait for that one for ever.
+            alone: Whether a machine of its gang is gone, so that its program may wait forever for that machine.
         """
         if alone and self.alone_s is None:
             self.alone_s = now_s
@@ -225,13 +225,13 @@ class AssignmentWork:
         self.keep_in_storage()
 
     def keep_in_storage(self) -> None:
-        """Have those checkpoints kept that are known to be good, and the best."""
+        """Keep the checkpoints that are known to be good, and the best one, in storage."""
         if self.uploads is not None:
             best = {self.best_part, 0 if self.best is None else self.best[0]} - {0}
             self.uploads.kept = frozenset(self.proved | best)
 
     def told(self, step: int, value: float, now_s: float, save_s: float) -> None:
-        """The program has reported its metric; where that is the best so far, it is asked to save.
+        """Note a metric that the program has reported; if it is the best so far, ask the program to save.
 
         Args:
             step: The step at which it was measured.
@@ -249,17 +249,17 @@ class AssignmentWork:
     def save_best(self, now_s: float, save_s: float) -> None:
         """Ask the program to save, if the metric that it reported last is the best, once that is due."""
         is_due = now_s - self.saved_s >= max(_BEST_S, _BEST_TIMES * save_s)
-        # What one of several machines saves alone is never whole.
+        # A checkpoint that one machine of a gang saves alone is never whole.
         may_save = self.assignment.machines == 1 and self.asked_to_leave_s is None
         if self.is_best_unsaved and is_due and may_save:
             self.is_best_unsaved = False
             self.ask_to_save(now_s)
 
     def step_of(self, written: Span) -> int:
-        """The step that a checkpoint holds, of a program that does not tell.
+        """Estimate the step of a checkpoint whose program does not state it.
 
-        While it saves, a program does nothing else, and tells its step just before or just after that. If it tells
-        steps meanwhile, it saves beside its training, and the checkpoint is of the step at which that began.
+        A program normally does nothing else while it saves, and reports its step just before or after. If it
+        reports steps meanwhile, it saves beside its training, and the checkpoint is of the step when it began.
 
         Args:
             written: When the first and the last change of the save were seen, in monotonic seconds.
@@ -269,7 +269,7 @@ class AssignmentWork:
         return self._step_at(ended_s + _TOLD_S) if self._step_at(ended_s - _TOLD_S) <= at_first else at_first
 
     def _step_at(self, time_s: float) -> int:
-        """Steps done at a time, as far as the reports that are remembered tell."""
+        """Steps done at a time, according to the reports that are remembered."""
         told = [step for told_s, step in self.steps if told_s <= time_s]
         return told[-1] if told else self.began
 
@@ -294,7 +294,7 @@ class AssignmentWork:
             return Ending.SUPERSEDED
         if self.finished:
             return Ending.FINISHED
-        # Its machine may have a notice, but a program may come to its end before it is told to leave.
+        # Even with a notice, a program may finish before it is asked to leave.
         is_done = code == 0 and not self.has_api and self.mirror is not None and not self.mirror.has_asked
         if is_done and self.assignment.machines == 1:
             return Ending.FINISHED

@@ -1,7 +1,7 @@
 """Runs a tiled program on a Dask cluster: `python -m ebbtide.agent.tiled.driver JSON`, on the machine of the head.
 
-Every tile that a task has made is in storage, so whoever begins the program again makes only those that are not. A
-tile whose bytes are damaged is made again before the task that needs it.
+Every tile that a task has made is in storage, so a program that is restarted makes only the missing ones. A tile
+whose bytes are damaged is made again before the task that needs it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ebbtide.jobs.tiled.program import TiledProgram, TileName, TileTask
 from ebbtide.storage.objects import object_store
 from ebbtide.trial import CHECKPOINT_DIR, STORE, TRIAL_ID
 
-# Of one task, for its own faults; what a lost machine was at is not counted.
+# Retries of a task that fails by its own fault; the loss of its machine does not count.
 _RETRIES = 2
-# So often is one tile made again because its bytes are damaged.
+# Most times that one tile is made again because its bytes are damaged.
 _MOST_REMADE = 3
 _LOOK_S = 0.2
-# A duration that the cluster does not tell in so many seconds is left out: its machine may be gone.
+# Longest wait for the duration of a task, which is then left out: its machine may be gone.
 _TOLD_WITHIN_S = 1.0
 _KEPT_EVERY_S = 2.0
 _KEPT = "done.json"
@@ -59,7 +59,7 @@ class DriverProgress:
         self.times: dict[str, tuple[int, float]] = dict(times or {})
 
     def done(self, job: str, output: TileName, duration_s: float | None) -> None:
-        """A task of a job is done; its duration is known if it was made here. One made again counts once."""
+        """Note that a task of a job is done; its duration is known if this run did it. Repeats do not count."""
         if output in self._done:
             return
         self._done.add(output)
@@ -75,7 +75,7 @@ class DriverProgress:
 
 
 class Driver:
-    """Has the tasks of a program done, job by job, by whichever workers there are.
+    """Runs the tasks of a program, job by job, on whichever workers there are.
 
     Args:
         client: A client of the cluster.
@@ -104,7 +104,7 @@ class Driver:
         """Do what is left.
 
         Raises:
-            InputError: A task fails whoever does it, or a tile is damaged whenever it is written.
+            InputError: A task fails on every try, or a tile is damaged whenever it is written.
         """
         write_inputs(self._program, self._tiles)
         written = self._tiles.written()
@@ -115,7 +115,7 @@ class Driver:
                     self._progress.done(job.name, task.output, None)
             self._report()
             self._do(left)
-        # What no task has read was not checked yet.
+        # Tiles that no task has read were not checked yet.
         for job in self._jobs:
             for task in job.tasks:
                 while task.output.matrix in self._program.results and not self._is_whole(task.output):
@@ -125,7 +125,7 @@ class Driver:
 
     def _do(self, left: deque[TileTask]) -> None:
         while left or self._flying:
-            # One that waited at a busy worker would not go to one that comes later.
+            # A task that waited at a busy worker would not move to a worker that joins later.
             for _ in range(min(self._free(), len(left))):
                 self._submit(left.popleft())
             try:
@@ -149,7 +149,7 @@ class Driver:
     def _hear(self, task: TileTask, future: Any, left: deque[TileTask]) -> None:
         error = future.exception() if future.status == "error" else None
         is_known = error is None and future.status == "finished"
-        # A result that went with its machine is not asked for: its tile is there, unless the task was given up.
+        # A duration lost with its machine is not asked for: the tile is there, unless the task was given up.
         duration_s = _result_of(future) if is_known else None
         future.release()
         if error is None and not is_known and not self._tiles.has(task.output):
@@ -196,7 +196,7 @@ class Driver:
 
 
 def _slots(dask_scheduler: Any) -> int:
-    """On the scheduler: how many tasks all workers do at a time, those left out that are to go."""
+    """On the scheduler: number of tasks that all workers do at a time, without workers that are leaving."""
     return sum(worker.nthreads for worker in dask_scheduler.running)
 
 
@@ -220,10 +220,10 @@ def write_results(program: TiledProgram, tiles: TileStore) -> None:
 
 
 class Reports:
-    """Tells the agent of each step, leaves a checkpoint now and then, and the measured times of tasks.
+    """Tells the agent of each step, and now and then writes a checkpoint and the measured times of tasks.
 
-    All that is done is in storage; the checkpoint says how much that is, so that a program which is begun again
-    counts from there.
+    All tiles that are done are in storage, where a restarted program counts them; of the checkpoint it reads only
+    the measured times.
 
     Args:
         progress: What is done.

@@ -1,4 +1,4 @@
-"""Tasks of tiled programs, as a worker carries them out: tiles are read, one is computed, and written."""
+"""Tasks of tiled programs, as a worker carries them out: each reads tiles, and computes and writes one."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ebbtide.errors import InputError, MissingObjectError
 from ebbtide.jobs.tiled.program import OPERATIONS, TiledProgram, TileName, TileTask
 from ebbtide.storage.objects import object_store
 
-# Below this a factor's update divides by it instead, as is usual for multiplicative updates.
+# Lower bound of the divisor in updates of factors, as is usual for multiplicative updates.
 _LEAST_DIVISOR = 1e-12
 
-# A worker keeps so many tiles in memory.
+# Number of tiles that a worker keeps in memory.
 _CACHED_TILES = 64
 
 
 def write_inputs(program: TiledProgram, tiles: TileStore) -> int:
-    """Write what a program begins with, unless it is there; how many tiles were written."""
+    """Write the missing inputs of a program; returns how many tiles were written."""
     return sum(tiles.write(name, make()) for name, make in program.inputs() if not tiles.has(name))
 
 
 def run_task(task: TileTask, tiles: TileStore) -> bool:
-    """Make a tile, unless it is there; whether it was made.
+    """Make a tile, unless it exists; returns whether it was made.
 
     Args:
         task: The task to carry out.
-        tiles: Where its operands are, and its output is to be.
+        tiles: Tiles with its operands, to which its output is added.
 
     Raises:
-        DamagedTileError: An operand is damaged, or is not there any more because it was.
+        DamagedTileError: An operand is damaged, or is missing, since it was damaged and removed.
         InputError: There is no such operation.
     """
     if tiles.has(task.output):
@@ -53,7 +53,7 @@ def _read(tiles: TileStore, name: TileName) -> Tile:
 
 
 def run_timed(task: TileTask, store: str) -> float | None:
-    """On a worker: carry out a task; returns how long it took, seconds; None: its tile was there.
+    """On a worker: carry out a task; returns the seconds that it took; None: its tile existed.
 
     Args:
         task: The task to carry out.
@@ -90,14 +90,14 @@ def operation_of(name: str) -> Callable[..., Any]:
 
 
 def run_here(program: TiledProgram, tiles: TileStore) -> None:
-    """Do what is left of a program, in this process."""
+    """Carry out the remaining tasks of a program, in this process."""
     for job in program.jobs:
         for task in job.tasks:
             run_task(task, tiles)
 
 
 def assembled(tiles: TileStore, matrix: str, rows: int, columns: int) -> np.ndarray:
-    """A matrix of so many rows and columns of tiles, whole and dense."""
+    """Assemble a dense matrix from its rows and columns of tiles."""
 
     def dense(row: int, column: int) -> Any:
         tile = tiles.read(TileName(matrix, row, column))

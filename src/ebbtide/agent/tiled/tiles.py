@@ -42,7 +42,7 @@ class TileStore:
 
     Args:
         objects: The object store that holds tiles.
-        cached: So many tiles read or written last are kept in memory, too. Tiles never change.
+        cached: Number of tiles read or written last that are kept in memory, too; tiles never change.
     """
 
     def __init__(self, objects: ObjectStore, *, cached: int = 0) -> None:
@@ -51,7 +51,7 @@ class TileStore:
         self._cache: OrderedDict[TileName, Tile] = OrderedDict()
 
     def write(self, name: TileName, tile: Tile) -> bool:
-        """Write a tile, unless it is there; whether it was written."""
+        """Write a tile, unless it exists; returns whether it was written."""
         payload = save(_arrays(tile))
         self._keep(name, _tile(load(payload)) if self._cached else tile)
         return self._objects.put_once(name.key, hashlib.sha256(payload).digest() + payload)
@@ -61,7 +61,7 @@ class TileStore:
 
         Raises:
             DamagedTileError: Its bytes are not those that were written.
-            MissingObjectError: There is none.
+            MissingObjectError: There is no such tile.
         """
         if name in self._cache:
             self._cache.move_to_end(name)
@@ -82,12 +82,12 @@ class TileStore:
         return self._objects.has(name.key)
 
     def discard(self, name: TileName) -> None:
-        """Remove a damaged one, so that it can be made again."""
+        """Remove a damaged tile, so that it can be made again."""
         self._objects.delete(name.key)
 
     def _keep(self, name: TileName, tile: Tile) -> None:
         if self._cached:
-            # Who changed it in place would change what others read here, and what is stored would differ.
+            # A change in place would reach other readers of the cache, and differ from what is stored.
             for array in _arrays(tile).values():
                 array.flags.writeable = False
             self._cache[name] = tile
@@ -95,7 +95,7 @@ class TileStore:
                 self._cache.popitem(last=False)
 
     def written(self) -> set[str]:
-        """Keys of all that are there."""
+        """Keys of all stored tiles."""
         return set(self._objects.keys())
 
 
