@@ -1,8 +1,8 @@
 """Objects in buckets: of S3, and of Google Cloud Storage, whose XML API boto3 speaks as well.
 
-One client does for both, in pure Python, so that machines of any processor and Python get it with their agent.
-Where Google's API differs, each request is changed: it has a token of the machine's account or the user's instead
-of a signature, and Google's own header for "only if there is no such object".
+One client serves both, in pure Python, so that machines with any processor and Python get it with their agent.
+Requests to Google are changed where its API differs: they have a token of the machine's account or the user's
+instead of a signature, and Google's own header for "only if there is no such object".
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ebbtide.storage.object_keys import checked_key
 
 _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
 
-# A connection that is silent for so long is closed and opened again: boto3's minute is as long as a notice.
+# A connection that is silent for this long is closed and reopened: boto3 waits for a minute, as long as a notice.
 _CONNECT_S, _SILENT_S = 5.0, 15.0
-# So often in a row a write may meet another's; a bucket that says so for longer does not answer.
+# Most conflicts with other writes in a row; a bucket that reports more counts as not answering.
 _CONFLICTS = 20
 
 _GCS_URL = "https://storage.googleapis.com"
@@ -57,7 +57,7 @@ class S3Store:
             except _Refused as refused:
                 if refused.status == 412:
                     return False
-                # Somebody else is writing it at this moment; ask again until that has ended.
+                # Somebody else is writing the object at this moment; ask again until that has ended.
                 if refused.status != 409 or not left:
                     raise
         return True
@@ -144,7 +144,7 @@ class S3Store:
             raise self._unusable(error) from error
 
     def _renew(self, code: str, _status: int) -> None:
-        """After a refusal: a new client finds credentials that were renewed where they are kept."""
+        """After a refusal, make a new client, which finds credentials that were renewed meanwhile."""
         if code in _EXPIRED and not self._is_given:
             self._client = self._new_client()
 
@@ -157,7 +157,7 @@ class S3Store:
             raise self._unusable(error) from error
 
     def _unusable(self, error: Exception) -> StorageError:
-        """The error for one of boto3's; where credentials are missing, with the store and what to do."""
+        """Convert an error of boto3's; if credentials are missing, it names the store and what to do."""
         from botocore import exceptions
 
         missing = (
@@ -192,7 +192,7 @@ class GcsStore(S3Store):
         super().__init__(bucket, prefix, client, within_s=within_s)
 
     def delete(self, key: str) -> None:
-        # Unlike S3, it says so where there is no such object.
+        # Unlike S3, Google reports an error if there is no such object.
         try:
             super().delete(key)
         except _Refused as refused:
@@ -227,7 +227,7 @@ def gcs_client(tokens: GoogleTokens, within_s: float | None = None) -> Any:
         within_s,
         signature_version=UNSIGNED,
         s3={"addressing_style": "path"},
-        # Checksums as S3 has them are unknown there.
+        # Google does not know the checksums of S3.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
@@ -258,7 +258,7 @@ def _config(within_s: float | None, **more: Any) -> Any:
     if within_s is None:
         tries, connect_s, silent_s = 8, _CONNECT_S, _SILENT_S
     else:
-        # Between two tries boto3 waits for up to a second.
+        # boto3 waits for up to a second between two tries.
         tries, connect_s, silent_s = 2, within_s / 8.0, within_s / 4.0
     return Config(
         retries={"mode": "standard", "total_max_attempts": tries},
@@ -276,5 +276,5 @@ class _Refused(StorageError):
         self.status = status
 
     def as_missing(self, key: str) -> Exception:
-        """`MissingObjectError` if it refused because there is no such object; else this error."""
+        """`MissingObjectError` if the reason is that there is no such object; else this error."""
         return MissingObjectError(key) if self.status == 404 else self

@@ -1,4 +1,4 @@
-"""Access tokens for Google's services: by google-auth where it is installed, on machines by their metadata."""
+"""Access tokens for Google's services: from google-auth where it is installed, else from a machine's metadata."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ebbtide.storage.metadata_values import google_url, google_value
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
-# A token is renewed so long before it ends, seconds.
+# Seconds before its end at which a token is renewed.
 _EARLY_S = 120.0
 _WITHIN_S = 5.0
-# One that does not say when it ends is renewed after so long.
+# Assumed lifetime of a token that does not say when it ends.
 _LASTS_S = 600.0
 
 # Parts of Google's own library.
@@ -30,7 +30,7 @@ Token = tuple[str, float]
 
 
 class GoogleTokens:
-    """Gives a token that is good now; it is kept in memory alone.
+    """Gives a token that is valid now; it is kept only in memory.
 
     Args:
         source: Gets a new token; None: as `new_token` does.
@@ -46,7 +46,7 @@ class GoogleTokens:
 
         Raises:
             InputError: There are no credentials, and never were.
-            CloudError: They are refused or gone, or who gives tokens does not answer.
+            CloudError: They are refused or gone, or the token service does not answer.
         """
         with self._lock:
             if time.time() > self._ends_s - _EARLY_S:
@@ -55,7 +55,7 @@ class GoogleTokens:
                 except InputError as error:
                     if not self._token:
                         raise
-                    # There were some, and a run that has machines waits for them.
+                    # There were credentials before, and a run that has machines waits until they are back.
                     raise CloudError(f"{error.problem}; the run continues then") from None
             return self._token
 
@@ -66,14 +66,14 @@ class GoogleTokens:
 
 
 def new_token() -> Token:
-    """A new token: by Google's standard chain, or where google-auth is not installed, of the machine's account.
+    """Get a new token by Google's standard chain, or of the machine's account if google-auth is not installed.
 
     Raises:
         InputError: There are no credentials.
-        CloudError: They are refused, or who gives tokens does not answer.
+        CloudError: They are refused, or the token service does not answer.
     """
     try:
-        # By name: machines do not have it. Its types are incomplete, too.
+        # Imported by name: machines do not have google-auth, and its types are incomplete.
         library, errors, transport = (import_module(f"google.auth{part}") for part in _LIBRARY)
     except ImportError:
         return _machine_token()
@@ -83,7 +83,7 @@ def new_token() -> Token:
 def _library_token(google_auth: Any, errors: Any, transport: Any) -> Token:
     asks = partial(transport.Request(), timeout=_WITHIN_S)
     try:
-        # Looked up again each time, so that credentials that were renewed where they are kept are found.
+        # Looked up again each time, to find credentials that were renewed meanwhile.
         credentials, _ = google_auth.default(scopes=[_SCOPE], request=asks)
         credentials.refresh(asks)
     except errors.DefaultCredentialsError as error:
@@ -93,7 +93,7 @@ def _library_token(google_auth: Any, errors: Any, transport: Any) -> Token:
         ) from None
     except errors.GoogleAuthError as error:
         raise CloudError(f"the Google credentials give no token: {_line(error)}; renew them") from error
-    # In UTC, without saying so.
+    # The expiry is in UTC, but has no time zone.
     expiry = credentials.expiry
     ends_s = time.time() + _LASTS_S if expiry is None else float(timegm(expiry.timetuple()))
     return str(credentials.token), ends_s

@@ -1,4 +1,4 @@
-"""Keys of stored objects: names with slashes between them, of which none leads out of its store."""
+"""Keys of stored objects: names with slashes between them, none of which leads out of its store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ebbtide.errors import InputError
 
 KEY = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._=-]*(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)*")
 
-# Ends the name of a file that is being written.
+# Suffix of a file that is being written.
 PART = ".part"
 
 
@@ -16,7 +16,7 @@ def checked_key(key: str) -> str:
     """The key itself, checked.
 
     Raises:
-        InputError: It could lead out of its store, or looks like a file that is being written.
+        InputError: The key could lead out of its store, or looks like a file that is being written.
     """
     if not KEY.fullmatch(key) or key.endswith(PART):
         raise InputError(f"{key!r} is no key of an object: use letters, digits and . _ = - between slashes")

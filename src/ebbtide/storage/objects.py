@@ -20,7 +20,7 @@ from ebbtide.storage.object_keys import KEY, PART, checked_key
 
 _COPIED_BYTES = 1 << 26
 
-# Reading a file whose key leads to a folder, or below a file.
+# Errors from reading a file that does not exist, or whose key leads to a folder or below a file.
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
@@ -72,23 +72,23 @@ class ObjectStore(Protocol):
         ...
 
     def clear_unfinished(self, prefix: str, older_s: float) -> None:
-        """Remove what writers that were killed left of objects below a prefix, which takes room and costs money.
+        """Remove unfinished objects that killed writers left below a prefix, which take room and cost money.
 
         Args:
             prefix: Beginning of the keys.
-            older_s: Nothing is removed that was begun or written to less than so many seconds ago.
+            older_s: Objects that were begun or written to within this many seconds are left alone.
         """
         ...
 
 
 def object_store(url: str | Path, *, within_s: float | None = None) -> ObjectStore:
-    """Open `s3://bucket/prefix`, `gs://bucket/prefix`, or a folder. S3 is reached as boto3 is configured (see
-    `AWS_ENDPOINT_URL`), Google Cloud Storage as Google's own tools are (see `STORAGE_EMULATOR_HOST`).
+    """Open `s3://bucket/prefix`, `gs://bucket/prefix`, or a folder. S3 is configured like boto3 (see
+    `AWS_ENDPOINT_URL`), and Google Cloud Storage like Google's own tools (see `STORAGE_EMULATOR_HOST`).
 
     Args:
         url: The address.
-        within_s: Seconds within which a bucket is to answer, for one who asks again; None: it is waited for, as
-            those do who cannot do without an answer.
+        within_s: Seconds within which a bucket must answer, for callers that retry themselves; None: wait for
+            several tries, for callers that cannot go on without an answer.
 
     Raises:
         InputError: The address is of another kind, or names no bucket.
@@ -106,12 +106,12 @@ def object_store(url: str | Path, *, within_s: float | None = None) -> ObjectSto
     return FolderStore(Path(url))
 
 
-# Longer numbers than anybody counts to are not ours.
+# Longer numbers are not ours: nobody counts that far.
 _MOST_DIGITS = 12
 
 
 def numbers_below(objects: ObjectStore, folder: str) -> set[int]:
-    """Numbers that are names of objects in a folder; others are not ours: a file system may leave some."""
+    """Numbers that are names of objects in a folder; other names are not ours: a file system may leave some."""
     names = (key.removeprefix(f"{folder}/") for key in objects.keys(f"{folder}/"))
     return {int(name) for name in names if len(name) <= _MOST_DIGITS and name.isascii() and name.isdecimal()}
 
@@ -155,7 +155,7 @@ class FolderStore:
             with replacing(target) as temporary:
                 _copy(path, temporary)
         except InputError as error:
-            # Of a file that a user names it is the user's mistake; a store may be mounted anew.
+            # For a file that a user names this is the user's mistake, but a store may be mounted again.
             raise StorageError(str(error)) from None
         _sync_folder(target.parent)
 
@@ -194,7 +194,7 @@ class FolderStore:
             for path in folder.rglob("*")
             if not path.name.endswith(PART) and path.is_file()
         )
-        # Files that are no objects of ours, such as those that a file system leaves, have names that are no keys.
+        # Files that are not ours, such as those that a file system leaves, have names that are no keys.
         return iter(sorted(key for key in found if key.startswith(prefix) and KEY.fullmatch(key)))
 
     def delete(self, key: str) -> None:

@@ -28,7 +28,7 @@ XXH3, BLAKE2B = "xxh3-128", "blake2b-128"
 
 
 class Digest(Protocol):
-    """A checksum in the making, as hashlib has it."""
+    """A checksum that is being computed, with the interface of hashlib."""
 
     def update(self, content: bytes, /) -> None:
         """Add these bytes."""
@@ -94,7 +94,7 @@ def _digest(algorithm: str) -> Digest:
 
 
 _MOST = 1 << 60
-# The object that holds a file's content, below those of the trial's data.
+# Name of the object that holds a file's content, below the trial's data.
 _PART = re.compile(r"\d{8,20}-\d{6,20}/\d{6,20}")
 _MOST_MODE = 0o777
 
@@ -108,9 +108,9 @@ class StoredFile:
         size_bytes: Length of the file in bytes.
         checksum: Checksum of its content without holes, 128 bits in hexadecimal digits.
         mode: Permissions of the file; 0: saved by a version that did not store them.
-        mtime_ns: Time of the last change in ns since 1970; 0: as for `mode`.
-        part: Object that holds its content, below those of the trial's data; empty: the one named by the file's
-            place among the files.
+        mtime_ns: Time of the last change in ns since 1970; 0: not stored, as for `mode`.
+        part: Name of the object that holds its content, below the trial's data; empty: the one named by the
+            file's place among the files.
         offset: Position in bytes at which the content begins in that object.
         extents: Parts of a sparse file that hold data, whose content is stored; None: the whole file.
         same_as: Path of the file of which this is another name (a hard link); empty: no hard link.
@@ -128,7 +128,7 @@ class StoredFile:
 
     @property
     def content_bytes(self) -> int:
-        """Length of what is stored of it."""
+        """Bytes of the file that are stored, without holes."""
         return self.size_bytes if self.extents is None else sum(length for _, length in self.extents)
 
 
@@ -232,10 +232,10 @@ class Manifest:
             raise InputError(f"manifest is damaged: {error}") from None
 
     def _check(self) -> None:
-        """Check what was read: whoever wrote it may have been anybody.
+        """Check what was read, since anybody may have written it.
 
         Raises:
-            ValueError: A field has a value that none has that was written here.
+            ValueError: A field has a value that no manifest of ours has.
         """
         whole = {name: getattr(self, name) for name in ("number", "writer", "step", "attempt", "machines")}
         whole["uploaded_bytes"] = 0 if self.uploaded_bytes is None else self.uploaded_bytes
@@ -299,7 +299,7 @@ def _file(*, extents: Sequence[Sequence[int]] | None = None, **values: Any) -> S
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """The fields of a record, without those that have their default; the names of old manifests all stay."""
+    """The fields of a record, without those that have their default, except the ones in `_ALWAYS`."""
     found = {}
     for field in fields(record):
         value = getattr(record, field.name)

@@ -2,9 +2,9 @@
 
 Below `trials/<id>/` are data (`data/<number>-<writer>/<part>`), manifests (`manifests/<number>`), claims of
 writers (`writers/<n>`) and notes of checkpoints set aside (`aside/<number>`). Data is written first and the
-manifest last, and never overwritten, so a checkpoint with a manifest is complete, and of two writers of the same
-number one wins. A manifest names the part that holds the content of each file: parts of earlier checkpoints where
-the content has not changed, and for small files one part together.
+manifest last, and neither is overwritten, so a checkpoint with a manifest is complete, and of two writers of the
+same number one wins. A manifest names the part that holds the content of each file: unchanged content stays in
+parts of earlier checkpoints, and small files share a part.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LOGGER = logging.getLogger(__name__)
 
 # Files moved at the same time: several for speed, but not so many that memory runs out.
 _FILES_AT_A_TIME = 4
-# What was not written to for so long was left by a writer that was killed.
+# Unfinished data that was not written to for this long was left by a killed writer.
 _LEFT_FOR_S = 60.0
 # Smaller files are stored together: a request for each would take longer than their content.
 _SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
@@ -99,7 +99,7 @@ class CheckpointStore:
             direction: Whether a lower or a higher value is better, `minimize` or `maximize`.
 
         Returns:
-            Its manifest; None: of no checkpoint that value is known.
+            Its manifest; None: no checkpoint has a known value.
         """
         found: Manifest | None = None
         for each in self.manifests():
@@ -136,8 +136,8 @@ class CheckpointStore:
 
         Args:
             folder: The folder.
-            best: Whether a lower or a higher metric is better, `minimize` or `maximize`: the undamaged checkpoint
-                of the best value is taken, and the newest only where no value is known. Empty: the newest is.
+            best: Whether a lower or a higher metric is better, `minimize` or `maximize`: take the undamaged
+                checkpoint with the best value, or the newest if no value is known. Empty: take the newest.
 
         Returns:
             Its manifest; None: there is no such checkpoint, and the folder is unchanged.
@@ -152,7 +152,7 @@ class CheckpointStore:
         return None
 
     def _from_best(self, direction: str) -> list[Manifest]:
-        """All manifests, that of the best value first, and those without a value last; else the newest first."""
+        """All manifests, the best value first, those without a value last, and the newest first among equals."""
         sign = -1.0 if direction == "maximize" else 1.0
         return sorted(self.manifests(), key=lambda each: math.inf if each.metric is None else sign * each.metric)
 
@@ -203,7 +203,7 @@ class CheckpointStore:
         first = files[0]
         if len(files) == 1 and not first.offset and first.extents is None:
             self.objects.get_file(key, coming / relative_path(first.path))
-            # The object may hold the content of others, too, which have changed since.
+            # The object may also hold the content of other files, which have changed since.
             with (coming / relative_path(first.path)).open("r+b") as written:
                 if written.seek(0, 2) > first.size_bytes:
                     written.truncate(first.size_bytes)
@@ -220,7 +220,7 @@ class CheckpointStore:
         self.objects.put_once(f"{self.folder}/aside/{number:08d}", why.encode())
 
     def add(self, manifest: Manifest, folder: Path) -> None:
-        """Put those files of a checkpoint into a folder that it lacks.
+        """Add to a folder those files of a checkpoint that it lacks.
 
         Raises:
             DamagedCheckpointError: A file is missing, or differs from what the manifest says.
@@ -258,7 +258,7 @@ class CheckpointStore:
             machines: Number of machines that train it as one.
         """
         try:
-            # Whoever wrote before writes no more: what it left is of no use to anybody.
+            # Earlier writers write no more, so the data that they left unfinished is useless.
             self.objects.clear_unfinished(f"{self.folder}/data/", _LEFT_FOR_S)
         except OSError as error:
             _LOGGER.warning("what earlier writers of trial %s left is not removed: %s", self.trial_id, error)
@@ -317,7 +317,7 @@ class CheckpointWriter:
         """Note what was restored: files that have not changed since are not stored again.
 
         Args:
-            manifest: The checkpoint; one of another trial, or with checksums that are not made here, is of no use.
+            manifest: The checkpoint; ignored if it is of another trial, or has checksums that are not made here.
         """
         if manifest.trial_id != self._store.trial_id or manifest.algorithm != ALGORITHM:
             return
@@ -341,7 +341,7 @@ class CheckpointWriter:
             step: Training step of the checkpoint.
             only: Name of a folder below `folder` to which the checkpoint is limited; empty: all of it.
             keep: How many complete checkpoints stay in storage, beside those in `kept`.
-            oldest: Instead, the number of the oldest one that stays.
+            oldest: Number of the oldest checkpoint that stays, instead of `keep`; None: `keep` applies.
             metric: Value of the trial's metric at that step; None: not known.
 
         Raises:
@@ -353,7 +353,7 @@ class CheckpointWriter:
             manifest = replace(self._upload(folder, step, only), metric=metric)
             self._check_current()
             if not self._has_parts_of_others(manifest):
-                # The writer before has removed them since: what was restored is of no use any more.
+                # The previous writer has removed them since, so restored content must be stored again.
                 self._unchanged, self._contents = {}, {}
                 self._begin_number(self._next + 1)
                 continue
@@ -361,12 +361,12 @@ class CheckpointWriter:
             try:
                 is_written = self._objects.put_once(key, manifest.encode())
             except OSError:
-                # It may have been, and then the data of this number must never be written again.
+                # The manifest may have been written, so the data of this number must never be written again.
                 self._begin_number(self._next + 1)
                 raise
             if is_written:
                 break
-            # An earlier writer was slightly faster, before it could see this one. Again, with the next number.
+            # An earlier writer, which had not seen this one yet, was faster: try again with the next number.
             self._begin_number(max(self._store.numbers("manifests")) + 1)
         self._begin_number(self._next + 1)
         self._uploaded_bytes.clear()
@@ -377,7 +377,7 @@ class CheckpointWriter:
             else:
                 self._remove_before(oldest)
         except OSError as error:
-            # The checkpoint is stored; what is not removed now is after the next.
+            # The checkpoint is stored; older ones that are not removed now will be after the next save.
             _LOGGER.warning("older checkpoints of trial %s are not removed yet: %s", self._store.trial_id, error)
         return manifest
 
@@ -420,7 +420,7 @@ class CheckpointWriter:
             if file.same_as:
                 found[path] = replace(found[file.same_as], path=path, same_as=file.same_as)
         files = tuple(found[entry.path] for entry in tree.of("file"))
-        # What was stored before this number may be removed with it, as far as no later manifest names it.
+        # Remember only what this checkpoint has: parts that no later manifest names may be removed.
         self._unchanged = {
             _identity(entry): file for entry, file in zip(tree.of("file"), files, strict=True) if not file.same_as
         }
@@ -440,7 +440,7 @@ class CheckpointWriter:
         )
 
     def _stored(self, folder: Path, entries: list[TreeEntry]) -> list[StoredFile]:
-        """Store the files that have changed, as far as their content is not stored already."""
+        """Store the files that have changed, unless their content is stored already."""
         sizes = {file.content_bytes for file in self._contents.values()}
         small = [entry for entry in entries if entry.size_bytes < _SMALL_BYTES]
         large = [entry for entry in entries if entry.size_bytes >= _SMALL_BYTES]
@@ -534,8 +534,8 @@ class CheckpointWriter:
     def _prune(self, newest: Manifest, keep: int) -> None:
         """Remove all checkpoints before the newest `keep`.
 
-        A listing may not show all that there is, so nothing is removed only because it has no manifest, and
-        nothing at all where fewer checkpoints are listed than stay: the others may be listed later.
+        A listing may be incomplete, so nothing is removed only because it has no manifest, and nothing at all if
+        fewer checkpoints are listed than should stay: the others may be listed later.
 
         Args:
             newest: The checkpoint just written.
@@ -548,7 +548,7 @@ class CheckpointWriter:
         self._remove_before(min(manifest.number for manifest in kept))
 
     def _remove_before(self, oldest: int) -> None:
-        """Remove manifests of lower numbers, and then their data, as far as no other checkpoint has the same."""
+        """Remove manifests of lower numbers, and then their data, unless another checkpoint uses it."""
         numbers = self._store.numbers("manifests")
         gone = {number for number in numbers if number < oldest} - self.kept
         self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers - gone}
@@ -577,7 +577,7 @@ def _part(manifest: Manifest, place: int) -> str:
 
 
 def stored_tree(manifest: Manifest) -> Tree:
-    """The entries of a checkpoint, as far as its manifest tells."""
+    """The files and links of a checkpoint, as its manifest lists them."""
     files = [
         TreeEntry(each.path, "file", each.mode, each.mtime_ns, each.size_bytes, (0, 0)) for each in manifest.files
     ]
@@ -626,7 +626,7 @@ def _as_entry(file: StoredFile, entry: TreeEntry) -> StoredFile:
 
 
 def _above(manifest: Manifest) -> set[str]:
-    """Folders that files and links are in: manifests of former versions do not name them."""
+    """Folders that contain files and links: manifests of former versions do not name them."""
     paths = [*(file.path for file in manifest.files), *(link.path for link in manifest.links)]
     return {path.rpartition("/")[0] for path in paths if "/" in path}
 

@@ -1,4 +1,4 @@
-"""Folders as trees of entries, so that they are copied and put back as they were.
+"""Folders as trees of entries, by which they are copied and restored unchanged.
 
 An entry is a file, a symbolic link or a folder, with permissions and time of change. Links are never followed.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _BLOCK_BYTES = 1 << 20
-# The kernel counts the blocks of a file in units of this, whatever those of the file system are.
+# Unit of `st_blocks`, whatever the block size of the file system is.
 _STAT_BLOCK_BYTES = 512
 # Holes of smaller files are not worth a search.
 _LEAST_SPARSE_BYTES = 1 << 16
@@ -202,14 +202,14 @@ def blocks_of(path: Path, extents: Sequence[Extent] | None = None) -> Iterator[b
 
 
 def write_extents(source: Path, target: Path, extents: Sequence[Extent], size_bytes: int, begins: int = 0) -> None:
-    """Make a sparse file of what holds data.
+    """Make a sparse file from the data of its extents.
 
     Args:
         source: File that holds the data of all extents, one after the other.
         target: File to be made.
-        extents: Where in the new file each of them belongs.
+        extents: Place of each extent in the new file.
         size_bytes: Length of the new file.
-        begins: Where in `source` the first of them is.
+        begins: Position in `source` of the first extent.
     """
     with source.open("rb") as read, target.open("wb") as written:
         read.seek(begins)

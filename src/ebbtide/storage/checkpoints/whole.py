@@ -1,4 +1,4 @@
-"""Checkpoints of machines that train as one: each stores its own, and one is whole once all of them have."""
+"""Checkpoints of a gang: each machine stores its own part, and a checkpoint is whole once all parts are stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Whole:
 
     @property
     def number(self) -> int:
-        """Number of its first part, by which it is known."""
+        """Number of its first part, which identifies the checkpoint."""
         return self._first.number
 
     @property
@@ -51,8 +51,8 @@ class Whole:
     def parts_for(self, rank: int) -> tuple[Part, ...]:
         """The parts that a machine resumes from, its own first.
 
-        Programs that save a copy of all on each machine, or on one, need one part: their own, or else the first.
-        Where machines save files of different names, each has a share of one state, and all are needed.
+        Programs that save the whole state on each machine, or on one, need one part: their own, or else the first.
+        If machines save files with different names, each has a share of the state, and all parts are needed.
         """
         own = self.parts.get(rank, self._first)
         names = {frozenset(file.path for file in part.files) for part in self.parts.values()}
@@ -70,8 +70,8 @@ def newest_whole(
 ) -> Whole | None:
     """The newest checkpoint that is whole; None: there is none, and training starts from the beginning.
 
-    A machine that has stored nothing at all is taken for one that has nothing to store: of many programs only the
-    first process saves.
+    A machine that has stored nothing at all counts as having nothing to store: in many programs only the first
+    process saves.
 
     Args:
         objects: Storage that holds the checkpoints.
@@ -81,8 +81,8 @@ def newest_whole(
         runtime: Gives the time, and reads of several trials at once.
 
     Raises:
-        LostCheckpointError: Storage lacks what is known to be stored: perhaps it is not mounted.
-        OSError: It does not answer.
+        LostCheckpointError: Storage lacks a checkpoint that is known to be stored: it may not be mounted.
+        OSError: Storage does not answer.
     """
     stores = [CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids]
     stored = _manifests(stores, runtime)
@@ -109,7 +109,7 @@ def best_whole(
         runtime: Reads of several trials at once.
 
     Returns:
-        The checkpoint; None: of no whole checkpoint that value is known.
+        The checkpoint; None: no whole checkpoint has a known value.
 
     Raises:
         OSError: Storage does not answer.
