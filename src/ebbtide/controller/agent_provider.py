@@ -1,7 +1,7 @@
-"""The provider of real machines: a cloud rents them out, their agents train on them.
+"""The provider of real machines, which a cloud rents out and whose agents train.
 
-It compares the wanted state with the actual one, and gives orders until both are the same. Every request can be
-repeated without harm, so a controller may be killed at any instant and another may resume the run.
+The provider compares the wanted state with the actual one, and gives orders until they match. Every request is
+idempotent, so a controller may be killed at any instant and another may resume the run.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from ebbtide.storage.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
 
-# After so many machines in a row that ended before their agent reported, the set-up is at fault.
+# After this many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
-# Between two looks an agent counts as silent for so long at most: what stopped the looks may have stopped it, too.
+# Most seconds of silence that count between two polls: what held up the polls may have held up the agent, too.
 _MOST_SILENT_S = 60.0
 _NEVER_HEARD = "its agent was never heard from"
-# Messages to and from machines that are over stay for so long, and of so many machines they are deleted at a look.
+# Seconds for which messages of ended machines stay, and number of machines whose messages are deleted at once.
 _MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
 _DELETE_EVERY_S = 5.0
 _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last seen"
@@ -79,13 +79,13 @@ _LISTED_NO_MORE = "the cloud lists it no more; charged up to when it was last se
 
 @dataclass(frozen=True)
 class PollIntervals:
-    """Intervals between a run's looks at its cloud, and limits on how long it waits for a machine.
+    """Intervals at which a run polls its cloud, and limits on how long it waits for a machine.
 
     Attributes:
-        poll_s: Real seconds between looks at cloud and storage.
+        poll_s: Real seconds between polls of cloud and storage.
         missing_s: Real seconds after which a machine that the cloud no longer lists counts as ended.
         kept_s: Real seconds between writes of the run's state while nothing happens.
-        many: Number of events of one look from which on they are delivered together, for a single decision.
+        many: Number of events of one poll from which they are delivered together, for a single decision.
         silent_s: Real seconds after which a machine whose agent was never heard from is ended.
     """
 
@@ -101,11 +101,11 @@ class Callbacks:
     """Functions and values that a controller gives its provider.
 
     Attributes:
-        assignment: Gives the assignment of a job's agent, all but its attempt.
+        assignment: Gives the assignment of a job's agent, without its attempt number.
         log: Called with a trial's id and a line that its program printed.
-        polled: Called at each poll; returns whether the engine is to stop waiting, for a request of its user.
+        polled: Called at each poll; returns whether the engine is to stop waiting, for its user or for a limit.
         metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
-        kinds: The jobs that are no plain trainings.
+        kinds: The jobs that are not plain trainings.
         programs: The number of each job's program, by job id; jobs that are not named share program 0.
         secrets: Values of the secrets that assignments name, by name.
         fingerprint: The run's fingerprint; empty: an older Ebbtide began it.
@@ -127,10 +127,10 @@ class AgentProvider:
     Args:
         cloud: The cloud that rents machines out.
         objects: Storage for checkpoints, orders and reports.
-        agent: Configuration of all agents; the machine is filled in. Machines and trials are named by its run.
-        callbacks: What the controller gives and is told.
-        key: The run's key, from which those of its machines are made.
-        pace: How often cloud and storage are looked at.
+        agent: Configuration of all agents; the machine is filled in. Its run names machines and trials.
+        callbacks: Functions and values of the controller.
+        key: The run's key, from which its machines' keys are derived.
+        pace: How often cloud and storage are polled.
         runtime: Gives the time, and waits.
     """
 
@@ -168,7 +168,7 @@ class AgentProvider:
         # When each machine was first seen to be over; infinite: its messages are deleted.
         self._over_since_s: dict[int, float] = {}
         self._delete_s = -math.inf
-        # The price of each market at the last look; None: prices are not watched, or not looked at yet.
+        # The price of each market at the last poll; None: prices are not watched, or were not polled yet.
         self._watches_prices = False
         self._price_seen: dict[Market, float] | None = None
 
@@ -217,15 +217,15 @@ class AgentProvider:
         return AgentJobs(trained(speeds), others, speeds)
 
     def check_is_newest(self) -> None:
-        """Refuse to act where others have rented since: see `MachineRequests.check_is_newest`."""
+        """Refuse to act if this is an older copy of the run: see `MachineRequests.check_is_newest`."""
         self._requests.check_is_newest()
 
     def begin_at(self, number: int) -> None:
-        """Begin with this number of a machine: earlier ones are of a journal that is lost."""
+        """Number machines from here on: lower numbers belong to a journal that was lost."""
         self._requests.begin_at(number)
 
     def claim_run(self, claim: Leadership) -> None:
-        """Act only while this claim to the run is the newest. Without one nobody else can have it."""
+        """Act only while this claim to the run is the newest. Until a claim is given, none is checked."""
         self._mailboxes.epoch = self._heartbeats.epoch = claim.epoch
         self._requests.claim(claim)
 
@@ -234,7 +234,7 @@ class AgentProvider:
         """Number of this controller among those of the run, counted from 1."""
         return self._mailboxes.epoch
 
-    # What the engine asks.
+    # Called by the engine.
 
     @property
     def now_s(self) -> float:
@@ -267,16 +267,16 @@ class AgentProvider:
         self._requests.add(lease)
 
     def terminate(self, lease: Lease) -> None:
-        """End the machine now, since its cost is known only then. A refused request is repeated at later looks.
+        """End the machine now, since its cost is known only then. A refused request is repeated at later polls.
 
-        A controller that another has taken over from ends nothing: its machines are the other's now.
+        A superseded controller ends nothing: its machines belong to the new controller.
         """
         if not self._requests.is_superseded:
             self._ends.end(lease)
             self._training.gone(lease)
 
     def end_remaining(self, within_s: float, refused_within_s: float = math.inf) -> list[Lease]:
-        """After the run, request again the end of machines that the cloud refused to end, and see how all ended.
+        """After the run, end machines that the cloud refused to end before, and check how all ended.
 
         Args:
             within_s: Real seconds after which this is given up.
@@ -285,7 +285,7 @@ class AgentProvider:
         Returns:
             The leases whose machines ended in another way than they were charged for.
         """
-        # Those that the engine was to be told of next.
+        # Leases whose end the engine has not been told of yet.
         told = [event.lease_id for event in self._out if event.wake is Wake.ENDED]
         otherwise = {lease_id: self._leases[lease_id] for lease_id in told}
         found = self._ends.end_remaining(self._leases, within_s, refused_within_s, self._write_last)
@@ -296,7 +296,7 @@ class AgentProvider:
             self._mailboxes.write(self._ends.unended)
 
     def _order_end(self, lease_id: int) -> None:
-        """The agent may be able to end its machine where the controller may not."""
+        """Order the agent to end its machine, which it may be allowed to do when the controller is not."""
         self._mailboxes.order(lease_id, End())
 
     @property
@@ -334,7 +334,7 @@ class AgentProvider:
         return self._training.speeds.steps_per_s(job_id, market.instance_type, declared)
 
     def refresh(self) -> None:
-        """Progress is up to date as of the last reports."""
+        """Nothing to do: progress is up to date as of the last reports."""
 
     def next_event(self, until_s: float) -> Event | None:
         while True:
@@ -377,7 +377,7 @@ class AgentProvider:
 
     @property
     def items(self) -> tuple[Items, ...]:
-        """The parts of the state that grow with the run; metrics, which are only added, are with the trials."""
+        """The parts of the state that grow with the run, without metrics, which are only added."""
         return self._training.items, self._mailboxes.items, self._training.speeds.items
 
     def rest(self) -> dict[str, Any]:
@@ -448,23 +448,23 @@ class AgentProvider:
         try:
             self._training.converge()
         except LostCheckpointError as error:
-            # It is one trial's: the orders of all others are sent.
+            # Only this trial is affected: the orders of all others are sent.
             lost = error
         self._mailboxes.write(
             lease_id for lease_id, lease in self._leases.items() if lease.is_open or lease_id in self._ends.unended
         )
         with suppress(OSError):
-            # It is tried again, and nothing waits for it.
+            # A later poll tries again, and nothing waits for it.
             self._delete_old()
         if silent is not None or lost is not None:
             raise silent or lost  # type: ignore[misc]
 
     def written(self) -> None:
-        """The state of the run is in its journal: what it was made from is not needed any more."""
+        """Note that the journal has the run's state, so that reports read so far are no longer needed."""
         self._mailboxes.written()
 
     def _delete_old(self) -> None:
-        """Delete messages that nobody reads any more, some at a look."""
+        """Delete messages that nobody reads any more, a few at a time."""
         now_s = self._runtime.monotonic_s()
         if now_s < self._delete_s:
             return
@@ -479,7 +479,7 @@ class AgentProvider:
             self._over_since_s[lease_id] = math.inf
 
     def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
-        """The machines that the cloud lists, or why it does not answer: machines are reached without it."""
+        """The machines that the cloud lists, or its error: messages reach machines even without the cloud."""
         try:
             return self._machines.listed(), None
         except CloudGoneError:
@@ -488,7 +488,7 @@ class AgentProvider:
             return {}, error
 
     def _compare_prices(self) -> None:
-        """Tell of every market whose price has changed since the last look."""
+        """Notify of every market whose price has changed since the last poll."""
         seen = self._price_seen
         now = {market: self._cloud.prices(market).at(self.now_s) for market in self._cloud.markets}
         self._price_seen = now
@@ -509,7 +509,7 @@ class AgentProvider:
             self._notify_of(Wake.LAUNCH_FAILED, lease, instance.why)
             self._training.gone(lease)
         elif instance.state in OVER:
-            # The last reports of its agent still count, also of one that booted unseen.
+            # The last reports of its agent still count, even if the machine booted between two polls.
             if not math.isnan(lease.running_s):
                 self._mailboxes.open(lease.lease_id)
             self._receive(lease)
@@ -525,7 +525,7 @@ class AgentProvider:
             self._notify_of(Wake.RUNNING, lease)
 
     def _missing(self, lease: Lease) -> None:
-        """A machine that ran and that the cloud no longer lists counts as ended after a while."""
+        """After a while, count a machine that the cloud does not list as ended, or failed if it never started."""
         lease_id = lease.lease_id
         if not lease.is_open:
             if self._ends.differs(lease, None):
@@ -547,10 +547,10 @@ class AgentProvider:
         self._training.gone(lease)
 
     def _check_heard(self, lease: Lease) -> None:
-        """End a machine that is paid for and whose agent is not heard from for long: its set-up hangs, or it does.
+        """End a machine that is paid for but whose agent was never heard from: its set-up or the machine hangs.
 
         Raises:
-            InputError: Too many machines in a row have ended so.
+            InputError: Too many machines in a row have ended this way.
         """
         lease_id, now_s = lease.lease_id, self._runtime.monotonic_s()
         if not (lease.is_open and lease.is_charged) or self._mailboxes.has_reported(lease_id):
@@ -561,7 +561,7 @@ class AgentProvider:
         self._silent_s[lease_id] = (silent_s, now_s)
         if silent_s < self._pace.silent_s:
             return
-        # It may run, whatever its cloud says of it.
+        # The agent may run, whatever state the cloud reports.
         self._mailboxes.open(lease_id)
         self._receive(lease)
         if self._mailboxes.has_reported(lease_id):
@@ -580,17 +580,17 @@ class AgentProvider:
         self._check_begins(lease)
 
     def _check_begins(self, lease: Lease) -> None:
-        """Stop the run after several failed boots, or machines would be rented for ever and end unused.
+        """Stop the run after several failed boots, or it would go on renting machines that end unused.
 
         Raises:
-            InputError: Too many machines in a row have ended so.
+            InputError: Too many machines in a row have ended this way.
         """
         if self._mailboxes.has_reported(lease.lease_id):
             self._failed_boots = 0
         if lease.state is not LeaseState.RELEASED or self._mailboxes.has_reported(lease.lease_id):
             return
-        if lease.ended_s < math.floor(self._began_s):  # clouds tell whole seconds
-            return  # before its user, who was told of it, resumed the run
+        if lease.ended_s < math.floor(self._began_s):  # clouds report whole seconds
+            return  # the user was told of it before resuming the run
         self._failed_boots += 1
         if self._failed_boots >= _MOST_FAILED_BOOTS:
             raise InputError(
@@ -614,7 +614,7 @@ class AgentProvider:
             case Stranded():
                 _LOGGER.warning("machine %s had lost sight of us and ends", self._machines.token(lease.lease_id))
             case Log(trial_id, line, left_out):
-                # A name from outside becomes part of a path only if it is a trial's.
+                # A name from outside may become part of a path only if it is a trial's id.
                 if self._training.is_trial(trial_id):
                     self._log(trial_id, line if not left_out else f"ebbtide: {left_out:,} lines were left out")
             case Up() | Down():
@@ -663,7 +663,7 @@ class AgentProvider:
         epoch_s, now_s = self._runtime.epoch_s(), self.now_s
         longest_s = self._cloud.time_of(epoch_s + self._longest_notice_s) - self._cloud.time_of(epoch_s)
         told_s = self._cloud.time_of(taken_at_s)
-        # Rounding moves nothing.
+        # A second of slack, so that rounding changes nothing.
         return (
             told_s
             if now_s - 1.0 <= told_s <= now_s + longest_s + 1.0
@@ -677,7 +677,7 @@ class AgentProvider:
         self._notify(Event(wake, self.now_s, lease_id=lease.lease_id, detail=detail))
 
     def beat(self) -> None:
-        """Write the heartbeat: agents that see none for long end their machines, as those do that are to end."""
+        """Write the heartbeat of machines with open leases; agents that see none for long end their machines."""
         # One thread at a time; the other need not wait for it.
         if not self._beating.acquire(blocking=False):
             return
@@ -685,7 +685,7 @@ class AgentProvider:
             now_s = self._runtime.monotonic_s()
             if now_s - self._beat_s >= self._heartbeats.every_s:
                 self._beat_s = now_s
-                # Those that are to end have none; another thread may add some meanwhile.
+                # Machines that are to end get none. A copy is used, since another thread may add leases.
                 leases = [each for each in list(self._leases.items()) if each[1].is_open]
                 self._heartbeats.beat([self._machines.token(lease_id) for lease_id, _ in leases])
         except OSError as error:

@@ -50,25 +50,25 @@ from ebbtide.storage.objects import ObjectStore, object_store
 
 _LOGGER = logging.getLogger(__name__)
 
-# Real seconds to wait for saves. What a machine cannot save in two minutes it could not save after a notice.
+# Real seconds to wait for saves. A machine that cannot save in two minutes could not save after a notice either.
 _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
-# The same where a limit has ended the run, and nobody waits.
+# The same after a limit has ended the run, when no user waits.
 _ENDED_GRACE_S = 600.0
-# After the run, machines whose end was refused are asked to end again for so long, or for so many polls.
+# After the run, seconds and polls (the longer counts) to go on ending machines that the cloud refused to end.
 _LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
-# The same where a user waits, and the cloud refuses or does not answer.
+# The same when a user waits, and the cloud refuses or does not answer.
 _ASKED_ENDS_S = 3.0
 _KEEPING_SHARE = 20.0
-# A request to storage that fails is repeated at the next look, when a request of the user is seen, too.
+# Seconds to retry a request to storage; after that the next poll repeats it, and sees a user's request, too.
 _STORAGE_S = 8.0
 _POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
-# States that others write.
+# Journal states that other code writes.
 _KEPT_STATES = ("tracking", "environment", FROM_STORAGE)
-# A run without any machine for so long looks as if it hung, so its user is warned.
+# Seconds without any machine after which the user is warned, since the run looks as if it hung.
 _IDLE_S = 60.0
-# In memory so many events stay that are in the journal.
+# Events that stay in memory after the journal has them.
 _MOMENTS_KEPT = 5_000
-# Limits are reached so many looks early: one may have just been made, and the next may be late.
+# Limits count as reached this many polls early: one poll may be just over, and the next may be late.
 _LOOKS_LEAD = 2.0
 
 OnProgress = Callable[[Engine, AgentProvider], None]
@@ -91,7 +91,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class Outside:
-    """Clock, storage, journal and team accounts of a controller: all that it depends on beside the cloud.
+    """Clock, storage, journal and team accounts of a controller: all that it depends on besides the cloud.
 
     Attributes:
         runtime: Gives the time, and waits.
@@ -107,7 +107,7 @@ class Outside:
 
     @classmethod
     def of(cls, folder: RunFolder) -> Outside:
-        """The operating system's clock, and what the run's folder and settings name."""
+        """The system clock, with the storage and journal that the run's settings name."""
         return cls(RUNTIME, object_store(folder.settings.store, within_s=_STORAGE_S), journal_of(folder))
 
 
@@ -120,7 +120,7 @@ class Controller:
         cloud: The cloud that rents machines out.
         agent: Configuration of all agents.
         programs: How the programs of its trials are started.
-        pace: How often cloud and storage are looked at.
+        pace: How often cloud and storage are polled.
         outside: Its clock, storage and journal; by default those of the run's folder.
     """
 
@@ -168,7 +168,7 @@ class Controller:
             self._provider.begin_at(self._from_storage.first_machine)
         self._on_progress: OnProgress | None = None
         self._moments_kept = 0
-        # What else is in the journal, to be written again where that is lost.
+        # Other states in the journal, to be written again if its database loses them.
         self._states = {name: kept for name in _KEPT_STATES if (kept := self._journal.state(name)) is not None}
         self._figures_s, self._figures_took_s = -math.inf, 0.0
         self._known_figures: RunSpending | None = None
@@ -232,7 +232,7 @@ class Controller:
                 why = " ".join(str(error).split()) or type(error).__name__
                 ended = self._phase.end(self._broken_as(error), why)
                 if not isinstance(error, SupersededError):
-                    # One that was taken over has nothing to write.
+                    # After a takeover, the account is the other controller's to write.
                     with suppress(Exception):
                         self._note_account(self._figures(), str(ended.state), is_last=True)
                     with suppress(JournalError, SupersededError):
@@ -253,7 +253,7 @@ class Controller:
             return outcome
 
     def _end_remaining(self, outcome: Outcome) -> Outcome:
-        """End machines whose end was refused until now, and charge all for as long as they ran."""
+        """End machines that the cloud refused to end before, and charge all for as long as they ran."""
         within_s = max(_LAST_ENDS_S, _LAST_ENDS_POLLS * self._pace.poll_s)
         corrected = self._provider.end_remaining(within_s, _ASKED_ENDS_S if self._waits_no_more() else within_s)
         for lease in corrected:
@@ -301,7 +301,7 @@ class Controller:
             self._on_progress(engine, self._provider)
 
     def _obey(self, engine: Engine) -> None:
-        """Do what the run's user requested, if anything, and end the run where a limit is reached."""
+        """Do what the run's user requested, if anything, and end the run when a limit is reached."""
         request = requested_stop(self._folder.path)
         if request is not None and request is not self._stopping:
             self._stopping = request
@@ -311,22 +311,22 @@ class Controller:
         elif self._gate.why and not engine.gave_up:
             engine.give_up(self._gate.why)
         if engine.gave_up and math.isinf(self._end_by_s):
-            # Machines that do not answer are not paid for without end.
+            # Do not pay for ever for machines that do not answer.
             self._end_by_s = self._runtime.monotonic_s() + _ENDED_GRACE_S
         if self._runtime.monotonic_s() >= self._ends_by_s:
             engine.end_all()
 
     @property
     def _ends_by_s(self) -> float:
-        """Time up to which saves are waited for; earlier if storage or cloud does not answer."""
+        """Deadline for saves; earlier if storage or cloud does not answer."""
         shorter_s = _GRACE_S[StopRequest.STOP] - _GRACE_S[StopRequest.DOWN]
         no_answer = self._stopping is StopRequest.STOP and self._provider.trouble
         return self._end_by_s - shorter_s if no_answer else self._end_by_s
 
     def _polled(self) -> bool:
-        """Called at each poll; returns whether the engine is to stop waiting, for a request of its user."""
+        """Called at each poll; returns whether the engine is to stop waiting, for its user or for a limit."""
         now_s = self._runtime.monotonic_s()
-        # Writing the state of thousands of trials takes a while: it may take only a small share of the time.
+        # Writing the state of thousands of trials takes a while, so it is limited to a small share of the time.
         if now_s - self._kept_s >= max(self._pace.kept_s, _KEEPING_SHARE * self._keeping_s):
             self._write(self._due_figures())
         if self._on_progress is not None:
@@ -351,11 +351,11 @@ class Controller:
             )
 
     def _write(self, states: dict[str, Any], *, has_begun: bool = True) -> None:
-        """Write states, new events and what has changed of the run to the journal, all or nothing.
+        """Write states, new events and the run's changes to the journal, all or nothing.
 
-        While that cannot be done, because the disk is full, another process has locked it or its server is away,
-        nothing else is done either: machines train on, and are told that their controller lives. Only when its
-        user requests that, or when a limit is reached, the run goes on, unwritten, to give its machines back.
+        While the journal cannot be written (a full disk, a lock, a server that is away), the controller only sends
+        heartbeats, and machines train on. Only if the user stops the run or a limit is reached does the run go on
+        without writing, to release its machines.
         """
         began_s, warned_s = self._runtime.monotonic_s(), -math.inf
         moments, changes = self._moments(), self._changes.changes() if has_begun else NOTHING
@@ -394,25 +394,25 @@ class Controller:
         self._keeping_s = self._kept_s - began_s
 
     def _has_spent_all(self) -> bool:
-        """End the run if a limit is reached: nobody else looks while the journal waits."""
+        """End the run if a limit is reached: nothing else checks limits while the journal cannot be written."""
         if self._is_spent("the journal could not be written") and not self._engine.gave_up:
             self._engine.give_up(self._gate.why)
         return bool(self._gate.why) and bool(self._engine.leases)
 
     def _is_spent(self, when: str) -> bool:
-        """Tell whether a limit is reached while the controller waits for something; the team is told meanwhile."""
+        """Tell whether a limit is reached while the controller waits, and keep the team's account up to date."""
         self._due_figures()
         return self._gate.closes(self._engine.view, when)
 
     def _waits_no_more(self) -> bool:
-        """Return whether the user has requested the end of the run, which stops waits for disk or storage."""
+        """Return whether the user has requested a stop, which ends waits for disk or storage."""
         return requested_stop(self._folder.path) is not None
 
     def _claim(self) -> Leadership:
-        """Claim the run in storage, which may not answer for a while.
+        """Claim the run in storage, retrying until storage answers.
 
         Raises:
-            InputError: It does not answer, and the user has requested the end of the run.
+            InputError: The user requested a stop before storage answered, or the run is somebody else's.
         """
         warned_s = -math.inf
         while True:
@@ -428,7 +428,7 @@ class Controller:
                 self._runtime.sleep(_POLL_AGAIN_S)
 
     def _due_figures(self) -> dict[str, Any]:
-        """The figures, by the name of their state, or nothing: those of thousands of machines may take a while."""
+        """The state `figures`, or nothing if it is too soon: figures of thousands of machines take a while."""
         began_s = self._runtime.monotonic_s()
         if began_s - self._figures_s < _KEEPING_SHARE * self._figures_took_s:
             return {}
@@ -475,7 +475,7 @@ class Controller:
     def _lines(self, figures: RunSpending) -> list[AccountLine]:
         """Every amount of the run, for its team."""
         engine = self._engine
-        # Of one that has ended since the ledger knows.
+        # A lease that has ended since is in the ledger.
         open_usd = {number: usd for number, usd in figures["open_usd"] if engine.all_leases[number].is_open}
         return [
             *self._lost_lines,
@@ -483,9 +483,9 @@ class Controller:
         ]
 
     def _note_account(self, figures: RunSpending, state: str, *, is_last: bool = False) -> None:
-        """Write the run's account for its team, if it is of one and it is time."""
+        """Write the run's account for its team, if it has a team and the account is due."""
         if figures["spent_usd"] is None:
-            # Prices are not known at the moment: what was known last counts, and the machines of now.
+            # Prices are unknown at the moment: use the last known figures, with the present number of machines.
             figures = self._known_figures or figures
         if self._account is None or figures["spent_usd"] is None:
             return
@@ -500,7 +500,7 @@ class Controller:
         )
 
     def _drop_moments(self) -> None:
-        """Keep the newest of those that are written: more than a database loses that goes back."""
+        """Drop old events that are written, but keep more than a database is likely to lose in a failover."""
         if len(self._engine.timeline) > 2 * _MOMENTS_KEPT:
             self._engine.timeline.drop_before(self._moments_kept - _MOMENTS_KEPT)
 
@@ -538,7 +538,7 @@ class Controller:
 
 
 def metrics_of(folder: RunFolder) -> list[dict[int, float]]:
-    """Metrics of a run's trials: values by step, one mapping a trial."""
+    """Metrics of a run's trials: values by step, one mapping per trial."""
     kept = journal_of(folder, read_only=True).run(decisions=False)
     return [dict(trial["metrics"]) for trial in kept["provider"]["trials"]] if kept else []
 

@@ -1,7 +1,7 @@
-"""A run whose journal was lost goes on from what storage has: its checkpoints, and the numbers of its machines.
+"""Resumes a run whose journal was lost from what storage has: its checkpoints and machine numbers.
 
-What was decided, measured and paid before is not known any more. Machines that still run are ended first: nobody
-knows what they do.
+Earlier decisions, measurements and payments are lost. Machines that still run are ended first, since nobody knows
+what they do.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ebbtide.controller.team.account_lines import AccountLine
 from ebbtide.errors import EbbtideError, InputError
 from ebbtide.storage.objects import object_store
 
-# Its name among the states of a journal.
+# Name of the record among the states of a journal.
 FROM_STORAGE = "from_storage"
-# What does not depend on what was lost.
+# States that do not depend on what was lost.
 _CARRIED = ("tracking", "environment")
 
 
@@ -34,12 +34,12 @@ class FromStorage:
     """Record that a run went on from storage.
 
     Attributes:
-        at_epoch_s: When, seconds since 1970: what was paid before is not known.
+        at_epoch_s: When the run went on, seconds since 1970; payments before that are not known.
         first_machine: Number of the first machine that was rented since.
         why: What was wrong with its journal, in words.
-        aside: Name under which that is kept; empty: there was none.
-        paid: What its team's account has of what was paid before, lines as plain values; empty: nothing, or it is
-            of no team.
+        aside: Name under which the old journal is kept; empty: there was none.
+        paid: Earlier payments by its team's account, lines as plain values; empty: none are known, or it has no
+            team.
     """
 
     at_epoch_s: float
@@ -60,7 +60,7 @@ class FromStorage:
 
     @property
     def lines(self) -> list[AccountLine]:
-        """Lines of its team's account that were paid before."""
+        """Earlier payments, as lines of its team's account."""
         return [AccountLine(**values) for values in self.paid]
 
     def __str__(self) -> str:
@@ -85,14 +85,14 @@ def go_on_from_storage(folder: RunFolder, end: Callable[[], str]) -> FromStorage
         end: Ends the machines of the run; returns why some may still run, or nothing.
 
     Raises:
-        InputError: Its journal has all of the run, the run has rented nothing, its key is another, or machines may
-            still run.
+        InputError: The journal has all of the run, the run has rented nothing, its key is a different one, or
+            machines may still run.
         JournalError: The journal's database does not answer.
-        OSError: Storage, or that of its team's accounts, does not answer.
+        OSError: Storage, or the store of its team's accounts, does not answer.
     """
     run = folder.path.name
     objects = object_store(folder.settings.store)
-    # With another key than the run's nothing would be found.
+    # With a key other than the run's, nothing would be found below.
     newest_claim(objects, folder.settings.run, folder.key)
     numbers = MachineNumbers(objects, folder.settings.run, folder.key)
     first = numbers.first_free()
@@ -112,14 +112,14 @@ def go_on_from_storage(folder: RunFolder, end: Callable[[], str]) -> FromStorage
     # The next controller writes the account anew.
     account = TeamAccount.of(folder, RUNTIME)
     paid = [] if account is None else [line.as_plain() for line in account.last_lines()]
-    # Requests that were on their way have taken no more numbers: whoever made them is superseded next.
+    # Read again: requests that were under way may have taken numbers. Their controller is superseded next.
     found = FromStorage(time.time(), numbers.first_free(), why, set_aside(folder), paid)
     journal_of(folder).keep({**carried, FROM_STORAGE: asdict(found)})
     return found
 
 
 def _known_of(folder: RunFolder) -> tuple[str, int, dict[str, Any]]:
-    """Read the states that the journal still tells.
+    """Read what the journal still has.
 
     Returns:
         Why it cannot be read, empty: it can; the first number of a machine that it does not know; states that are

@@ -1,14 +1,14 @@
-"""Claims of controllers to a run: only the newest acts, on any host, and never one with an older copy of the run.
+"""Claims of controllers to a run: only the controller with the newest claim acts, whatever host it is on.
 
-Controllers of one folder are kept apart by a lock, which says nothing of a copy of the folder or of another host.
-So each controller claims its run in storage by a conditional write of the next number, its epoch. An older one
-sees it before its next look at cloud and storage, and stops acting; machines obey the orders of the newest epoch.
+A lock keeps two controllers of one folder apart, but does not cover a copy of the folder or another host. So each
+controller also claims its run in storage, by a conditional write of the next number, its epoch. An older
+controller sees the new claim at its next poll and stops acting; machines obey the orders of the newest epoch.
 
-Between two looks both may act. So the numbers of machines are given by conditional writes, too: of two controllers
-that continue from copies of one folder only one gets the next number, and the other one's copy is older for good.
+Between two polls both may act. So machine numbers are allocated by conditional writes, too: if two controllers
+continue from copies of one folder, only one gets the next number, and the other's copy is out of date for good.
 
-Both are sealed with the run's key, which machines do not have: what others put there is passed over. Only where a
-run has no claim of its own, and another has under its name, it is somebody else's run, and refused.
+Claims and numbers are sealed with the run's key, which machines do not have; objects sealed otherwise are ignored.
+But if all claims under a run's name have another seal, the name is somebody else's, and the run is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SupersededError(InputError):
 
 
 class OthersRunError(InputError):
-    """Storage has a run of this name, and it is somebody else's."""
+    """Storage has a run of this name that belongs to somebody else."""
 
 
 class LostJournalError(SupersededError):
@@ -41,11 +41,11 @@ class LostJournalError(SupersededError):
 
 
 def older_copy(what: str, *, is_empty: bool) -> SupersededError:
-    """The refusal to act by a journal that is older than storage.
+    """The error for a journal that is older than storage.
 
     Args:
-        what: What is not in the journal.
-        is_empty: Whether nothing is.
+        what: Evidence that the journal is older, in words.
+        is_empty: Whether the journal has no machines at all.
     """
     if is_empty:
         return LostJournalError(
@@ -78,7 +78,7 @@ class Leadership:
 
     @classmethod
     def take(cls, objects: ObjectStore, run: str, key: bytes) -> Leadership:
-        """Claim a run, in place of whoever has it.
+        """Claim a run, superseding any earlier controller.
 
         Args:
             objects: Storage of the run.
@@ -86,12 +86,12 @@ class Leadership:
             key: The run's key.
 
         Raises:
-            OthersRunError: It is somebody else's.
+            OthersRunError: The run is somebody else's.
             OSError: Storage does not answer.
         """
         folder, epoch = _claims_of(run), newest_claim(objects, run, key) + 1
         while not objects.put_once(name := f"{folder}/{epoch:06d}", _sealed(name, _about(), key)):
-            # Whoever came first may be of another run that begins now.
+            # The claim that came first may be that of another run of the same name, which begins now.
             newest_claim(objects, run, key)
             epoch += 1
         return cls(objects, folder, epoch, key)
@@ -141,8 +141,8 @@ class NumberRecord(TypedDict):
     """Numbers of machines as plain values.
 
     Attributes:
-        next: The first number that this run was not given yet.
-        epochs: Pairs of a number and the epoch of the controller that asked for the machines from it on.
+        next: First number that this copy of the run was not given yet.
+        epochs: Pairs of a number and the epoch of the controller that asked for machines from that number on.
     """
 
     next: int
@@ -157,8 +157,8 @@ class MachineNumbers:
         objects: Storage of the run.
         run: Id of the run.
         key: The run's key.
-        next: The first number that this run was not given yet.
-        epochs: Pairs of a number and the epoch of the controller that asked for the machines from it on.
+        next: First number that this copy of the run was not given yet.
+        epochs: Pairs of a number and the epoch of the controller that asked for machines from that number on.
     """
 
     objects: ObjectStore
@@ -168,7 +168,7 @@ class MachineNumbers:
     epochs: list[tuple[int, int]] = field(default_factory=list)
 
     def begin(self, first: int, epoch: int) -> None:
-        """A controller of this epoch asks for machines with numbers from `first` on."""
+        """Note that the controller of this epoch asks for machines from number `first` on."""
         self.epochs = [*(pair for pair in self.epochs if pair[0] < first), (first, epoch)]
 
     def check(self, newest: int) -> None:
@@ -183,7 +183,7 @@ class MachineNumbers:
             self._check_ours(found, newest)
 
     def take(self, newest: int) -> None:
-        """Take the numbers up to `newest`, before their machines are requested; again for the same is no harm.
+        """Take the numbers up to `newest` before their machines are requested; repeating the call is harmless.
 
         Raises:
             SupersededError: Another controller was given one of them.
@@ -194,7 +194,7 @@ class MachineNumbers:
             last = min(later) - 1 if later else newest
             name, found = self._taken()
             if found is not None:
-                # Ours, if its reply was lost, or our controller was killed after it.
+                # It may be our own, if the reply was lost, or our controller was killed after the write.
                 last = self._check_ours(found, newest)
             elif not self.objects.put_once(
                 name, _sealed(name, {**_about(), "epoch": self._epoch, "last": last}, self.key)
@@ -241,7 +241,7 @@ class MachineNumbers:
             passed += 1
 
     def _check_ours(self, found: dict[str, Any], newest: int) -> int:
-        """The last of the numbers that were given to us together."""
+        """Check that an allocation is our own, and return its last number."""
         last = found.get("last")
         if found.get("epoch") != self._epoch or not isinstance(last, int) or not self.next <= last <= newest:
             what = f"machine {self.next} of this run was rented by another controller{_named(found)}"
@@ -255,18 +255,18 @@ def _about() -> dict[str, Any]:
 
 
 def _sealed(name: str, content: dict[str, Any], key: bytes) -> bytes:
-    """Content of an object, with a seal that is good under its name only."""
+    """Content of an object, with a seal that is valid only under its name."""
     return json.dumps({**content, "mac": mac_of(key, name, content)}).encode()
 
 
 def _opened(objects: ObjectStore, name: str, key: bytes) -> dict[str, Any] | None:
-    """The content of an object; None: it is not there, or not sealed with the key."""
+    """The content of an object; None: it is missing, or not sealed with the key."""
     found, is_sealed = _read(objects, name, key)
     return found if is_sealed else None
 
 
 def _read(objects: ObjectStore, name: str, key: bytes) -> tuple[dict[str, Any], bool]:
-    """The content of an object, empty where it has no seal, and whether it is sealed with the key."""
+    """The content of an object, empty if it has no seal, and whether it is sealed with the key."""
     try:
         found = json.loads(objects.get(name))
         given = found.pop("mac")

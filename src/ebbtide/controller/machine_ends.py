@@ -1,4 +1,4 @@
-"""Ends machines of a run, and sees that they have ended: a refusal is noted, shown and asked about again."""
+"""Ends a run's machines and checks that they have ended; refused requests are noted, shown and repeated."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_time
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.market.leases import Lease, LeaseState
 
-# Real seconds for which the end of a machine is requested before the run continues without an answer.
+# Real seconds to request a machine's end before the run continues without an answer, and between last requests.
 _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
-# A cloud that did not answer a request to end a machine is not asked to end another for so long.
+# After a request to end a machine had no answer, no other is made for this many seconds.
 _SILENT_S = 5.0
-# While machines are ended, they are listed anew after so long.
+# While machines are ended, a listing is good for this many seconds.
 _LISTED_AGAIN_S = 1.0
 
 
@@ -24,14 +24,14 @@ class MachineEnds:
 
     Args:
         cloud: The cloud that rents them out.
-        machines: What it says of them.
-        poll_s: Seconds between requests that are not answered.
+        machines: The run's machines, as the cloud lists them.
+        poll_s: Seconds between retries of a request that is not answered.
         refused: Called with the id of a lease whose machine the cloud did not end.
         waits: Called while an answer is waited for.
         runtime: Gives the time, and waits.
 
     Attributes:
-        unended: Why the cloud did not end a machine that is to end, by lease id.
+        unended: Reason why the cloud did not end a machine, by lease id.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MachineEnds:
     def end(self, lease: Lease) -> None:
         """End the machine of a lease, and note how and when it ended as far as that is known.
 
-        That is requested for a while if there is no answer, and again at later looks.
+        If there is no answer, the request is repeated for a while, and again at later polls.
         """
         ended_s, instance = self._ended(lease)
         if instance is not None:
@@ -63,7 +63,7 @@ class MachineEnds:
         lease.ended_s = end_of(lease, ended_s if ended_s is not None else self._cloud.now_s)
 
     def _ended(self, lease: Lease) -> tuple[float | None, Instance | None]:
-        """The time of its end, None: not known; and the machine as the cloud has it, None: not known."""
+        """Request the end; returns its time, and the machine as the cloud has it, each None if not known."""
         machines, runtime = self._machines, self._runtime
         token = machines.token(lease.lease_id)
         now_s = runtime.monotonic_s()
@@ -71,14 +71,14 @@ class MachineEnds:
         while True:
             try:
                 if self.unended and now_s < self._silent_until_s:
-                    # Many may be waiting for their end, and an answer that never comes takes seconds each.
+                    # Many machines may be waiting to end, and each request without an answer takes seconds.
                     raise CloudError(machines.trouble or "the cloud does not answer")
                 ended_s = self._cloud.terminate(token)
                 self._silent_until_s = -math.inf
-                # Where the cloud knows of none, what it listed before says nothing.
+                # If the cloud knows no such machine, an earlier listing cannot be trusted.
                 instance = machines.listed(0.0 if ended_s is None else _LISTED_AGAIN_S).get(token)
                 if ended_s is None and instance is None and lease.is_charged:
-                    # The cloud knows it no more: it was gone before.
+                    # The cloud no longer knows the machine, so it was gone before.
                     ended_s = machines.last_seen_s(lease)
                 return ended_s, instance
             except CloudError as error:
@@ -95,10 +95,10 @@ class MachineEnds:
                 runtime.sleep(self._poll_s)
 
     def differs(self, lease: Lease, instance: Instance | None) -> bool:
-        """Look at the machine of a lease that was ended: if it runs, the request did not reach the cloud.
+        """Check the machine of an ended lease; if it still runs, request its end again.
 
         Returns:
-            Whether it ended in another way than it was charged for, as the lease says now.
+            Whether it ended in another way than it was charged for; the lease is then corrected.
         """
         lease_id = lease.lease_id
         if instance is None:
@@ -117,11 +117,11 @@ class MachineEnds:
         note_times(lease, instance)
         lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
         now = lease.state, lease.started_s, lease.ended_s
-        # What was never charged has no start, and NaN equals nothing.
+        # A lease that was never charged has a start of NaN, which equals nothing.
         return lease.is_charged and now != before
 
     def _differs_unlisted(self, lease: Lease) -> bool:
-        """The same for one that the cloud lists no more: it ended when it was last seen."""
+        """The same for a machine that the cloud no longer lists: it ended when it was last seen."""
         was_assumed = self.unended.pop(lease.lease_id, None) is not None
         seen_s = self._machines.seen_s.get(lease.lease_id, math.inf)
         if not was_assumed or not lease.is_charged or seen_s >= lease.ended_s:
@@ -132,7 +132,7 @@ class MachineEnds:
     def end_remaining(
         self, leases: Mapping[int, Lease], within_s: float, refused_within_s: float, looked: Callable[[], None]
     ) -> dict[int, Lease]:
-        """After the run, request again the end of machines that did not end, and see how all ended.
+        """After the run, end machines that have not ended yet, and check how all ended.
 
         Args:
             leases: All leases of the run, by id.

@@ -38,7 +38,7 @@ class MachineList:
     Attributes:
         trouble: Why the cloud or storage did not answer at the last look; empty: both answered.
         seen_s: When the cloud last listed a machine, seconds since 1970 by its clock, by lease id.
-        first: Number of the first machine in the run's journal: earlier ones are of a journal that was lost.
+        first: Number of the first machine in the run's journal: lower numbers belong to a journal that was lost.
     """
 
     def __init__(self, cloud: Cloud, run: str, runtime: Runtime) -> None:
@@ -61,10 +61,10 @@ class MachineList:
         return is_one and int(number) < self.first
 
     def listed(self, within_s: float = 0.0) -> dict[str, Instance]:
-        """Machines by id, as the cloud lists them now, or did within so many seconds.
+        """Machines by id, as the cloud lists them now, or listed them within the last `within_s` seconds.
 
         Raises:
-            CloudError: It does not answer.
+            CloudError: The cloud does not answer.
         """
         if self._runtime.monotonic_s() - self._listed_s >= within_s:
             self._listed = {instance.token: instance for instance in self._cloud.instances()}
@@ -74,22 +74,22 @@ class MachineList:
     def see(self, lease_id: int, instance: Instance) -> None:
         """Note that a machine is listed."""
         if not math.isnan(instance.ended_s):
-            # It may be forgotten before that is dealt with.
+            # The cloud may forget the machine before its end is handled.
             self.seen_s[lease_id] = instance.ended_s
         else:
             self.seen_s[lease_id] = self._cloud.now_s if math.isnan(instance.listed_s) else instance.listed_s
 
     def address(self, lease_id: int) -> str:
-        """The address at which other machines reach that of a lease; empty: the cloud has not said."""
+        """The address at which other machines reach a lease's machine; empty: not known yet."""
         instance = self._listed.get(self.token(lease_id))
         return "" if instance is None else instance.address
 
     def last_seen_s(self, lease: Lease) -> float:
-        """Time at which the cloud last listed a lease's machine, seconds since 1970; the lease's start: never."""
+        """Time of the last listing of a lease's machine, seconds since 1970; if never, the start of the lease."""
         return max(self.seen_s.get(lease.lease_id, lease.started_s), lease.started_s)
 
     def seen_of(self, lease_ids: Iterable[int]) -> list[tuple[float, list[int]]]:
-        """Pairs of when machines were last listed, and their lease ids: most were at the same time."""
+        """Pairs of the time of a listing, and the ids of the leases last seen then: most share one listing."""
         found: dict[float, list[int]] = {}
         for lease_id in lease_ids:
             if lease_id in self.seen_s:
@@ -97,7 +97,7 @@ class MachineList:
         return list(found.items())
 
     def troubled(self, error: Exception) -> None:
-        """Cloud or storage does not answer: log that when it is new, and once a minute."""
+        """Note that cloud or storage does not answer; log it when it is new, and once a minute."""
         now_s = self._runtime.monotonic_s()
         if str(error) != self.trouble or now_s - self._warned_s >= _WARN_AGAIN_S:
             self._warned_s = now_s

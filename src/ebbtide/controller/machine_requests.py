@@ -1,4 +1,4 @@
-"""Requests machines of a run, while the run is this controller's: never for one that another has taken over."""
+"""Requests a run's machines from its cloud, but only while no other controller has taken the run over."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.objects import ObjectStore
 
-# Machines are requested for so long before everything else is looked at.
+# Seconds to spend on requests at one poll, before everything else gets its turn.
 _REQUESTING_S = 3.0
 
 
 class MachineRequests:
-    """The machines that a run has requested, and those that it is still to request.
+    """Machines that a run has requested, and those it has yet to request.
 
     Args:
         cloud: The cloud that rents them out.
-        machines: What it says of them.
+        machines: The run's machines, as the cloud lists them.
         objects: Storage of the run.
         agent: Configuration of all agents; the machine is filled in.
-        key: The run's key, from which those of its machines are made.
-        waits: Called between requests.
+        key: The run's key, from which its machines' keys are derived.
+        waits: Called before each request.
         runtime: Gives the time.
 
     Attributes:
-        leases: The leases of all machines that were ever to be requested, by id.
-        waiting: Ids of those whose request may not have reached the cloud.
+        leases: Leases of all machines ever requested, or yet to be, by id.
+        waiting: Ids of the leases whose request may not have reached the cloud.
         is_superseded: Whether another controller acts for the run.
     """
 
@@ -64,7 +64,7 @@ class MachineRequests:
         self.is_superseded = False
 
     def add(self, lease: Lease) -> None:
-        """Request a machine at the next look, when that is written down."""
+        """Queue a machine to be requested at the next poll, once the journal has its lease."""
         self.leases[lease.lease_id] = lease
         self.waiting.append(lease.lease_id)
 
@@ -75,7 +75,7 @@ class MachineRequests:
         self.numbers.restore(numbers)
 
     def repeat(self, waiting: Iterable[int]) -> None:
-        """Continue with the requests of a snapshot; one that may not have reached the cloud is repeated."""
+        """Continue with the requests of a snapshot, and repeat those that may not have reached the cloud."""
         self.waiting.extend(waiting)
         asked = set(self.waiting)
         self.waiting.extend(
@@ -85,9 +85,9 @@ class MachineRequests:
         )
 
     def check_is_newest(self) -> None:
-        """Refuse to act where others have rented since, who would lose their machines to an older copy of the run.
+        """Refuse to act if this is an older copy of the run, which would end another controller's machines.
 
-        A cloud or storage that does not answer is asked again at each look.
+        If the cloud or storage does not answer, later polls make the same checks.
 
         Raises:
             SupersededError: A machine was rented after this copy of the run's folder was made.
@@ -101,11 +101,11 @@ class MachineRequests:
                 self._check_known(self._machines.listed())
 
     def begin_at(self, number: int) -> None:
-        """Begin with this number of a machine: earlier ones are of a journal that is lost."""
+        """Number machines from here on: lower numbers belong to a journal that was lost."""
         self._machines.first = self.numbers.next = number
 
     def claim(self, claim: Leadership) -> None:
-        """Act only while this claim to the run is the newest. Without one nobody else can have it."""
+        """Act only while this claim to the run is the newest. Until a claim is given, none is checked."""
         self._claim = claim
         self.numbers.begin(self._newest + 1, claim.epoch)
 
@@ -113,7 +113,7 @@ class MachineRequests:
         """Make sure that no other controller has taken the run over.
 
         Raises:
-            SupersededError: One has.
+            SupersededError: Another controller has.
             OSError: Storage does not answer.
         """
         with self._told_if_superseded():
@@ -121,23 +121,23 @@ class MachineRequests:
                 self._claim.check()
 
     def check_listed(self, tokens: Iterable[str]) -> None:
-        """Make sure that all machines of the run that the cloud lists are in its journal.
+        """Make sure that the journal has every machine of the run that the cloud lists.
 
         Raises:
-            SupersededError: One is not.
+            SupersededError: A listed machine is not in the journal.
         """
         with self._told_if_superseded():
             self._check_known(tokens)
 
     def request_all(self) -> None:
-        """Request the machines that were not requested yet, as many as can be in a few seconds.
+        """Request the waiting machines, as many as a few seconds allow.
 
         Raises:
             SupersededError: Another controller has rented under their numbers.
             CloudGoneError: The cloud is gone.
         """
         if not any(self.leases[lease_id].is_open for lease_id in self.waiting):
-            # Nothing is written down for those that were ended before, possibly on a full disk.
+            # Leases that ended before their request need no numbers from storage, which may be on a full disk.
             self.waiting.clear()
             return
         if self._claim is not None:
@@ -149,7 +149,7 @@ class MachineRequests:
                 return
         until_s = self._runtime.monotonic_s() + _REQUESTING_S
         for _ in range(len(self.waiting)):
-            # Thousands of requests take a while, and everything else waits for it.
+            # Thousands of requests take a while, and everything else waits for them.
             if self._runtime.monotonic_s() >= until_s:
                 break
             self._waits()
@@ -186,7 +186,7 @@ class MachineRequests:
 
     @contextmanager
     def _told_if_superseded(self) -> Iterator[None]:
-        """Remember that another controller acts for the run, which must lose no machine through this one."""
+        """Remember that another controller acts for the run, so that this one ends none of its machines."""
         try:
             yield
         except SupersededError:

@@ -1,4 +1,4 @@
-"""The controller's end of the messages: orders to all machines of a run, and what they report, each taken once."""
+"""The controller's side of the messages: orders to all machines of a run, and their reports, each taken once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from ebbtide.storage.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
 
-# From so many machines on storage is asked for several at a time.
+# From _MANY machines on, storage is asked for _AT_A_TIME of them at once.
 _MANY, _AT_A_TIME = 8, 16
 # Unreadable messages that are kept to be looked at; more are only counted.
 _MOST_KEPT = 20
-# Of each machine so many objects of reports stay in storage; of older ones so many are deleted at a look.
+# Objects of reports that stay in storage for each machine, and older ones that are deleted at each call.
 _REPORTS_KEPT, _DELETED_AT_ONCE = 200, 32
-# An agent is asked to repeat its reports at most so often.
+# Seconds between two requests to an agent to repeat its reports.
 _REPEATED_EVERY_S = 5.0
 
 
@@ -52,7 +52,7 @@ class _Mailbox:
         reports: Log of the reports from its agent.
         pending: Orders that are still to be written, the oldest first.
         received: Number of the last message taken, by boot of its agent.
-        aside: What was set aside, by key of its object and place in it.
+        aside: Messages that were set aside, by key of the object and place in it.
         kept: Number of the last object of reports that the run's journal knows to be read.
         deleted: Number of the last object of reports that was deleted, as far as this controller knows.
         repeated_s: When its agent was last asked to report again how its assignments ended, in monotonic seconds.
@@ -103,18 +103,18 @@ class QuarantineRecord(TypedDict):
 
 
 class Mailboxes:
-    """Orders to all machines of a run are written in turn, reports are taken once each.
+    """Writes orders to all machines of a run in turn, and takes each of their reports once.
 
-    What cannot be read is set aside, counted, and stops nothing. Since it may have been a report, the machine is
-    ordered to repeat how its assignments ended; so it is where a report is missing.
+    A message that cannot be read is set aside and counted, and stops nothing. Since it may have been a report, the
+    machine is ordered to repeat how its assignments ended, as it is when a report is missing.
 
     Args:
         objects: Storage in which messages are kept.
-        run_key: The run's key, from which those of its machines are made.
+        run_key: The run's key, from which its machines' keys are derived.
         machine: Gives the id of a machine by the id of its lease.
-        epoch: Which controller of the run this is, counted from 1: machines obey the newest.
-        runtime: Gives what does several things at a time.
-        values: Values of the programs' secrets by name; what is queued, kept and sent of them is sealed.
+        epoch: Number of this controller among those of the run, from 1; machines obey the newest.
+        runtime: Gives the time, and pools of threads.
+        values: Values of the programs' secrets by name; they are queued, kept and sent only when sealed.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Mailboxes:
         self._box(lease_id).pending.append(order)
 
     def write(self, lease_ids: Iterable[int]) -> None:
-        """Send the queued orders of these machines, each machine's in turn. One that is written twice counts once.
+        """Send the queued orders of these machines, each machine's in turn. An order written twice counts once.
 
         Raises:
             OSError: Storage does not answer; some may have been sent.
@@ -187,7 +187,7 @@ class Mailboxes:
             if isinstance(box.pending[0], Repeat):
                 now_s = self._runtime.monotonic_s()
                 if now_s - box.repeated_s < _REPEATED_EVERY_S:
-                    # What it repeats may be unreadable again, which must not multiply.
+                    # Repeated reports may be unreadable again, so requests to repeat must not multiply.
                     if len(box.pending) == 1:
                         return
                     box.pending.rotate(-1)
@@ -232,7 +232,7 @@ class Mailboxes:
             box.kept = box.reports.read
 
     def delete_old(self) -> None:
-        """Delete some reports that were read long ago, a few at a call. Of each machine the newest stay.
+        """Delete some reports that were read long ago, a few at each call. The newest of each machine stay.
 
         Raises:
             OSError: Storage does not answer.
@@ -265,11 +265,11 @@ class Mailboxes:
         return Items("mailboxes", lambda: sorted(self._boxes.items()), _stamp, _values)
 
     def restore(self, kept: Iterable[MailboxRecord]) -> None:
-        """Continue from what `snapshot` gave."""
+        """Continue from the records that `items` gave."""
         for values in kept:
             box = self._box(values["lease_id"])
             box.reports.read, box.received = values["read"], dict(values["received"])
-            # What an earlier controller has left goes with the machine.
+            # Older objects that an earlier controller left are deleted with all messages of the machine.
             box.deleted = max(values["read"] - _REPORTS_KEPT, 0)
             orders = (decoded(order, ORDERS) for order in values["pending"])
             box.pending.extend(order for order in orders if order is not None)  # type: ignore[misc]

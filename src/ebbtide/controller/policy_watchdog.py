@@ -1,7 +1,7 @@
-"""Looks after a controller from a second thread while its policy thinks, which may take long, or never end.
+"""Watches a controller from a second thread while its policy decides, which may take long or never end.
 
-Meanwhile machines are told that their controller lives, a request of the user to stop is answered, and the limits
-are kept: the policy is interrupted, as if it had answered nothing, and the run saves and gives back what it has.
+Meanwhile it sends heartbeats to the machines. If the user requests a stop, or a limit is reached, it interrupts
+the policy as if that had answered nothing, so that the run saves its work and releases its machines.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ebbtide.policies.api.actions import Action
 _LOGGER = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
-# A policy may still answer for so long after its user has asked for the end.
+# Seconds that a policy has to answer after its user has requested a stop.
 _PATIENCE_S = 3.0
-# One that has thought for so long without an answer is not kept alive any more: nothing comes of it.
+# After this many seconds without an answer, heartbeats stop: nothing will come of the policy.
 _LONGEST_S = 3600.0
 
 
 class PolicyInterruptedError(BaseException):
-    """Raised in the middle of a policy; no `Exception`, since policies may catch those."""
+    """Raised in the middle of a policy; not an `Exception`, since policies may catch those."""
 
 
 class Attendant:
-    """Knows whether a policy thinks, and interrupts it.
+    """Watches whether a policy is deciding, and interrupts it.
 
     Args:
         is_asked: Whether the user has requested the end of the run.
@@ -45,7 +45,7 @@ class Attendant:
         is_spent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._is_asked, self._beat, self._runtime, self._is_spent = is_asked, beat, runtime, is_spent
-        # Held while it is decided whether to interrupt, and by the policy's thread as it enters and leaves.
+        # Held by the attendant while it interrupts, and by the policy's thread as it enters and leaves the policy.
         self._lock = threading.Lock()
         self._thinks_since_s: float | None = None
         self._asked_since_s: float | None = None
@@ -53,12 +53,12 @@ class Attendant:
         self._ended = threading.Event()
 
     def begin(self) -> None:
-        """Look after the calling thread until `end`."""
+        """Watch the calling thread until `end`."""
         self._thread_id = threading.get_ident()
         threading.Thread(target=self._attend, name="ebbtide attendant", daemon=True).start()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._ended.set()
 
     def interruptible(self, answers: Iterator[Action]) -> Iterator[Action]:
@@ -70,20 +70,20 @@ class Attendant:
                 try:
                     answer = next(answers)
                 finally:
-                    # An interruption that was decided on arrives here at the latest.
+                    # A pending interruption arrives here at the latest.
                     with self._lock:
                         self._thinks_since_s = None
             except StopIteration:
                 return
             except PolicyInterruptedError:
-                # It may have arrived before that was noted.
+                # The interruption may have come before this was reset above.
                 self._thinks_since_s = None
                 _LOGGER.warning("the policy was interrupted, since the run is to end and it did not answer")
                 return
             yield answer
 
     def look(self) -> None:
-        """Look once: tell the machines, and interrupt a policy that does not answer while the user waits."""
+        """Check once: send heartbeats, and interrupt a policy if a limit is reached or the user waits too long."""
         now_s = self._runtime.monotonic_s()
         if not self._is_asked():
             self._asked_since_s = None
@@ -110,5 +110,5 @@ class Attendant:
             try:
                 self.look()
             except Exception as error:
-                # What it looks at changes in another thread; without it no machine would hear of its controller.
+                # The state changes in another thread, so a check may fail; heartbeats must not stop for that.
                 _LOGGER.warning("a look after the controller failed: %s", error)

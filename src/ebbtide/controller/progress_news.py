@@ -11,13 +11,13 @@ _KINDS = ("progress: ", "no progress", "progress that cannot be right", "the pat
 
 
 class ProgressNews:
-    """Tells what an agent says of progress, the first of each kind."""
+    """Logs the first message of each kind that agents print about progress."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
     def hear(self, trial_id: str, line: str) -> None:
-        """Tell a line of a trial's log, if it is the first of its kind."""
+        """Log a line that a trial printed, if it is the first message of its kind."""
         words = line.removeprefix(_OURS)
         kind = next((kind for kind in _KINDS if words.startswith(kind)), None)
         if words != line and kind is not None and kind not in self._said:
@@ -26,7 +26,7 @@ class ProgressNews:
 
 
 class _StandardError(logging.Handler):
-    """Prints to standard error as it is when something is printed."""
+    """Prints to whatever `sys.stderr` is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record in one line."""
@@ -34,7 +34,7 @@ class _StandardError(logging.Handler):
 
 
 def show() -> None:
-    """Show it on standard error, as warnings are."""
+    """Show these messages on standard error, like warnings."""
     if not LOGGER.handlers:
         LOGGER.addHandler(_StandardError())
         LOGGER.propagate = False

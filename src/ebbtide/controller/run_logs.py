@@ -1,4 +1,4 @@
-"""Logs of a run's trials: what their programs print, in a file each, of which the newest part is kept."""
+"""Logs of a run's trials: one file for what each program prints, of which the newest part is kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ebbtide.base.files import private
 
-# A longer log is set aside, in place of the part that was set aside before.
+# A longer log is renamed to the older part, which replaces the previous one.
 _MOST_BYTES = 32 << 20
 
 

@@ -42,10 +42,10 @@ class State(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"  # all trials ended, and some failed
     BROKEN = "broken off"  # its controller ended with an error
-    REFUSED = "refused"  # its policy or prices refused it before anything was rented; resumed, they would again
+    REFUSED = "refused"  # its policy or prices refused it before anything was rented, and would again
     ELSEWHERE = "taken over"  # another controller acts for it, from a copy of its folder or another host
-    LOST = "journal lost"  # it is empty, though a controller of the run has begun
-    GONE = "controller gone"  # it was killed: machines run until they miss its heartbeat
+    LOST = "journal lost"  # the journal is empty, though a controller has started before
+    GONE = "controller gone"  # the controller was killed; machines run until they miss its heartbeat
 
 
 # A run in one of these states can be resumed.
@@ -79,12 +79,12 @@ class RunPhase:
 
     @classmethod
     def begin(cls, before: RunPhase | None, pid: int, last_seen_epoch_s: float) -> RunPhase:
-        """A controller starts.
+        """Phase of a controller that starts now.
 
         Args:
-            before: What the controller before it wrote down; None: this is the first.
+            before: Phase that the previous controller wrote; None: this is the first controller.
             pid: Process id of the new controller.
-            last_seen_epoch_s: When the one before last wrote anything, in seconds since 1970.
+            last_seen_epoch_s: When the previous controller last wrote anything, in seconds since 1970.
         """
         now_s = time.time()
         if before is None:
@@ -126,7 +126,7 @@ def state_now(folder: RunFolder, phase: RunPhase | None) -> tuple[State, int | N
         asked = requested_stop(folder.path) is not None
         return (State.STOPPING if asked else State.RUNNING), pid
     if phase is None:
-        # A controller has left its lock, and its first word is its phase.
+        # A lock file means that a controller started, and the first thing that it writes is its phase.
         return (State.LOST if (folder.path / LOCK).exists() else State.NEW), None
     return (State.GONE if phase.state is State.RUNNING else phase.state), None
 
@@ -156,13 +156,13 @@ def request_stop(run: Path, request: StopRequest) -> None:
     try:
         write_text(run / _REQUEST, text)
     except OSError:
-        # Where the disk is full, there is room in the file that the controller made.
+        # On a full disk, overwrite the file that the controller made, which has room for any request.
         with (run / _REQUEST).open("r+", encoding="utf-8") as file:
             file.write(text)
 
 
 def _request_text(request: StopRequest | None) -> str:
-    """Always of one length: one is written over another."""
+    """Text of a request, always of the same length, so that one can overwrite another."""
     values = {"request": request and str(request), "at_epoch_s": time.time()}
     return json.dumps(values).ljust(_REQUEST_BYTES) + "\n"
 
@@ -173,15 +173,15 @@ def requested_stop(run: Path) -> StopRequest | None:
         found = json.loads((run / _REQUEST).read_text(encoding="utf-8"))["request"]
         return None if found is None else StopRequest(found)
     except OSError:
-        # The disk does not answer, and the run waits for it, as for its journal.
+        # There is no file, or the disk does not answer; then the run waits for it, as for its journal.
         return None
     except (ValueError, KeyError, TypeError):
-        # The file is damaged, or not ours: to stop spending money is the safe reading.
+        # The file is damaged, or not ours: the safe reading is to stop spending money.
         return StopRequest.STOP
 
 
 def forget_stop(run: Path) -> None:
-    """Make room for a request to a run's new controller; an earlier one is forgotten."""
+    """Discard any earlier request when a new controller starts, and make room for the next one."""
     write_text(run / _REQUEST, _request_text(None))
 
 
@@ -217,11 +217,11 @@ def controlling(run: Path, runtime: Runtime = RUNTIME) -> Iterator[None]:
 def controller_of(folder: RunFolder) -> int | None:
     """Process id of a run's controller; None: no controller runs; 0: one runs, but its id is not known.
 
-    Where the journal is in a database, it tells of controllers on other hosts as well.
+    A journal in a database also knows of controllers on other hosts.
     """
     pid = controller_pid(folder.path)
     if pid is None:
-        # Whoever needs to know more reads the journal next, and is told.
+        # A caller that needs the journal reads it next, and gets the error then.
         with suppress(EbbtideError):
             return 0 if journal_of(folder, read_only=True).is_controlled() else None
     return pid

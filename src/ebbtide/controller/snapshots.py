@@ -16,8 +16,8 @@ from ebbtide.engine import snapshot as engines
 from ebbtide.engine.snapshot import EngineSnapshot
 from ebbtide.errors import InputError
 
-# Of the provider's record below. Counted up whenever an older Ebbtide would misread it; `migrated` knows all older
-# ones.
+# Version of the provider's record below, increased whenever an older Ebbtide would misread it; `migrated` knows
+# all older versions.
 PROVIDER_VERSION = 10
 
 
@@ -35,9 +35,9 @@ class ProviderSnapshot(TypedDict):
         unended: Pairs of lease id and why the cloud refused to end its machine.
         seen: Pairs of when the cloud last listed machines, seconds since 1970 by its clock, and their lease ids.
         numbers: Numbers of machines that this copy of the run was given.
-        first_machine: Number of the first machine since a journal that was lost; 0: none was.
+        first_machine: Number of the first machine since the journal was lost; 0: it never was.
         quarantined: Number of messages that could not be read.
-        quarantine: The first of them.
+        quarantine: The first of these messages.
     """
 
     version: int
@@ -68,7 +68,7 @@ class RunSnapshot(TypedDict):
 
 
 def first_machine_of(kept: RunSnapshot) -> int:
-    """Number of the machine of the first lease: earlier ones are of a journal that was lost."""
+    """Number of the machine of the first lease: lower numbers belong to a journal that was lost."""
     provider: dict[str, Any] = {**kept.get("provider", {})}
     return int(provider.get("first_machine", 0))
 
@@ -99,7 +99,7 @@ class OutcomeRecord(TypedDict):
     Attributes:
         failed: Ids of the jobs whose training failed.
         finished: Whether every job was finished or stopped by its policy.
-        gave_up: Reason why the run was ended before; empty: it was not.
+        gave_up: Reason why the run ended early; empty: it did not.
         start_s: Start of the run, seconds since 1970 by the cloud's clock.
         end_s: End of the run, seconds since 1970 by the cloud's clock.
         cost_usd: USD paid, net of refunds.
@@ -167,23 +167,23 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
 
 
 def _to_version_10(kept: dict[str, Any]) -> dict[str, Any]:
-    """No journal was ever lost."""
+    """Add the first machine of a journal that was never lost."""
     return {**kept, "version": 10, "first_machine": 0}
 
 
 def _to_version_9(kept: dict[str, Any]) -> dict[str, Any]:
-    """The best checkpoint was not kept."""
+    """Add the best checkpoint, which was not kept."""
     none = {"best_stored": math.nan, "best_stored_step": 0}
     return {**kept, "version": 9, "trials": [{**trial, **none} for trial in kept["trials"]]}
 
 
 def _to_version_8(kept: dict[str, Any]) -> dict[str, Any]:
-    """Each trial filled its machine."""
+    """Add shares of machines: each trial filled its machine."""
     return {**kept, "version": 8, "trials": [{**trial, "share": 1.0} for trial in kept["trials"]]}
 
 
 def _to_version_7(kept: dict[str, Any]) -> dict[str, Any]:
-    """There were no arrays, and no clusters."""
+    """Add arrays and clusters, of which there were none."""
     alone: dict[str, Any] = {"attempt": 0, "tasks": [], "done": 0, "leaving": False, "began_s": math.nan}
 
     def trial(before: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _to_version_7(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_version_6(kept: dict[str, Any]) -> dict[str, Any]:
-    """A trial was on one machine, the lease `on`."""
+    """Replace `on`, the one lease of a trial, by members."""
     new: dict[str, Any] = {"alone": False, "failure": None, "savers": []}
 
     def trial(before: dict[str, Any]) -> dict[str, Any]:
@@ -207,23 +207,23 @@ def _to_version_6(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_version_5(kept: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of machines were not taken in storage."""
+    """Add numbers of machines, which were not taken in storage."""
     return {**kept, "version": 5, "numbers": {"next": max(kept["leases"], default=-1) + 1, "epochs": []}}
 
 
 def _to_version_4(kept: dict[str, Any]) -> dict[str, Any]:
-    """Each lease had a time of its own at which it was last seen."""
+    """Group leases by when they were last seen; each had a time of its own."""
     return {**kept, "version": 4, "seen": [(seen_s, [lease_id]) for lease_id, seen_s in kept["seen"]]}
 
 
 def _to_version_3(kept: dict[str, Any]) -> dict[str, Any]:
-    """Stored checkpoints were not known until the next one was stored; every resume step counts as known."""
+    """Add stored checkpoints, unknown until the next one is stored; every resume step counts as known."""
     trials = [{**trial, "stored_number": 0, "resumed": trial.get("attempt", 0)} for trial in kept["trials"]]
     return {**kept, "version": 3, "trials": trials}
 
 
 def _to_version_2(kept: dict[str, Any]) -> dict[str, Any]:
-    """Orders had their kind as `type`, and one to leave could be for any assignment."""
+    """Rename an order's `type` to `kind`, and drop orders to leave that name no assignment."""
 
     def order(before: dict[str, Any]) -> dict[str, Any] | None:
         values = {"kind" if name == "type" else name: value for name, value in before.items()}
@@ -237,7 +237,7 @@ def _to_version_2(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_version_1(kept: dict[str, Any]) -> dict[str, Any]:
-    """Mailboxes were lists without names; fields that came one after the other may be missing."""
+    """Name the fields of mailboxes, which were lists, and add fields of trials that may be missing."""
     of_trial: dict[str, Any] = {
         "stretches": [],
         "tail": [],

@@ -1,8 +1,8 @@
-"""The gate of a run's money: it knows every limit, the run's own and its team's, and needs no journal.
+"""Spending gate of a run: checks every limit, the run's own and its team's, without the journal.
 
-Its policy keeps the run's own budget while it is asked, and requests no more than a team's limits leave. All else
-asks the gate: the controller at each poll, and so before each request to the cloud, also while it waits for its
-journal; and its attendant while a policy thinks.
+The policy itself keeps the run's own budget, and the gate cuts its requests to what the team's limits leave.
+Between decisions, the gate is asked by the controller, at each poll (so before each request to the cloud) and
+while it waits for its journal, and by the attendant while a policy decides.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.view import View
 from ebbtide.policies.budget import WithinBudget
 
-# A request that the quota of machines did not leave room for is made again after so long.
+# Seconds after which a request that exceeded the machine quota is made again.
 _AGAIN_S = 60.0
-# At each poll it may take only a small share of the time.
+# Asking the team at polls may take only one part in this many of the time.
 _ASKING_SHARE = 20.0
 
 
 class SpendingGate:
-    """Every limit of a run: once one is reached, the gate is closed for this controller.
+    """Every limit of a run: once one is reached, the gate stays closed for this controller.
 
     Args:
         policy: The policy that decides.
         budget_usd: The run's own budget, USD; None: it has none.
-        account: Its account with its team; None: it is of none.
-        lead_s: Seconds of the market that may pass between two looks.
+        account: The run's account with its team; None: it has no team.
+        lead_s: Market seconds that may pass between two checks.
         runtime: Gives the time.
 
     Attributes:
-        why: Which limit is reached, in words; empty: none is.
+        why: The limit that is reached, in words; empty: none is.
     """
 
     def __init__(
@@ -52,23 +52,23 @@ class SpendingGate:
     ) -> None:
         self._policy, self._account, self._lead_s, self._runtime = policy, account, lead_s, runtime
         self._own = WithinBudget(policy, budget_usd) if budget_usd else None
-        # Until when all can be paid, as known last, by whose budget: prices are not always known.
+        # By budget, until when it pays for all machines, as last known: prices are not always known.
         self._until_s: dict[str, float] = {}
         self._asked_s, self._asking_s = -math.inf, 0.0
         self.why = ""
 
     def limited(self, unended: Callable[[], int]) -> Policy:
-        """The policy, requesting no more than the team's limits leave.
+        """The policy, limited to what the team's limits leave.
 
         Args:
-            unended: Gives how many machines run on although their end was requested.
+            unended: Gives the number of machines that still run although their end was requested.
         """
         if self._account is None:
             return self._policy
         return WithinTeam(self._policy, self._account, self._account.has_budget, unended)
 
     def check(self) -> None:
-        """Look at the team's limits before anything is rented.
+        """Check the team's limits before anything is rented.
 
         Raises:
             InputError: They leave nothing, or cannot be known.
@@ -77,7 +77,7 @@ class SpendingGate:
             self._account.check()
 
     def closes_at_poll(self, view: View) -> bool:
-        """Tell whether the team's budget is reached; the policy, asked meanwhile, keeps the run's own."""
+        """Tell whether the team's budget is reached; the policy, which decides meanwhile, keeps the run's own."""
         now_s = self._runtime.monotonic_s()
         if not self.why and self._account is not None and now_s - self._asked_s >= _ASKING_SHARE * self._asking_s:
             self.why = self._by_team(view)
@@ -90,7 +90,7 @@ class SpendingGate:
 
         Args:
             view: The view of a policy.
-            when: What the controller waits for, for its user.
+            when: What the controller waits for, in words for its user.
         """
         if not self.why:
             why = self._by_own(view) or self._by_team(view)
@@ -118,7 +118,7 @@ class SpendingGate:
 
 
 def _within(policy: Policy, room: Room) -> WithinBudget:
-    """The policy within what is left of the team's budget now: another run may spend what this one counted on."""
+    """The policy limited to what the team's budget leaves now, from which other runs spend as well."""
     return WithinBudget(policy, max(room.usd, LEAST_USD), "team_budget", room.usd_limit or "team's budget")
 
 
@@ -129,8 +129,8 @@ class WithinTeam:
     Attributes:
         policy: The policy that decides what to rent.
         reader: Gives what the limits leave.
-        has_budget: Whether money is limited, not machines alone.
-        unended: Gives how many machines run on although their end was requested.
+        has_budget: Whether money is limited, not only machines.
+        unended: Gives the number of machines that still run although their end was requested.
     """
 
     policy: Policy
@@ -162,11 +162,11 @@ class WithinTeam:
                 yield action
                 continue
             wanted = len(view.leases) + self.unended() + action.count
-            # What is known to be taken need not be tried.
+            # Do not try to reserve what is known to be taken.
             if wanted <= room.machines and self.reader.reserve(wanted):
                 yield action
             else:
-                # Machines that work as one are of no use in part.
+                # Part of a gang is of no use.
                 if action.job is not None:
                     yield Hold(action.job, Reason(f"{room.machines_limit} leaves none for it now"))
                 yield WakeAt(view.now_s + _AGAIN_S)

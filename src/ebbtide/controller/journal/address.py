@@ -13,15 +13,15 @@ from itertools import zip_longest
 
 from ebbtide.errors import InputError
 
-# Names the database of journals where no option does.
+# Environment variable that names the database of journals if no option does.
 JOURNAL = "EBBTIDE_JOURNAL"
 
 _SCHEMES = ("postgresql://", "postgres://")
 _RIGHT = "write it as postgresql://HOST[:PORT]/DATABASE"
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
-# A setting of the session with such a name holds one, too.
+# A session setting with such a name holds a password, too.
 _LIKE_SECRET = re.compile("passw|secret|token", re.IGNORECASE)
-# What has to be a number, which libpq reads as late as it connects.
+# Parameters that have to be numbers, which libpq only checks when it connects.
 _WHOLE = (
     "connect_timeout",
     "tcp_user_timeout",
@@ -59,7 +59,7 @@ class PostgresPlace:
             run: Id of the run; empty: the database alone is meant.
 
         Raises:
-            InputError: It is no address of a database, or holds a password; the extra `postgres` is not installed.
+            InputError: The address names no database, or holds a password; the extra `postgres` is not installed.
         """
         return cls(address, run, _name(_parts(address)))
 
@@ -71,13 +71,13 @@ def journal_address(named: str | None = None) -> str:
     """The address of the journals' database for a new run.
 
     Args:
-        named: What its user has named; None: what `EBBTIDE_JOURNAL` names, if anything; empty: none.
+        named: The address that the user gave; None: that in `EBBTIDE_JOURNAL`, if any; empty: none.
 
     Returns:
         The address; empty: the journal is a file in the run's folder.
 
     Raises:
-        InputError: It is no address of a database, or holds a password; the extra `postgres` is not installed.
+        InputError: The address names no database, or holds a password; the extra `postgres` is not installed.
     """
     address = os.environ.get(JOURNAL, "") if named is None else named
     if address:
@@ -104,7 +104,7 @@ def _parts(address: str) -> dict[str, str]:
     if any(found.get(name) for name in _SECRETS) or _LIKE_SECRET.search(found.get("options", "")):
         raise InputError(_NO_PASSWORD)
     ports = found.get("port", "").split(",")
-    # A password with a `/` in it ends up in what looks like the database.
+    # A password that contains a `/` ends up in what looks like the database or host.
     whole = [*filter(None, ports), *(found[name] for name in _WHOLE if name in found)]
     if not all(number.isdecimal() for number in whole) or "@" in found.get("dbname", "") + found.get("host", ""):
         raise InputError(f"is no address of a Postgres database; {_RIGHT}, without a password")
@@ -118,7 +118,7 @@ def _name(parts: dict[str, str]) -> str:
     if not named and "service" in parts:
         return f"service {parts['service']}"
     hosts, ports = (named or "localhost").split(","), parts.get("port", "").split(",")
-    # One port holds for all hosts.
+    # A single port applies to all hosts.
     ports = ports * len(hosts) if len(ports) == 1 else ports
     pairs = zip_longest(hosts, ports, fillvalue="")
     return ",".join(f"{host}:{port}" if port else host for host, port in pairs) + f"/{parts.get('dbname', '')}"

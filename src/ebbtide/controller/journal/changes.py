@@ -17,10 +17,10 @@ from ebbtide.controller.snapshots import RunSnapshot
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.snapshot import Items, items_of, rest_of
 
-# The kind of what a policy has decided.
+# Kinds of records: a policy's decisions, and the messages of machines.
 DECISIONS, MAILBOXES = "decisions_made", "mailboxes"
 
-# The side of a run's state that each kind of thing belongs to; speeds are a mapping by job id, all else are lists.
+# The side of a run's state that each kind belongs to; speeds are a mapping by job id, all others are lists.
 _SIDES = {
     "leases": "engine",
     "jobs": "engine",
@@ -38,8 +38,8 @@ class StatePart:
     """A part of a run's state.
 
     Attributes:
-        kind: `engine` or `provider` for all that is not written by itself; else what it is one of.
-        number: The number that it keeps among those of its kind.
+        kind: `engine` or `provider` for all that has no record of its own; otherwise the kind of item.
+        number: Number of the item among those of its kind, which never changes.
         content: Plain values.
     """
 
@@ -76,7 +76,7 @@ class ChangeLog:
         self._engine, self._provider = engine, provider
         self._written: dict[str, dict[int, Any]] = {kind: {} for kind in _SIDES}
         self._metrics_written: dict[int, int] = {}
-        # What `written` is to note.
+        # Found by the last call of `changes`, for `written` to note.
         self._stamps: dict[str, dict[int, Any]] = {}
         self._metrics: dict[int, int] = {}
 
@@ -92,13 +92,13 @@ class ChangeLog:
         return Changes(records, self._new_metrics())
 
     def written(self) -> None:
-        """Note that what `changes` gave last is written."""
+        """Note that the last result of `changes` is written."""
         for kind, stamps in self._stamps.items():
             self._written[kind].update(stamps)
         self._metrics_written.update(self._metrics)
 
     def forget(self) -> None:
-        """Note that all that was written is lost, and is to be written again."""
+        """Note that everything written is lost, and has to be written again."""
         self._written = {kind: {} for kind in _SIDES}
         self._metrics_written = {}
 
@@ -127,7 +127,7 @@ class ChangeLog:
 
 
 def split(run: RunSnapshot) -> Changes:
-    """All of a run's state as what is to be written of it."""
+    """Split a run's whole state into the records and metrics to be written."""
     sides: Mapping[str, Any] = run
     records = [
         StatePart(side, 0, {name: each for name, each in sides[side].items() if _SIDES.get(name) != side})
@@ -144,7 +144,7 @@ def split(run: RunSnapshot) -> Changes:
 
 
 def joined(records: Iterable[StatePart], metrics: Iterable[tuple[int, int, float]]) -> RunSnapshot | None:
-    """A run's state from what was written of it, in the order in which it was written; None: nothing was."""
+    """Join records and metrics, in the order of writing, into a run's state; None: nothing was written."""
     sides: dict[str, Any] = {}
     of_kind: dict[str, list[StatePart]] = {kind: [] for kind in _SIDES}
     for record in records:

@@ -1,6 +1,6 @@
-"""Compaction of a journal that has grown large: old prices are thinned out, and old events go.
+"""Compaction of a journal that has grown large: old prices are thinned out, and old events dropped.
 
-Both are only looked at by people. What a run goes on from (leases, jobs, trainings, bills) is never dropped.
+Only people look at either. What a run resumes from (leases, jobs, trainings, bills) is never dropped.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from ebbtide.controller.journal.database import MOMENTS, PRICES, Session
 
-# Of more events the older half goes; of more prices of a market every second one of the older half.
+# Above these counts, the older half of the events is dropped, and every second price in a market's older half.
 MOST_MOMENTS, MOST_PRICES = 100_000, 5_000
-# Rows that are written between two looks.
+# Rows that are written between two checks.
 EVERY_ROWS = 5_000
 _AT_ONCE = 500
 

@@ -1,7 +1,7 @@
 """Protocol of the database that a journal is kept in: a few tables, and one transaction at a time.
 
-Two databases implement it: a file of SQLite (`journal_sqlite`), and a database of Postgres that many runs share
-(`journal_postgres`).
+Two databases implement it: a SQLite file (`journal.sqlite`), and a Postgres database that many runs share
+(`journal.postgres`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class JournalTable:
     Attributes:
         name: The name of the table.
         columns: The names of its columns with their types, which both databases know.
-        key: The columns whose values a new row shares with the one that it replaces; none: rows are only added.
+        key: The columns that identify a row, which a new one with the same values replaces; none: rows are only
+            added.
     """
 
     name: str
@@ -57,7 +58,7 @@ METRICS = JournalTable(
 TABLES = (STATE, MOMENTS, RECORDS, PRICES, METRICS)
 
 
-# Of each job the last, the lowest and the highest value.
+# The last, the lowest and the highest value of each job.
 METRIC_ENDS = """
 select here.job_id, here.step, here.value from {metrics} as here join (
     select job_id, max(step) as last, min(value) as low, max(value) as high from {metrics} as each group by job_id
@@ -68,42 +69,42 @@ select here.job_id, here.step, here.value from {metrics} as here join (
 
 
 class Session(Protocol):
-    """A transaction on the journal of one run; what is read in it is as of one moment."""
+    """A transaction on the journal of one run; all that it reads is as of one moment."""
 
     def version(self) -> int:
-        """The schema version of the journal; 0: it is from before it was written, or is new."""
+        """The schema version of the journal; 0: the journal is new, or older than schema versions."""
 
     def set_version(self, version: int) -> None:
         """Write the schema version down."""
 
     def put(self, table: JournalTable, rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows, in place of those with the same key."""
+        """Add rows, replacing those with the same key."""
 
     def rows(self, table: JournalTable, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Rows in the order in which they were written; none, where there is no such table yet.
+        """Rows in the order in which they were written; none if there is no such table yet.
 
         Args:
-            table: The table in which they are.
-            condition: What holds of them, in SQL with `?` for each value; empty: all are meant.
+            table: The table to read.
+            condition: SQL condition that they meet, with `?` for each value; empty: all rows.
             values: Values in the condition.
         """
 
     def metric_ends(self) -> list[tuple[Any, ...]]:
-        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
+        """The rows of `METRICS` with each job's last step, lowest value and highest value, in order."""
 
     def remove(self, table: JournalTable, condition: str, values: Sequence[Any]) -> None:
-        """Remove the rows of which a condition holds."""
+        """Remove the rows that meet a condition."""
 
 
 class JournalDatabase(Protocol):
-    """Keeps the journal of one run. Every method raises `JournalError` where that cannot be done at present."""
+    """Keeps the journal of one run. Every method raises `JournalError` if it cannot be done at present."""
 
     @property
     def place(self) -> str:
         """Location of the database, as errors name it."""
 
     def make(self) -> None:
-        """Make the tables that are not there."""
+        """Create missing tables."""
 
     def reading(self) -> AbstractContextManager[Session | None]:
         """A transaction that changes nothing; None: there is no journal yet."""
@@ -112,11 +113,11 @@ class JournalDatabase(Protocol):
         """A transaction whose changes are kept at its end, all or nothing.
 
         Args:
-            patient: Whether to wait for others who write; else whoever writes asks again.
+            patient: Whether to wait long for other writers; otherwise the caller retries.
         """
 
     def connected(self) -> AbstractContextManager[None]:
-        """Use one connection for all that is done inside the `with` block, where there are connections."""
+        """Use one connection for everything inside the `with` block, if the database has connections."""
 
     def controlled(self) -> AbstractContextManager[None]:
         """Be the only controller that writes, as far as the database can tell.
@@ -129,7 +130,7 @@ class JournalDatabase(Protocol):
         """Return whether the database knows of a controller that has the run now, on any host."""
 
     def set_aside(self) -> str:
-        """Keep what there is of the run elsewhere, whatever it is; returns its name there; empty: it is none."""
+        """Move whatever there is of the run elsewhere; returns its new name; empty: there was nothing."""
 
     def stamp(self) -> tuple[int, ...]:
-        """Differs whenever the journal was written; empty: that is not known."""
+        """A value that changes whenever the journal is written; empty: not known."""

@@ -26,7 +26,7 @@ from ebbtide.errors import InputError, JournalAwayError, JournalError
 # Market time in seconds, kind of event, lease id, job id, detail in words.
 Moment = tuple[float, str, int, int, str]
 
-# Counted up whenever what is kept changes in a way that an older Ebbtide would misread.
+# Increased whenever the content changes in a way that an older Ebbtide would misread.
 SCHEMA_VERSION = 2
 
 _FROM_STORAGE = "`ebbtide resume RUN --from-storage` goes on with a new journal"
@@ -35,10 +35,10 @@ _FROM_STORAGE = "`ebbtide resume RUN --from-storage` goes on with a new journal"
 class Journal:
     """The journal of one run.
 
-    An older schema version is migrated: where it is kept when it is opened for writing, else as it is read.
+    An older schema version is migrated in place when the journal is opened for writing, otherwise as it is read.
 
     Args:
-        place: A file of SQLite, which is made if it does not exist and `read_only` is false; or one in Postgres.
+        place: A SQLite file, which is made if it does not exist and `read_only` is false; or a place in Postgres.
         read_only: Nothing is made or changed, so a reader never waits for the controller's writes.
 
     Raises:
@@ -48,7 +48,7 @@ class Journal:
 
     def __init__(self, place: Path | PostgresPlace, *, read_only: bool = False) -> None:
         self._database = _database_of(place, read_only=read_only)
-        # Of events and prices, written since it was last looked whether they are too many.
+        # Events and prices written since the last check whether there are too many.
         self._rows = 0
         if not read_only:
             with self._read() as session:
@@ -64,11 +64,11 @@ class Journal:
         changes: Changes = NOTHING,
         prices: Sequence[PricePoint] = (),
     ) -> None:
-        """Write states, the events and prices since the last call and what has changed of the run, all or nothing.
+        """Write states, the events and prices since the last call, and the run's changes, all or nothing.
 
         Raises:
             JournalError: Another process has locked it for long, the disk is full, or its server does not answer.
-            SupersededError: It is controlled, and another controller has taken the run over.
+            SupersededError: Another controller has taken the run over.
         """
         with self._database.writing() as session:
             session.put(STATE, [(name, json.dumps(content)) for name, content in states.items()])
@@ -81,11 +81,11 @@ class Journal:
         self._rows = rows % EVERY_ROWS
 
     def connected(self) -> AbstractContextManager[None]:
-        """Use one connection for all that is read inside the `with` block."""
+        """Use one connection for all reads inside the `with` block."""
         return self._database.connected()
 
     def controlled(self) -> AbstractContextManager[None]:
-        """Be the only controller that writes to it inside the `with` block, as far as its database can tell.
+        """Be the only controller that writes inside the `with` block, as far as the database can tell.
 
         Raises:
             InputError: Another controller has the run.
@@ -96,7 +96,7 @@ class Journal:
     def is_controlled(self) -> bool:
         """Return whether the database knows of a controller that has the run now, on any host.
 
-        For a file this is always false: only the lock in the run's folder tells, see `phase.controller_pid`.
+        For a file this is always false: only the lock in the run's folder tells, see `run_state.controller_pid`.
 
         Raises:
             JournalError: That cannot be known at present.
@@ -104,7 +104,7 @@ class Journal:
         return self._database.is_controlled()
 
     def stamp(self) -> tuple[int, ...]:
-        """Differs whenever the journal was written; empty: it is not there.
+        """A value that changes whenever the journal is written; empty: there is no journal.
 
         Raises:
             JournalError: That cannot be known at present.
@@ -129,9 +129,9 @@ class Journal:
         """The run as it was last kept, in the present versions of its parts; None: it was never kept.
 
         Args:
-            decisions: Whether its decisions are read as well, which of a long run are most of it, and the state of
-                its messages; both are empty else.
-            metrics: Whether all metrics are read, or of each trial only the last, the lowest and the highest.
+            decisions: Whether to read decisions, which are most of a long run, and the state of messages as well;
+                otherwise both are empty.
+            metrics: Whether to read all metrics, or only the last, the lowest and the highest of each trial.
 
         Raises:
             InputError: It is no journal, is locked for long, or a newer Ebbtide wrote it or a part of it.
@@ -144,7 +144,7 @@ class Journal:
                 self._version(session)
                 condition = ("", ()) if decisions else ("kind not in (?, ?)", (DECISIONS, MAILBOXES))
                 rows = session.rows(RECORDS, *condition)
-                # All at once, which for thousands takes half as long.
+                # Decoding thousands at once takes half as long.
                 contents = json.loads(f"[{','.join([row[2] for row in rows])}]")
                 found = [StatePart(row[0], row[1], each) for row, each in zip(rows, contents, strict=True)]
                 values: Any = session.rows(METRICS) if metrics else session.metric_ends()
@@ -176,7 +176,7 @@ class Journal:
             return [] if session is None else [(r[0], r[1], r[2], r[3], r[4]) for r in session.rows(MOMENTS)]
 
     def prices(self) -> dict[str, list[tuple[float, float]]]:
-        """Price changes of the markets that the run has to do with: pairs of time and USD per hour, by market.
+        """Price changes of the markets that concern the run: pairs of time and USD per hour, by market.
 
         Raises:
             JournalAwayError: Its server does not answer.
@@ -188,14 +188,14 @@ class Journal:
         except JournalAwayError:
             raise
         except JournalError:
-            return {}  # it is being made
+            return {}  # the journal is being made
         for market, time_s, usd in sorted(rows):
             found.setdefault(market, []).append((time_s, usd))
         return found
 
     @contextmanager
     def _read(self) -> Iterator[Session | None]:
-        """A transaction of reading; None: there is no journal yet."""
+        """A read transaction; None: there is no journal yet."""
         try:
             with self._database.reading() as session:
                 yield session
@@ -223,7 +223,7 @@ class Journal:
         return version
 
     def _migrate(self) -> None:
-        """Write every state of an older version as this one has it, all or nothing."""
+        """Rewrite the state of an older version in this version's schema, all or nothing."""
         with self._database.writing(patient=True) as session:
             self._version(session)
             rows = session.rows(STATE, "name = ?", ("run",))
@@ -237,7 +237,7 @@ def journal_of(folder: RunFolder, *, read_only: bool = False) -> Journal:
     """The journal of a run, wherever its settings say that it is.
 
     Args:
-        folder: Folder of the run; one that is not begun has its journal there.
+        folder: Folder of the run; before the run begins, its journal is there.
         read_only: Nothing is made or changed.
 
     Raises:
@@ -251,13 +251,13 @@ def journal_of(folder: RunFolder, *, read_only: bool = False) -> Journal:
 
 
 def set_aside(folder: RunFolder) -> str:
-    """Keep the journal of a run, whatever there is of it, elsewhere, so that the run can have a new one.
+    """Move whatever there is of a run's journal elsewhere, so that the run can have a new one.
 
     Args:
         folder: Folder of the run.
 
     Returns:
-        Its name there; empty: there was none.
+        Its new name; empty: there was none.
 
     Raises:
         JournalError: That cannot be done at present.
@@ -297,7 +297,7 @@ def reserve(folder: RunFolder, address: str) -> None:
     if address:
         from ebbtide.controller.journal.postgres import PostgresDatabase
 
-        # Two folders never have the same key, and a copy of one has.
+        # No two folders have the same key, except for copies of one folder.
         owner = hashlib.sha256(b"journal of " + folder.key).hexdigest()
         PostgresDatabase(PostgresPlace.of(address, folder.path.name)).reserve(owner)
 
@@ -312,6 +312,6 @@ def _database_of(place: Path | PostgresPlace, *, read_only: bool) -> JournalData
 
 
 def _write(session: Session, changes: Changes) -> None:
-    """Write what has changed of a run."""
+    """Write the changes of a run."""
     session.put(RECORDS, ((record.kind, record.number, json.dumps(record.content)) for record in changes.records))
     session.put(METRICS, changes.metrics)

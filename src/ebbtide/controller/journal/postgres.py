@@ -1,11 +1,11 @@
-"""Journals in a database of Postgres that many runs share, each row with the id of its run.
+"""Journals in a Postgres database that many runs share; each row has the id of its run.
 
-A controller keeps one session, and holds the lock of its run in it: who looks from another host sees that there is
-one, and a second is refused. A session may be lost while its controller lives, and the lock with it. So each
-controller has a number as well, and a write of one with an older number is refused: no two of them mix their
-states, whatever becomes of sessions.
+A controller keeps one session and holds its run's lock in it, so that other hosts see the controller and a second
+one is refused. A session may be lost while its controller lives, and the lock with it. So each controller also has
+a number, and a write by a controller with an older number is refused: no two controllers mix their states,
+whatever happens to sessions.
 
-Every answer is waited for within limits (`postgres_connection`): a network that hangs is like a server that is
+Every wait for an answer has a time limit (`postgres_connection`): a network that hangs counts as a server that is
 away.
 """
 
@@ -29,18 +29,18 @@ from ebbtide.controller.journal.postgres_connection import answering, within
 from ebbtide.controller.leadership import SupersededError
 from ebbtide.errors import InputError, JournalWentBackError, UnusableJournalError
 
-# Of the tables, which all runs share; each run's content has a version of its own. Counted up whenever an older
-# Ebbtide would misread them, or write what a newer one misreads.
+# Version of the tables, which all runs share; each run's content has its own. Increased whenever an older Ebbtide
+# would misread the tables, or write what a newer one misreads.
 LAYOUT_VERSION = 1
 
-# Seconds to wait for others who write, with patience.
+# Seconds that a patient transaction waits for other writers.
 _PATIENT_LOCK_S = 10.0
-# A session of a killed process is over a moment later.
+# The session of a killed process ends a moment later: seconds to wait for that, and between tries.
 _HELD_FOR_S, _LOOK_AGAIN_S = 2.0, 0.1
-# The first number of our advisory locks, by which others of the same database are not ours.
+# First key of our advisory locks, which sets them apart from other locks in the database.
 _LOCKS = 0x45626274
 
-# Nobody has made the tables yet.
+# Errors while nobody has created the tables yet.
 _NO_TABLES = (errors.UndefinedTable, errors.InvalidSchemaName)
 
 _LOST = ", or that failed over to an empty one; `ebbtide resume RUN --from-storage` goes on with a new journal"
@@ -78,16 +78,16 @@ class PostgresDatabase:
 
     def __init__(self, place: PostgresPlace) -> None:
         self._place, self._run = place, place.run
-        # A connection that is kept for the next transaction, and whether one is.
+        # The connection kept for the next transaction, and whether to keep one.
         self._kept: psycopg.Connection | None = None
         self._keeps = False
-        # Of a controller: its number, the number of its run's lock, and whether its session holds that.
+        # For a controller: its number, the number of its run's lock, and whether its session holds the lock.
         self._is_controlling = False
         self._controller: int | None = None
         self._lock, self._has_lock = 0, False
-        # How many events of the run are written; None: that was not asked yet.
+        # Number of the run's events in the database; None: not known yet.
         self._events: int | None = None
-        # Of a controller: how often the run had been written after its own last write; None: it wrote nothing.
+        # For a controller: the run's count of writes after its own last write; None: it has written nothing.
         self._writes: int | None = None
 
     @property
@@ -96,14 +96,14 @@ class PostgresDatabase:
         return str(self._place)
 
     def make(self) -> None:
-        """Make the tables that are not there, and the row of the run.
+        """Create missing tables, and the row of the run.
 
         Raises:
             InputError: A newer Ebbtide made them.
         """
         with self._transaction() as connection:
             if self._layout(connection) is None:
-                # Two that make them at once would fail.
+                # Two processes that create the tables at once would fail.
                 connection.execute(_MADE_ONCE, (_LOCKS,))
                 for statement in _tables():
                     connection.execute(statement.encode())
@@ -116,7 +116,7 @@ class PostgresDatabase:
         """Take the id of a new run.
 
         Args:
-            owner: Stands for the folder of the run.
+            owner: Identifies the folder of the run, and copies of it.
 
         Raises:
             InputError: The database has another run with that id.
@@ -143,7 +143,7 @@ class PostgresDatabase:
         """A transaction whose changes are kept at its end, all or nothing.
 
         Raises:
-            SupersededError: The run is controlled, and by another controller.
+            SupersededError: Another controller has taken the run over.
         """
         try:
             with self._transaction() as connection:
@@ -163,7 +163,7 @@ class PostgresDatabase:
                 session = PostgresSession(connection, self._run, row[0], self._events)
                 yield session
                 if self._is_controlling:
-                    # It may be lost that this was kept. Then the same events are written again, in the same
+                    # The reply to the commit may be lost. Then the same events are written again, in the same
                     # places.
                     self._events = session.first_event
         except _OlderCopyError:
@@ -175,7 +175,7 @@ class PostgresDatabase:
             self._events, self._writes = session.events, row[2]
 
     def _go_on_with_older_copy(self) -> int:
-        """Be the run's controller there as well; returns how many of the last events it has lost."""
+        """Become the run's controller in the older copy; returns how many of the last events it has lost."""
         with self._transaction() as connection:
             found = connection.execute(
                 "select coalesce(max(place), 0) from ebbtide.moments where run = %s", (self._run,)
@@ -188,7 +188,7 @@ class PostgresDatabase:
         return max((before or 0) - self._events, 0)
 
     def set_aside(self) -> str:
-        """Keep what there is of the run under another id, and begin it anew; returns that id."""
+        """Move the run's rows to another id, so that it begins anew; returns that id."""
         self.make()
         with self._transaction() as connection:
             for number in count(1):
@@ -207,7 +207,7 @@ class PostgresDatabase:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Use one connection for all that is done inside the `with` block."""
+        """Use one connection for everything inside the `with` block."""
         self._keeps = True
         try:
             yield
@@ -311,7 +311,7 @@ class PostgresDatabase:
             try:
                 with within(connection, postgres_connection.ANSWER_S):
                     if self._controller is not None and not self._has_lock:
-                        # Our own earlier session may still hold it. What counts is the number.
+                        # Our own earlier session may still hold the lock. Only the number counts.
                         self._has_lock = _locked(connection, self._lock)
                     connection.isolation_level = IsolationLevel.REPEATABLE_READ if reads else None
                     connection.read_only = reads
@@ -321,7 +321,7 @@ class PostgresDatabase:
                 if connection is not self._kept:
                     connection.close()
                 elif connection.info.transaction_status is not TransactionStatus.IDLE:
-                    # It is lost, or in the middle of something that was broken off.
+                    # The connection is lost, or in the middle of a transaction that was broken off.
                     self._drop()
 
     def _drop(self) -> None:
@@ -334,8 +334,8 @@ class PostgresSession:
     """A transaction on the rows of one run.
 
     Attributes:
-        first_event: How many events there were before; None: that was not asked.
-        events: How many events there are with those that were added; None: none were.
+        first_event: Number of events before this transaction; None: not known.
+        events: Number of events with those that it added; None: not known, and it added none.
     """
 
     def __init__(self, connection: psycopg.Connection, run: str, version: int, events: int | None = None) -> None:
@@ -351,7 +351,7 @@ class PostgresSession:
         self._connection.execute("update ebbtide.runs set version = %s where run = %s", (version, self._run))
 
     def put(self, table: JournalTable, rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows, in place of those with the same key; what is replaced is written last."""
+        """Add rows, replacing those with the same key; a replaced row moves to the end of the order."""
         columns, key = ("run", *table.names), ("run", *table.key)
         if not table.key:
             columns, key = (*columns, "place"), ("run", "place")
@@ -373,20 +373,20 @@ class PostgresSession:
         return self._connection.execute(query.encode(), (self._run, *values)).fetchall()
 
     def metric_ends(self) -> list[tuple[Any, ...]]:
-        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
+        """The rows of `METRICS` with each job's last step, lowest value and highest value, in order."""
         metrics = f"(select * from ebbtide.{METRICS.name} where run = %s)"
         query = METRIC_ENDS.format(metrics=metrics, order="here.place")
         return self._connection.execute(query.encode(), (self._run, self._run)).fetchall()
 
     def remove(self, table: JournalTable, condition: str, values: Sequence[Any]) -> None:
-        """Remove the rows of which a condition holds."""
+        """Remove the rows that meet a condition."""
         where = condition.replace("?", "%s")
         self._connection.execute(
             f"delete from ebbtide.{table.name} where run = %s and {where}".encode(), (self._run, *values)
         )
 
     def _placed(self, table: JournalTable, rows: list[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Rows that are only added, each with its place among all."""
+        """Rows of a table to which rows are only added, each with its place in it."""
         if not rows:
             return []
         if self.first_event is None:
@@ -399,7 +399,7 @@ class PostgresSession:
 
 
 def _tables() -> list[str]:
-    """Statements that make what is not there."""
+    """Statements that create whatever is missing."""
     made = ["create schema if not exists ebbtide", _RUNS]
     for table in TABLES:
         columns = ", ".join(f"{name} {kind}" for name, kind in table.columns)
@@ -409,7 +409,7 @@ def _tables() -> list[str]:
             f"(run text not null references ebbtide.runs on delete cascade, {columns}, "
             f"place bigint generated by default as identity, primary key ({key}))"
         )
-    # Last, so that what reads it finds all the others.
+    # Last, so that a reader that finds this table finds all the others.
     made.append("create table if not exists ebbtide.layout (version integer primary key)")
     made.append(f"insert into ebbtide.layout values ({LAYOUT_VERSION}) on conflict do nothing")
     return made
@@ -422,5 +422,5 @@ def _locked(connection: psycopg.Connection, number: int) -> bool:
 
 
 def _kept(value: Any) -> Any:
-    """A value as Postgres takes it, whose texts have no character of code 0."""
+    """A value without NUL characters, which Postgres does not store in text."""
     return value.replace("\0", "") if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""Connections to a database of journals, on which no answer is waited for without end, and whose errors are ours.
+"""Connections to a database of journals: every wait has a time limit, and Postgres's errors become ours.
 
-Postgres limits how long a statement takes, and the system for how long data may wait to be taken. Neither ends a
-wait for a server that takes what it is sent and never answers, so a timer cuts the connection then.
+Postgres limits how long a statement takes, and the system how long sent data may stay unacknowledged. Neither ends
+a wait for a server that acknowledges data but never answers, so a timer cuts such a connection.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from psycopg.conninfo import conninfo_to_dict
 from ebbtide.controller.journal.address import PostgresPlace
 from ebbtide.errors import JournalAwayError, JournalError, UnusableJournalError
 
-# Seconds until it counts as away: that connects, that ends a statement on the server, that sends its data, and in
-# which a whole transaction must be done.
+# Seconds until a server counts as away: to connect, to run a statement, to acknowledge data, and to finish a whole
+# transaction.
 CONNECT_S, STATEMENT_S, SEND_S, ANSWER_S = 5, 15.0, 10.0, 20.0
-# Seconds to wait for others who write, unless a transaction has more patience.
+# Seconds to wait for other writers, unless a transaction is patient.
 LOCK_S = 1.0
-# One that took long not to answer is not asked again for so long by those that only look: they look at many runs.
+# A server that took longer than _LONG_S to fail is not asked again for AWAY_S by readers: they look at many runs.
 AWAY_S = 5.0
 _LONG_S = 1.0
 
-# Poolers between us and the server must not lose what is set in a session: they pass on whole sessions.
+# These settings belong to a session, so a pooler between us and the server must pass on whole sessions.
 _SET = """
 set statement_timeout = {statement_ms:.0f};
 set lock_timeout = {lock_ms:.0f};
@@ -40,18 +40,18 @@ select set_config('synchronous_commit', 'on', false)
 where current_setting('synchronous_commit') in ('off', 'local')
 """
 
-# What was said of a database that took long not to answer, and until when it is not asked again, by its address.
+# By address of a database that took long to fail: until when it is not asked again, and its error.
 _away: dict[str, tuple[float, str]] = {}
 
 
 def connected(place: PostgresPlace, *, asks_always: bool) -> psycopg.Connection:
-    """A new connection, in which a commit is on the server's disk before it returns.
+    """Open a connection on which a commit is on the server's disk before it returns.
 
-    The server, too, notices within a minute that the other end is gone, and lets the session's locks go.
+    The server also notices within a minute that this end is gone, and releases the session's locks.
 
     Args:
         place: The database, and the run by whose name the server knows the session.
-        asks_always: Whether to connect even where nobody answered a moment ago.
+        asks_always: Whether to connect even if the server did not answer a moment ago.
 
     Raises:
         psycopg.Error: It does not answer, or refuses.
@@ -74,7 +74,7 @@ def connected(place: PostgresPlace, *, asks_always: bool) -> psycopg.Connection:
         connection = psycopg.connect(
             **{**ours, **given, "client_encoding": "utf8"},  # type: ignore[arg-type]
             autocommit=True,
-            # Poolers do not know of prepared statements either.
+            # Poolers do not know of prepared statements.
             prepare_threshold=None,
         )
     except psycopg.OperationalError as error:
@@ -94,10 +94,10 @@ def connected(place: PostgresPlace, *, asks_always: bool) -> psycopg.Connection:
 
 @contextmanager
 def within(connection: psycopg.Connection, limit_s: float) -> Iterator[None]:
-    """Cut the connection if the block takes longer: whatever it waits for ends with an error then.
+    """Cut the connection if the block takes longer, so that whatever it waits for fails.
 
     Args:
-        connection: The connection that is cut then.
+        connection: The connection to cut.
         limit_s: Seconds for the whole block.
     """
     timer = threading.Timer(limit_s, _cut(connection))
@@ -107,17 +107,17 @@ def within(connection: psycopg.Connection, limit_s: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        # Not while it looks at a connection that is closed next.
+        # The caller may close the connection next, when the timer must no longer use it.
         timer.join()
 
 
 @contextmanager
 def answering(place: PostgresPlace) -> Iterator[None]:
-    """Inside the `with` block Postgres's errors become ours.
+    """Turn Postgres's errors inside the `with` block into ours.
 
     Raises:
         JournalAwayError: The server does not answer, or lets nobody in.
-        UnusableJournalError: It does not allow what is asked.
+        UnusableJournalError: The server does not allow what is asked.
         JournalError: The same may succeed later.
     """
     try:
@@ -142,7 +142,7 @@ def answering(place: PostgresPlace) -> Iterator[None]:
 
 
 def _away_error(place: PostgresPlace, error: psycopg.Error) -> JournalAwayError:
-    # It answers, and refuses: no such database, a wrong password, too many sessions, or it is just starting.
+    # FATAL is a refusal: no such database, a wrong password, too many sessions, or a server that is just starting.
     does = "lets nobody in" if "FATAL:" in str(error) else "does not answer"
     return JournalAwayError(f"the journal's database at {place.name} {does}: {_line(error)}")
 

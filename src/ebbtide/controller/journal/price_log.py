@@ -1,4 +1,4 @@
-"""Prices of the markets that a run has to do with, for its journal: each change once."""
+"""Price changes in the markets that concern a run, each written to its journal once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PricePoint = tuple[str, float, float]
 class PriceLog:
     """Finds the price changes that a journal does not have yet.
 
-    A run has to do with the markets of its leases, and with those that were offered when it rented.
+    These are the markets of its leases, and those that its decisions were offered.
 
     Args:
         engine: The engine of the run.
@@ -28,7 +28,7 @@ class PriceLog:
         self._leases = self._decisions = 0
 
     def changes(self) -> list[PricePoint]:
-        """The changes since the last call of `written`; of a market that is new all since the run began."""
+        """Changes since the last call of `written`; for a new market, all changes since the run began."""
         engine = self._engine
         for lease in engine.all_leases[self._leases :]:
             self._known_s.setdefault(lease.market, -math.inf)
@@ -43,7 +43,7 @@ class PriceLog:
             try:
                 times, prices = engine.past_prices(market, engine.now_s - since_s)
             except (CloudError, InputError):
-                continue  # its prices are not known at the moment
+                continue  # prices are unknown at the moment
             for time_s, price in zip(times.tolist(), prices.tolist(), strict=True):
                 if time_s > known_s and not math.isnan(price):
                     points.append((str(market), max(time_s, since_s), price))
@@ -52,5 +52,5 @@ class PriceLog:
         return points
 
     def written(self) -> None:
-        """Note that what `changes` gave last is written."""
+        """Note that the last result of `changes` is written."""
         self._known_s.update(self._found_s)

@@ -1,4 +1,4 @@
-"""A journal in a file of SQLite, in the run's folder: each write is there whole or not at all."""
+"""A journal in a SQLite file in the run's folder; each write is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SqliteDatabase:
         return str(self._path)
 
     def make(self) -> None:
-        """Make the file, and the tables that are not in it."""
+        """Create the file, and missing tables in it."""
         with _told(), closing(self._connected()) as connection:
             connection.executescript("pragma journal_mode = wal;" + "".join(map(_created, TABLES)))
 
@@ -51,29 +51,29 @@ class SqliteDatabase:
     @contextmanager
     def writing(self, *, patient: bool = False) -> Iterator[SqliteSession]:
         """A transaction whose changes are on disk when it has ended."""
-        # A controller has something else to do meanwhile, and asks again.
+        # A controller has something else to do meanwhile, and retries.
         with _told(), closing(self._connected(_WAIT_S if patient else _WRITE_WAIT_S)) as connection:
             connection.execute("begin immediate")
             yield SqliteSession(connection)
-            # Without it, closing takes all of it back.
+            # Without a commit, closing the connection rolls everything back.
             connection.execute("commit")
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """To open a file costs nothing."""
+        """Nothing to do: opening a file is cheap."""
         yield
 
     @contextmanager
     def controlled(self) -> Iterator[None]:
-        """The lock of the run's folder keeps other controllers from the file; nothing is needed here."""
+        """Nothing to do: the lock of the run's folder keeps other controllers from the file."""
         yield
 
     def is_controlled(self) -> bool:
-        """Only the lock of the run's folder tells."""
+        """Always false: only the lock of the run's folder tells."""
         return False
 
     def set_aside(self) -> str:
-        """Rename the file, whatever is in it, for a new one; returns its name; empty: there is none."""
+        """Rename the file, whatever is in it, to make room for a new one; returns its new name; empty: none."""
         named = (f"{self._path.name}.lost-{number}" for number in count(1))
         aside = next(name for name in named if not self._path.with_name(name).exists())
         for end in ("-wal", "-shm", ""):
@@ -91,11 +91,11 @@ class SqliteDatabase:
         if self._read_only:
             address = f"{self._path.resolve().as_uri()}?mode=ro"
             return sqlite3.connect(address, uri=True, timeout=wait_s, isolation_level=None)
-        # What programs say of themselves is for their owner alone; SQLite gives its other files the same mode.
+        # Output of programs is private to the file's owner; SQLite gives its other files the same mode.
         with suppress(OSError):
             os.close(private(str(self._path), os.O_CREAT | os.O_RDWR))
         connection = sqlite3.connect(self._path, timeout=wait_s, isolation_level=None)
-        # A commit is on disk before it returns.
+        # A commit has to be on disk before it returns.
         connection.execute("pragma synchronous = full")
         return connection
 
@@ -119,17 +119,17 @@ class SqliteSession:
         self._connection.execute(f"pragma user_version = {version}")
 
     def put(self, table: JournalTable, rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows, in place of those with the same key; what is replaced is written last."""
+        """Add rows, replacing those with the same key; a replaced row moves to the end of the order."""
         values = ", ".join("?" for _ in table.columns)
         self._connection.executemany(f"insert or replace into {table.name} values ({values})", rows)
 
     def rows(self, table: JournalTable, condition: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Rows in the order in which they were written; none, where there is no such table yet."""
+        """Rows in the order in which they were written; none if there is no such table yet."""
         where = f" where {condition}" if condition else ""
         return self._rows(f"select {', '.join(table.names)} from {table.name}{where} order by rowid", values)
 
     def metric_ends(self) -> list[tuple[Any, ...]]:
-        """Of each job the rows of `METRICS` with the last step, the lowest value and the highest, in order."""
+        """The rows of `METRICS` with each job's last step, lowest value and highest value, in order."""
         return self._rows(METRIC_ENDS.format(metrics=METRICS.name, order="here.rowid"), ())
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -141,7 +141,7 @@ class SqliteSession:
             raise
 
     def remove(self, table: JournalTable, condition: str, values: Sequence[Any]) -> None:
-        """Remove the rows of which a condition holds."""
+        """Remove the rows that meet a condition."""
         self._connection.execute(f"delete from {table.name} where {condition}", values)
 
 
@@ -153,7 +153,7 @@ def _created(table: JournalTable) -> str:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """SQLite's errors as ours."""
+    """Turn SQLite's errors into ours."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -1,8 +1,8 @@
-"""A run's account with its team: kept up to date by its controller, which obeys the common limits.
+"""A run's account with its team, kept up to date by the run's controller, which obeys the team's limits.
 
 Neither needs the run's journal. While the accounts cannot be read or written, those read last count, growing by
 what their machines cost. Once that has lasted as long as machines go on without a controller, the limits count as
-reached: soon the others will count this run's machines no more.
+reached, since others will soon stop counting this run's machines.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from ebbtide.storage.objects import ObjectStore, object_store
 
 _LOGGER = logging.getLogger(__name__)
 
-# An account is written so often, and at once where the number of machines changes; the others' are read so often.
+# Seconds between writes of an account (at once if the number of machines changes), and between reads of others'.
 _WRITE_EVERY_S = 30.0
 READ_EVERY_S = 20.0
-# The last account of a run is written so many times, if need be, with so many seconds between.
+# Tries to write the last account of a run, and seconds between them.
 _LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
 _WARN_EVERY_S = 300.0
-# A request to the store that fails is repeated later.
+# Seconds to retry a request to the store before it is left for later.
 _STORAGE_S = 8.0
-# A store that answers, but slowly, holds nothing else up for longer: then those read last count.
+# Seconds for which a slow store may hold everything else up; then the accounts read last count.
 _READ_WITHIN_S = 20.0
-# Clocks of two hosts may differ by so much.
+# Seconds by which the clocks of two hosts may differ.
 _CLOCKS_S = 600.0
-# Machines of most runs have ended without their controller by then.
+# Seconds after which machines of most runs have ended without their controller.
 _UNATTENDED_S = 1800.0
 _LONGEST_MONTH_S = 31 * 86_400.0
-# Less than this is nothing, USD: a limit of zero is none that a policy can be given.
+# USD below which nothing is left, since a policy cannot be given a limit of zero.
 LEAST_USD = 1e-6
 
 
@@ -71,7 +71,7 @@ class Reader(Protocol):
         ...
 
     def reserve(self, machines: int) -> bool:
-        """Reserve so many machines in all, before more are requested; returns whether they may be."""
+        """Reserve this many machines in all, before more are requested; returns whether the quotas allow it."""
         ...
 
 
@@ -81,7 +81,7 @@ class TeamAccount:
     Args:
         name: Name of the run's account.
         settings: What the run was started with.
-        accounting: Whose it is, and the limits of its team.
+        accounting: Owner of the run, and the limits of its team.
         objects: Store of all accounts.
         runtime: Gives the time, and waits.
     """
@@ -93,28 +93,28 @@ class TeamAccount:
         self._name, self._settings, self._accounting, self._runtime = name, settings, accounting, runtime
         self._team: Team = accounting.team
         self._book, self._quotas = AccountBook(objects, runtime), QuotaBook(objects)
-        # The controller's thread and its attendant's ask.
+        # Both the controller's thread and its attendant's ask.
         self._lock = threading.RLock()
         self._others: dict[str, RunAccount] = {}
         # By account: when it was written, when that was first seen, and whether it was seen to change.
         self._seen: dict[str, tuple[float, float, bool]] = {}
         self._damaged: dict[str, str] = {}
-        # Since when each account was not there that had been.
+        # Since when each account has been missing that was there before.
         self._missing_s: dict[str, float] = {}
         self._tried_s = self._warned_s = -math.inf
-        # When the accounts were last read and written; machines may have run for long when a controller begins.
+        # When the accounts were last read and written; the grace begins with the controller, not its machines.
         self._read_s = self._kept_s = runtime.monotonic_s()
         self._written_s = -math.inf
         self._written: tuple[int, str] | None = None
         self._months: dict[str, float] = {}
         self._lost_usd = 0.0
         self._unwritten: set[str] = set()
-        # Machines that the quotas have for this run; None: not known.
+        # Machines reserved for this run in the quotas; None: not known.
         self._reserved: int | None = None
 
     @classmethod
     def of(cls, folder: RunFolder, runtime: Runtime, objects: ObjectStore | None = None) -> TeamAccount | None:
-        """The account of a run; None: it is of no team.
+        """The account of a run; None: the run has no team.
 
         Args:
             folder: Folder of the run.
@@ -128,11 +128,11 @@ class TeamAccount:
         return cls(account_name(folder), folder.settings, accounting, objects, runtime)
 
     def go_on(self, lines: Sequence[AccountLine], lost: Sequence[AccountLine] = ()) -> None:
-        """Take note of what the run spent before: what was in another month is none of this one's.
+        """Note what the run spent before: spending in another month does not count in this one.
 
         Args:
             lines: Every amount of the run so far.
-            lost: Those among them that its journal lost, and its policy does not know of.
+            lost: Those of the lines that the journal lost, so that the policy does not know of them.
         """
         self._months = sums_by_month(lines)
         self._lost_usd = math.fsum(line.usd for line in lost)
@@ -152,7 +152,7 @@ class TeamAccount:
         """Read the others' accounts before anything is rented.
 
         Raises:
-            InputError: They cannot be read, or the limits leave nothing.
+            InputError: The accounts cannot be read, or the limits leave nothing.
         """
         try:
             self._read()
@@ -189,7 +189,7 @@ class TeamAccount:
             return found
 
     def reserve(self, machines: int) -> bool:
-        """Reserve so many machines in all, before more are requested; returns whether they may be."""
+        """Reserve this many machines in all, before more are requested; returns whether the quotas allow it."""
         with self._lock:
             if not self._has_quota:
                 return True
@@ -214,17 +214,17 @@ class TeamAccount:
         *,
         is_last: bool = False,
     ) -> str:
-        """Write the run's account, if it is time.
+        """Write the run's account, if it is due.
 
         Args:
             lines: Gives every amount of the run so far.
             machines: Number of machines that it rents.
             usd_per_hour: What they cost now, USD per hour.
-            state: What the run does.
-            is_last: Write it in any case: nothing follows.
+            state: State of the run, in words.
+            is_last: Write the account in any case, since this is the last write.
 
         Returns:
-            Why it could not be written; empty: it was, or it was not time.
+            Why it could not be written; empty: it was written, or was not due.
         """
         with self._lock:
             for _ in range(_LAST_TRIES if is_last else 1):
@@ -244,7 +244,7 @@ class TeamAccount:
         is_last: bool,
     ) -> str:
         now_s, at_s = self._runtime.monotonic_s(), self._runtime.epoch_s()
-        # Others may rent what this run gives back, or may not what it has begun to rent.
+        # Others wait for machines that this run releases, and must not count on those that it has begun to rent.
         has_changed = self._written != (machines, month_of(at_s)) or self._reserved != machines
         every_s = READ_EVERY_S if self._kept_s < self._written_s else 0.0 if has_changed else _WRITE_EVERY_S
         if not is_last and now_s - self._written_s < every_s:
@@ -282,7 +282,7 @@ class TeamAccount:
                     settings.provider,
                     settings.policy,
                     state,
-                    # Of a month that has only refunds of another it is nothing.
+                    # A month that has only refunds for another month counts as zero.
                     max(self._months.get(month, 0.0), 0.0),
                     machines if is_current else 0,
                     usd_per_hour if is_current else 0.0,
@@ -295,19 +295,19 @@ class TeamAccount:
 
     @property
     def _limits(self) -> list[tuple[str, str | None, TeamLimits]]:
-        """Each limit: whose it is, whom it counts (None: all), and what it is."""
+        """Each set of limits: whose they are, the owner whose runs count (None: all), and the limits."""
         owner = self._accounting.owner
         own = self._team.owners.get(owner)
         return [("the team's", None, self._team), *([] if own is None else [(f"{owner}'s", owner, own)])]
 
     @property
     def has_budget(self) -> bool:
-        """Tell whether money is limited, not machines alone."""
+        """Tell whether money is limited, not only machines."""
         return any(limits.monthly_budget_usd is not None for _, _, limits in self._limits)
 
     @property
     def _carried_s(self) -> float:
-        """Seconds for which an account of the month before may tell of machines, if it has none of this month."""
+        """Seconds into a month for which last month's account may tell of machines, if there is no newer one."""
         return _CLOCKS_S + max(self._settings.controller_limit_s, _UNATTENDED_S) + UNSEEN_S
 
     @property
@@ -316,7 +316,7 @@ class TeamAccount:
 
     @property
     def _silence(self) -> str:
-        """Reason why the limits count as reached without the accounts; empty: they were available lately."""
+        """Reason why the limits count as reached without the accounts; empty: those were available recently."""
         grace_s = self._settings.controller_limit_s
         if self._runtime.monotonic_s() - min(self._read_s, self._kept_s) <= grace_s:
             return ""
@@ -331,7 +331,7 @@ class TeamAccount:
         at_s, known = self._runtime.epoch_s(), self._others
         for name, one in list(others.items()):
             if name in known:
-                # Both times are by the clock of the one who wrote them.
+                # The same host wrote both times, so its clock cancels out.
                 age_s = self._age_s(known[name]) - max(one.at_epoch_s - known[name].at_epoch_s, 0.0)
             else:
                 age_s = abs(at_s - one.at_epoch_s) - _CLOCKS_S
@@ -349,7 +349,7 @@ class TeamAccount:
         return True
 
     def _age_s(self, account: RunAccount) -> float:
-        """Seconds since an account was written: since that was seen, or longer if clocks cannot differ so much."""
+        """Seconds since an account was written: since we saw that, or longer if clock skew cannot explain it."""
         at_s, since_s, has_changed = self._seen[account.name]
         seen_for_s = self._runtime.monotonic_s() - since_s
         return seen_for_s if has_changed else max(self._runtime.epoch_s() - at_s - _CLOCKS_S, seen_for_s)
@@ -368,7 +368,7 @@ class TeamAccount:
         read = partial(self._book.read, lines=False, within_s=_READ_WITHIN_S)
         found = {one.name: one for one in read(month, damaged)}
         if before != month:
-            # What others rent they write down for the new month soon, unless their controller is gone.
+            # Others soon write their machines into the new month's account, unless their controller is gone.
             for one in read(before, {}):
                 found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
         for name, why in damaged.items():
@@ -389,7 +389,7 @@ class TeamAccount:
                 self._seen[name] = (one.at_epoch_s, self._read_s, seen is not None)
 
     def _missing(self, found: Collection[str], month: str) -> dict[str, RunAccount]:
-        """Accounts that are there no more, and count for a while: a list may be old, or the store not mounted."""
+        """Missing accounts that still count for a while: a listing may be old, or the store not mounted."""
         now_s, grace_s = self._runtime.monotonic_s(), self._settings.controller_limit_s
         missing = {name: one for name, one in self._others.items() if name not in found and one.month == month}
         for name in sorted(missing.keys() - self._missing_s):

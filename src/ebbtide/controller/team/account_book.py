@@ -1,10 +1,10 @@
-"""The account book of a team: what each run has spent in a month and rents now, an object a run in one store.
+"""The account book of a team: what each run has spent in a month and rents now, one object per run in one store.
 
-Each controller writes its own account and reads the others'. Between two readings two controllers may both spend:
-so of every other run what its machines will cost until it is read again, and for as long as they go on without
-their controller, counts as spent. Once they have ended without it, its account counts no machine.
+Each controller writes its own account and reads the others'. Between two reads, two controllers may both spend. So
+what another run's machines will cost until its account is read again, and for as long as they go on without their
+controller, counts as spent. Once they must have ended without it, the account counts no machines.
 
-Others may write to the store, and writes may be cut short: an account with a field that cannot be is damaged, and
+Others may write to the store, and writes may be cut short: an account with an impossible field is damaged, and
 keeps nobody from reading the others.
 """
 
@@ -32,14 +32,14 @@ from ebbtide.storage.object_keys import checked_key
 from ebbtide.storage.objects import ObjectStore
 
 _VERSION = 1
-# Until a run that has passed its limit looks, and has ended its machines; so long, too, machines without their
-# controller take to save and end.
+# Seconds until a run that has passed its limit notices, and has ended its machines; machines without a controller
+# take as long to save and end.
 UNSEEN_S = 180.0
-# After so long without their controller machines end, where an account does not say.
+# Seconds without a controller after which machines end, if an account does not say.
 _UNATTENDED_S = 1800.0
-# From so many on, several are read at a time.
+# From _MANY accounts on, _AT_A_TIME are read at once.
 _MANY, _AT_A_TIME = 8, 16
-# The most that an amount of an account can be; above it is an error or a jest.
+# Upper bounds of an account's amounts; anything above is an error.
 _MOST = {"spent_usd": 1e9, "machines": 1e6, "usd_per_hour": 1e7, "at_epoch_s": 1e11, "unattended_s": 1e6}
 
 
@@ -48,10 +48,10 @@ class RunAccount:
     """Spending of one run in a month, and the machines that it rents now.
 
     Attributes:
-        name: Name of the account: runs of several people may have one id, but not one key.
+        name: Name of the account: runs of several people may share an id, but not a key.
         run: Id of the run.
         month: Calendar month (UTC), as `2026-11`.
-        owner: Name of who pays for the run; empty: nobody was named.
+        owner: Name of whoever pays for the run; empty: nobody was named.
         tags: Tags of the run, value by name.
         provider: Name of the provider of its machines.
         policy: Name of the policy that decides.
@@ -80,29 +80,29 @@ class RunAccount:
     unattended_s: float = _UNATTENDED_S
 
     def committed_usd(self, age_s: float) -> float:
-        """Amount that the run has spent, and may have spent by the time that it is read again, USD.
+        """Amount that the run has spent, or may have spent by the time its account is read again, USD.
 
         Args:
-            age_s: Seconds since it was written.
+            age_s: Seconds since the account was written.
         """
         unseen_s = min(max(age_s, 0.0), self.unattended_s) + UNSEEN_S
         return self.spent_usd + (self.usd_per_hour * unseen_s / HOUR_S if self.machines else 0.0)
 
     def machines_left(self, age_s: float) -> int:
-        """Number of machines that it may rent still: none, once they have ended without their controller.
+        """Number of machines that the run may still rent; 0 once they must have ended without their controller.
 
         Args:
-            age_s: Seconds since it was written.
+            age_s: Seconds since the account was written.
         """
         return self.machines if counts(age_s, self.unattended_s) else 0
 
 
 def counts(age_s: float, unattended_s: float) -> bool:
-    """Tell whether machines may still run of which their controller wrote so long ago.
+    """Tell whether machines may still run, given how long ago their controller last wrote.
 
     Args:
-        age_s: Seconds since it wrote.
-        unattended_s: Seconds after which they end without it, besides what they take for that.
+        age_s: Seconds since the controller wrote.
+        unattended_s: Seconds without a controller after which they begin to end.
     """
     return age_s <= unattended_s + min(UNSEEN_S, 2.0 * unattended_s)
 
@@ -113,7 +113,7 @@ class AccountBook:
 
     Attributes:
         objects: The common store.
-        runtime: Gives the time, and what does several things at a time.
+        runtime: Gives the time, and pools of threads.
     """
 
     objects: ObjectStore
@@ -137,13 +137,13 @@ class AccountBook:
     def read(
         self, month: str, damaged: dict[str, str], *, lines: bool = True, within_s: float = math.inf
     ) -> list[RunAccount]:
-        """The accounts of a month, in order of their runs.
+        """The accounts of a month, in order of their names.
 
         Args:
             month: Calendar month (UTC), as `2026-11`.
-            damaged: Takes why an account cannot be read, by its name.
-            lines: Whether their lines are read as well.
-            within_s: Seconds within which all have to be there, for one who has more to do.
+            damaged: Filled with the reason why an account cannot be read, by its name.
+            lines: Whether to read their lines as well.
+            within_s: Seconds within which all have to be read, for a caller that has other work.
 
         Raises:
             OSError: The store does not answer.
@@ -162,7 +162,7 @@ class AccountBook:
         return found
 
     def _contents(self, prefix: str, until_s: float) -> Iterator[tuple[str, bytes]]:
-        """The objects below a prefix, in order; many are asked for at a time: each trial of a search is a run."""
+        """The objects below a prefix, in order, several read at once: each trial of a search is a run."""
 
         def get(key: str) -> bytes | None:
             if self.runtime.monotonic_s() > until_s:
@@ -189,15 +189,15 @@ def account_name(folder: RunFolder) -> str:
 
 
 def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> float:
-    """A number of an account, of the kind that it has.
+    """A number of an account, checked for its type and range.
 
     Raises:
-        KeyError: It is not there.
-        ValueError: It is none, or none that can be.
+        KeyError: The field is missing.
+        ValueError: Its value is not a number, or is out of range.
     """
     value, most = values[field_], _MOST[field_]
     kinds = int if field_ == "machines" else (int, float)
-    # A NaN is between no numbers.
+    # NaN is outside any range.
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
         kind = "a whole number" if field_ == "machines" else "a number"
         raise ValueError(f"{field_} is {str(value)[:40]!r}; {kind} from {least:g} to {most:g} is needed")
@@ -206,7 +206,7 @@ def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> flo
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[Path]:
-    """Content as a file, which is in memory where that is possible: the disk may be full."""
+    """Content as a file, in memory if possible, since the disk may be full."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "account.json"
@@ -233,7 +233,7 @@ def _account_of(content: bytes, name: str, month: str, *, lines: bool) -> RunAcc
     if not isinstance(values, dict):
         raise TypeError(f"it holds {type(values).__name__}, no account")
     if lines and int(values["version"]) > _VERSION:
-        # What it says in all counts all the same.
+        # Without lines, its totals can still be read.
         raise InputError("a newer Ebbtide wrote it; upgrade ebbtide")
     own: dict[str, Any] = {field_: values[field_] for field_ in _TEXTS}
     for field_, value in own.items():

@@ -14,7 +14,7 @@ from ebbtide.engine.ledger import Ledger
 from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease
 
-# What a lease that still runs has cost so far: no bill is written yet.
+# Entry for the cost so far of a lease that still runs, for which no bill is written yet.
 OPEN = "open"
 
 
@@ -28,7 +28,7 @@ class AccountLine:
         lease_id: Id of the lease that the amount is for.
         market: Market of that lease.
         on_demand: Whether the lease is on-demand, at the list price.
-        start: Start of the time that is paid for, UTC by the clock on the wall; of a refund, the end of the lease.
+        start: Start of the time that is paid for, UTC by the wall clock; for a refund, the end of the lease.
         end: End of the time that is paid for, likewise.
         usd_per_hour: Price, USD per hour; None: the amount has no single price.
         usd: Amount added to the cost, USD; refunds are negative.
@@ -51,11 +51,11 @@ class AccountLine:
 
 @dataclass(frozen=True)
 class WallClock:
-    """Turns times of a run's market into times on the wall; of real clouds they are the same.
+    """Turns times of a run's market into wall-clock times; on real clouds they are the same.
 
     Attributes:
         time_s: A time by the market's clock, seconds since 1970.
-        at_epoch_s: The same moment on the wall, seconds since 1970.
+        at_epoch_s: The same moment by the wall clock, seconds since 1970.
         speed: Seconds of the market in a real second.
     """
 
@@ -69,20 +69,20 @@ class WallClock:
         return cls(float(figures["time_s"]), float(figures["at_epoch_s"]), float(figures.get("speed", 1.0)))
 
     def epoch_s(self, time_s: float) -> float:
-        """The time on the wall of a time of the market, seconds since 1970."""
+        """The wall-clock time of a market time, seconds since 1970."""
         return self.at_epoch_s + (time_s - self.time_s) / self.speed
 
 
 def month_of(epoch_s: float) -> str:
-    """The calendar month (UTC) of a time on the wall, as `2026-11`."""
+    """The calendar month (UTC) of a wall-clock time, as `2026-11`."""
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m}"
 
 
 def checked_month(month: str) -> str:
-    """A month as people write it.
+    """Check a month that a person wrote, and return it as `2026-11`.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not a month.
     """
     try:
         return f"{datetime.strptime(month, '%Y-%m').replace(tzinfo=UTC):%Y-%m}"
@@ -95,13 +95,13 @@ def lines_of(
 ) -> list[AccountLine]:
     """Every amount of a run; their sum is what it has cost.
 
-    A charge over the end of a month is two lines, by time.
+    A charge across the end of a month is split by time into two lines.
 
     Args:
         ledger: Charges and refunds of leases that have ended, and egress.
         leases: All leases of the run, by id.
         open_usd: What each open lease would cost if it ended now, USD by lease id.
-        clock: Gives times on the wall.
+        clock: Gives wall-clock times.
     """
     found: list[AccountLine] = []
     for line in ledger.lines:

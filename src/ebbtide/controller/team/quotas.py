@@ -1,7 +1,7 @@
 """Reservations of machines under a team's quotas: a table that one controller at a time may change.
 
-Each version of the table is an object with the next number, written only where there is none. So of two
-controllers that see the same four free machines one gets them, and the other sees the new table before it tries
+Each version of the table is an object with the next number, written only if there is none yet. So if two
+controllers see the same four free machines, one gets them, and the other sees the new table before it tries
 again. Old versions are deleted; the newest never is.
 """
 
@@ -20,9 +20,9 @@ from ebbtide.storage.objects import ObjectStore, numbers_below
 _LOGGER = logging.getLogger(__name__)
 
 _FOLDER = "quotas"
-# Versions that are kept. One who was held up for longer than so many changes finds a newer one after its write.
+# Versions to keep. A writer that was held up for more changes than this finds a newer version after its write.
 _KEPT = 32
-# Each time that a write comes too late somebody else has changed the table.
+# Tries of one write, each of which fails only if somebody else has just changed the table.
 _TRIES = 20
 
 
@@ -31,10 +31,10 @@ class Reservation:
     """Machines that a run has reserved, or rents.
 
     Attributes:
-        owner: Who pays for them; empty: nobody was named.
-        machines: How many.
-        at_epoch_s: When that was written, seconds since 1970.
-        unattended_s: Seconds after which they end without their controller.
+        owner: Name of whoever pays for them; empty: nobody was named.
+        machines: Number of machines.
+        at_epoch_s: When the reservation was written, seconds since 1970.
+        unattended_s: Seconds without a controller after which they end.
     """
 
     owner: str
@@ -52,7 +52,7 @@ class QuotaBook:
     """
 
     objects: ObjectStore
-    # Versions that cannot be read, and were warned of.
+    # Unreadable versions that were already warned of.
     _torn: set[int] = field(default_factory=set, init=False, repr=False)
 
     def table(self) -> dict[str, Reservation]:
@@ -66,12 +66,12 @@ class QuotaBook:
     def write(
         self, name: str, wanted: Reservation, fits: Callable[[dict[str, Reservation]], bool] = lambda _others: True
     ) -> bool:
-        """Write a run's reservation in place of the one that it had; none is kept of no machines.
+        """Replace a run's reservation; one of no machines is removed.
 
         Args:
             name: Name of the run's account.
-            wanted: What it is to have.
-            fits: Whether that fits beside the others' reservations. It may remove those that count no more.
+            wanted: The new reservation.
+            fits: Tells whether it fits beside the others' reservations, and may remove those that no longer count.
 
         Returns:
             Whether it fits, and was written.
@@ -88,7 +88,7 @@ class QuotaBook:
             encoded = json.dumps({one: asdict(kept) for one, kept in content.items()}).encode()
             if not self.objects.put_once(_key(number + 1), encoded):
                 continue
-            # One who was held up for long before the write may have filled a gap among old versions.
+            # A writer that was held up before the write may have filled a gap among old versions.
             if max(self._numbers(), default=0) > number + _KEPT:
                 continue
             if number >= _KEPT:
@@ -97,12 +97,12 @@ class QuotaBook:
         raise StorageError(f"{_FOLDER} of the team's store is written by others all the time")
 
     def _numbers(self) -> set[int]:
-        """Numbers of the versions. One whose predecessor is not there was not written by a controller."""
+        """Numbers of the versions that still have a predecessor; others are the oldest, or not a controller's."""
         found = numbers_below(self.objects, _FOLDER)
         return {number for number in found if number == 1 or number - 1 in found}
 
     def _newest(self) -> tuple[int, dict[str, Reservation]]:
-        """The number of the newest version, and what it holds; of a damaged one, what the one before it does."""
+        """The number of the newest version, and its table; if that is damaged, the table before it."""
         numbers = sorted(self._numbers(), reverse=True)
         for number in numbers:
             try:

@@ -1,4 +1,4 @@
-"""Limits of a team, and owners of runs: several controllers account in one store, and keep a common budget."""
+"""Limits of a team, and owners of runs: several controllers keep accounts in one store, and share a budget."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ebbtide.clouds.settings import RunFolder
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 
-# Names the file of a team where no option does.
+# Environment variable that names the file of a team if no option does.
 TEAM = "EBBTIDE_TEAM"
 _FILE = "accounting.json"
-# What every cloud takes as a tag, and a key in storage.
+# Names and values that every cloud accepts as tags, and storage as keys.
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
@@ -39,18 +39,18 @@ class TeamLimits(Frozen):
 
 
 class Team(TeamLimits):
-    """Limits of a team and of its members, and where all of their controllers account.
+    """Limits of a team and of its members, and the store in which all their controllers keep accounts.
 
     Attributes:
         accounts: Storage of the accounts, the same for all: a folder, `s3://bucket/prefix` or `gs://bucket/prefix`.
-        owners: Limits of each member by name; with any, others may not rent.
+        owners: Limits of each member by name; if there are any, nobody else may rent.
     """
 
     accounts: Annotated[str, Field(min_length=1, examples=["s3://our-bucket/ebbtide"])]
     owners: dict[str, TeamLimits] = Field(default_factory=dict)
 
     def check_owner(self, owner: str) -> None:
-        """Raise `InputError` for somebody who is not of the team."""
+        """Raise `InputError` for somebody who is not in the team."""
         if self.owners and owner not in self.owners:
             raise InputError(
                 f"{owner!r} is not of the team; its owners are {', '.join(sorted(self.owners))}", field="owner"
@@ -59,10 +59,10 @@ class Team(TeamLimits):
 
 @dataclass(frozen=True)
 class Accounting:
-    """Owner and tags of a run, and the team whose limits hold besides its own budget.
+    """Owner and tags of a run, and the team whose limits apply besides its own budget.
 
     Attributes:
-        owner: Name of who pays for the run; empty: nobody was named.
+        owner: Name of whoever pays for the run; empty: nobody was named.
         tags: Tags of the run, value by name.
         team: Limits of the team; None: there is none.
     """
@@ -91,14 +91,14 @@ class Accounting:
         return {**self.tags, **mine}
 
     def keep(self, folder: RunFolder) -> None:
-        """Write it down with a run."""
+        """Write the accounting into a run's folder."""
         team = None if self.team is None else self.team.model_dump(mode="json")
         content = {"owner": self.owner, "tags": dict(self.tags), "team": team}
         write_text(folder.path / _FILE, json.dumps(content, indent=2) + "\n")
 
     @classmethod
     def of(cls, folder: RunFolder) -> Accounting:
-        """Read the accounting that was written down with a run; empty for runs from before there was any.
+        """Read the accounting from a run's folder; empty for runs older than accounting.
 
         Raises:
             InputError: It cannot be read.
@@ -120,12 +120,12 @@ def accounting_of(
     """Return the owner, tags and team of a new run.
 
     Args:
-        owner: Name of who pays for the run; None: the user of this machine, where there is a team.
+        owner: Name of whoever pays for the run; None: the user of this machine, if there is a team.
         tags: Tags of the run, value by name.
         team: The team, or the path of its file; None: the file that `EBBTIDE_TEAM` names, if any.
 
     Raises:
-        InputError: The file is not that of a team, somebody is not of it, or a name cannot be a tag.
+        InputError: The file does not describe a team, the owner is not in it, or a name cannot be a tag.
     """
     found = team if isinstance(team, Team) else named_team(team)
     if owner is None:
@@ -137,7 +137,7 @@ def named_team(path: str | Path | None = None) -> Team | None:
     """The team of a file; None: the file that `EBBTIDE_TEAM` names, if any.
 
     Raises:
-        InputError: There is no such file, or it describes none.
+        InputError: There is no such file, or it does not describe a team.
     """
     named = os.environ.get(TEAM) if path is None else path
     return read_team(named) if named else None
@@ -147,7 +147,7 @@ def read_team(path: str | Path) -> Team:
     """The team that a file describes.
 
     Raises:
-        InputError: There is no such file, or it describes none.
+        InputError: There is no such file, or it does not describe a team.
     """
     content: dict[str, Any] = read_mapping(path, "team: a mapping with accounts, monthly_budget_usd, owners...")
     return validated(Team, content, path)

@@ -1,7 +1,7 @@
-"""Arrays that agents do: which tasks each machine is handed, what is done, and what a lost machine gives back.
+"""Arrays that agents run: which tasks each machine is handed, which are done, and which a lost machine gives back.
 
-The machines of an array work alone: each comes and goes by itself, and is handed tasks while it stays. A task
-whose result is stored is done; every other task of a machine that is gone is handed to another.
+The machines of an array work independently: each comes and goes by itself, and is handed tasks while it stays. A
+task whose result is stored is done; every other task of a machine that is gone is handed to another.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from ebbtide.policies.api.events import Event, Wake
 
 _LOGGER = logging.getLogger(__name__)
 
-# A task that fails so often has failed.
+# A task that fails this often has failed.
 MOST_FAILURES = 3
-# After so many failed tasks, and none that was done, the program is at fault and not its tasks; the same after so
-# many machines that gave up at once.
+# After this many failed tasks, and none that was done, the program is at fault and not its tasks; likewise after
+# this many machines that gave up at once.
 _MOST_AT_FIRST = 5
-# Real seconds without a word of a machine that has tasks after which it is asked, each time twice as many.
+# Real seconds of silence after which a machine that has tasks is asked, doubled each time, up to a limit.
 _SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
-# A machine is handed no more tasks at a time than these, beside those that it does now.
+# Most tasks that a machine is handed ahead, beside those that it runs now.
 _MOST_AHEAD = 256
 _TAIL_LINES = 12
 
@@ -57,7 +57,7 @@ class ArrayPlan:
 
     Attributes:
         values: The value of each task, which stands for `{task}` in the command.
-        side_by_side: Gives the number of tasks that a lease's machine does at a time.
+        side_by_side: Gives the number of tasks that a lease's machine runs at a time.
         exchange_s: Real seconds from the report of a task to the arrival of the next, where none is handed ahead.
     """
 
@@ -67,19 +67,19 @@ class ArrayPlan:
 
 
 class AgentTasks:
-    """The array of a run: compares which machines should have it with which have, and keeps them in tasks.
+    """The array of a run: compares which machines should have it with which do, and keeps them supplied.
 
     Args:
         run: Id of the run, from which the array is named.
         plan: Its tasks.
-        assignment: Gives the assignment of an agent, all but its attempt.
+        assignment: Gives the assignment of an agent, without its attempt number.
         order: Gives an order to the agent of a lease, by lease id.
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
         results: Gives the results in storage, by the id of the array.
         time_of: Gives the cloud's time of a moment by a machine's clock.
         log: Called with the array's id and a line for its log.
-        speeds: Where measured speeds are kept; None: in an object of its own.
+        speeds: Collects measured speeds; None: a new object of its own.
         runtime: Gives the time of the controller's own clock.
     """
 
@@ -111,7 +111,7 @@ class AgentTasks:
         """Begin with no task done.
 
         Raises:
-            InputError: It is not one job whose machines work alone, with a step for each task.
+            InputError: It is not a single job whose machines work independently, with a step for each task.
         """
         count = len(self._plan.values)
         if len(jobs) != 1 or jobs[0].job.coupling is not Coupling.INDEPENDENT or jobs[0].job.steps != count:
@@ -128,15 +128,15 @@ class AgentTasks:
         trial = self._trial_of(job_id)
         trial.assigned = tuple(leases)
         self._leases |= {lease.lease_id: lease for lease in leases}
-        # Where storage does not answer, the next look tries again, and tells of it.
+        # If storage does not answer, the next poll tries again and reports it.
         with suppress(OSError):
             self._converge(trial)
 
     def converge(self) -> None:
-        """Give the orders that are missing.
+        """Send the orders that are missing.
 
         Raises:
-            OSError: All is done, and storage does not answer whether all results are there.
+            OSError: All tasks are done, and storage does not answer to confirm all results.
         """
         for trial in self.trials:
             self._converge(trial)
@@ -159,14 +159,14 @@ class AgentTasks:
             self._finish(trial, "stopped")
 
     def wake_at_step(self, job_id: int, step: int) -> None:
-        """Tell once when so many tasks are done."""
+        """Notify once when this many tasks are done."""
         trial = self._trial_of(job_id)
         if not trial.ended:
             trial.milestones = tuple(sorted({*trial.milestones, step}))
             self._reached(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:  # noqa: ARG002
-        """Tasks have results, and no metric."""
+        """Nothing: tasks have results, but no metric."""
         return np.empty(0), np.empty(0)
 
     def gone(self, lease: Lease) -> None:
@@ -194,7 +194,7 @@ class AgentTasks:
         """Handle a report of an agent.
 
         Raises:
-            OSError: The last task is done, and storage does not answer whether all results are there.
+            OSError: The last task is done, and storage does not answer to confirm all results.
         """
         found = self.member_of(lease, report)
         if found is None:
@@ -212,7 +212,7 @@ class AgentTasks:
                 self._converge(trial)
             case Ended():
                 self._gave_up(trial, member)
-                # A restarted agent reads its orders again: this assignment is over.
+                # Tell a restarted agent, which reads its orders again, that this assignment is over.
                 self._order(member.lease_id, Leave(member.attempt, trial.trial_id, reported=True))
                 self._left(trial, member, report.how.value)
 
@@ -220,7 +220,7 @@ class AgentTasks:
         return next(trial for trial in self.trials if trial.progress.job_id == job_id)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
-        """Continue from what a snapshot has.
+        """Continue from a snapshot.
 
         Args:
             kept: Values of the array.
@@ -244,7 +244,7 @@ class AgentTasks:
             return
         target = {lease.lease_id: lease for lease in self._target(trial)}
         noticed = {lease.lease_id for lease in trial.assigned if lease.state is LeaseState.NOTICED}
-        # One that is to be revoked does what it can in the time that it has.
+        # A machine with a notice does what it can in the time that is left.
         self._leave(trial, [each for each in trial.present if each.lease_id not in {*target, *noticed}])
         have = {member.lease_id for member in trial.present}
         for lease_id, lease in target.items():
@@ -271,18 +271,18 @@ class AgentTasks:
         trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
     def _hand_out(self, trial: TrialState, target: Mapping[int, Lease]) -> None:
-        """Keep each machine in tasks: as many as it does at a time, and those it needs until there are others."""
+        """Keep each machine supplied: the tasks that it runs at a time, and enough to last until others arrive."""
         assert trial.tasks is not None
         for member in trial.present:
             if member.leaving or member.lease_id not in target or not len(trial.tasks.waiting):
                 continue
             at_a_time = self._plan.side_by_side(target[member.lease_id])
             ahead = min(math.ceil(at_a_time * self._plan.exchange_s / max(trial.tasks.mean_s, 1e-3)), _MOST_AHEAD)
-            # Towards the end no machine has others waiting for what it has not begun.
+            # Towards the end, no machine hoards tasks that others could begin.
             fair = math.ceil(len(trial.tasks.waiting) / (2 * len(trial.present)))
             missing = at_a_time + min(ahead, fair) - len(member.tasks)
             if missing <= max(ahead, 1) // 2 and len(member.tasks) >= at_a_time:
-                continue  # an order for every single task would be as many messages
+                continue  # one order per task would be too many messages
             numbers, waiting = trial.tasks.waiting.take(missing)
             if numbers:
                 trial.tasks = replace(trial.tasks, waiting=waiting)
@@ -298,12 +298,12 @@ class AgentTasks:
                 self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
 
     def _left(self, trial: TrialState, member: Member, ended: str) -> None:
-        """An agent has the array no more; what it had and did not do is waiting again."""
+        """Handle that an agent no longer has the array: its unfinished tasks wait again."""
         assert trial.tasks is not None
         begun = min(len(member.tasks), self._plan.side_by_side(self._leases[member.lease_id]))
         progress = trial.progress
         if ended == LOST and begun:
-            # Each has to be begun again.
+            # Each of these tasks has to begin again.
             progress.steps_lost += begun
             progress.steps_run += begun
         trial.stretches = (*trial.stretches, self._stretch(member, begun if ended == LOST else 0))
@@ -317,7 +317,7 @@ class AgentTasks:
             self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
 
     def _gave_up(self, trial: TrialState, member: Member) -> None:
-        """An agent that leaves unasked, and has done nothing, may do so for ever."""
+        """Count an agent that left unasked and had done nothing, since it may do so for ever."""
         assert trial.tasks is not None
         lease = self._leases[member.lease_id]
         if member.leaving or member.done or trial.tasks.done or lease.state is not LeaseState.RUNNING:
@@ -327,9 +327,9 @@ class AgentTasks:
             self._give_up(trial, f"{trial.failures:g} machines could not begin it; see its log")
 
     def _with_stored(self, trial: TrialState, member: Member) -> Member:
-        """The machine without tasks whose results it has stored and could not report any more."""
+        """The machine without the tasks whose results it stored but could no longer report."""
         results = self._results_of(trial.trial_id)
-        # Where storage does not answer it is not asked again: those that have tasks handed to them find results.
+        # If storage does not answer, it is not asked again: machines that are handed these tasks find the results.
         with suppress(OSError):
             for number in member.tasks[: 2 * _MOST_AHEAD]:
                 if results.has(number):
@@ -432,9 +432,9 @@ class AgentTasks:
         )
 
     def _measure(self, trial: TrialState, lease: Lease, told_s: float, duration_s: float) -> None:
-        """Measure the speed by how long a task took, since of those side by side many end at one time.
+        """Measure the speed by how long a task took, since many tasks that run side by side end at one time.
 
-        Each has its share of the machine. One that another machine had done before took no time.
+        Each task has its share of the machine. One that another machine had done before took no time.
         """
         if duration_s > 0.0:
             took_s = self._time_of(told_s) - self._time_of(told_s - duration_s)

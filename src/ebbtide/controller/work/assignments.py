@@ -49,7 +49,7 @@ def secrets_of(work: Runnable) -> dict[str, str]:
     """Values of the secrets that the programs of a run are given, by name, from this process's environment.
 
     Raises:
-        InputError: One is not set.
+        InputError: A secret is not set.
     """
     names = sorted({name for part in work.parts for name in part.secrets})
     missing = [name for name in names if not os.environ.get(name)]
@@ -75,7 +75,7 @@ def kinds_of(work: Runnable, catalogue: Catalogue) -> list[JobKind]:
 
 
 def _side_by_side(catalogue: Catalogue, cpus_per_task: int, market: Market) -> int:
-    """Number of tasks of an array that a machine does at a time."""
+    """Number of tasks of an array that a machine runs at a time."""
     return max(catalogue.machine_of(market).vcpus // cpus_per_task, 1)
 
 

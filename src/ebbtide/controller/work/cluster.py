@@ -1,7 +1,7 @@
-"""Clusters that agents run: a head with the user's program, and workers that come and go while it goes on.
+"""Clusters that agents run: a head with the user's program, and workers that come and go while it runs.
 
-The head is trained as any job on one machine is: saved, resumed, tried again. Each worker is told where the
-head is, and is told anew whenever the head begins anew. What a lost worker had the framework computes again.
+The head is treated like any job on one machine: saved, resumed and retried. Each worker is given the address of
+the head, and a new one whenever the head restarts. The framework recomputes what a lost worker had.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ebbtide.policies.api.events import Event, Wake
 
 _LOGGER = logging.getLogger(__name__)
 
-# After so many workers in a row that failed, with none that worked, the set-up is at fault.
+# After this many failures in a row per machine, and no worker that worked, the set-up is at fault.
 _MOST_FAILED = 5
-# One that failed after so many seconds had worked.
+# A worker that failed only after this many seconds had worked.
 _WORKED_S = 900.0
 
 
@@ -53,8 +53,8 @@ class AgentCluster:
 
     Args:
         plan: How its machines find each other.
-        head: What trains the head; it asks `complete` for what an assignment lacks.
-        assignment: Gives the assignment of an agent, all but its attempt.
+        head: Trains the head; it calls `complete` to complete an assignment.
+        assignment: Gives the assignment of an agent, without its attempt number.
         order: Gives an order to the agent of a lease, by lease id.
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
@@ -76,14 +76,14 @@ class AgentCluster:
 
     @property
     def trials(self) -> list[TrialState]:
-        """The job, with its head among its members and its workers."""
+        """The job, whose member is the head, with its workers."""
         return self._head.trials
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
         """Begin with no machine.
 
         Raises:
-            InputError: It is not one job whose machines come and go alone.
+            InputError: It is not a single job whose machines come and go independently.
         """
         if len(jobs) != 1 or jobs[0].job.coupling is not Coupling.INDEPENDENT:
             raise InputError(f"{len(jobs)} jobs for a cluster; it is one, whose machines come and go alone")
@@ -96,7 +96,7 @@ class AgentCluster:
             self._converge()
 
     def converge(self) -> None:
-        """Give the orders that are missing."""
+        """Send the orders that are missing."""
         self._converge()
         self._head.converge()
 
@@ -115,7 +115,7 @@ class AgentCluster:
         self._leave(self._trial.workers)
 
     def wake_at_step(self, job_id: int, step: int) -> None:
-        """Tell once when the program has reported so many steps."""
+        """Notify once when the program has reported this many steps."""
         self._head.wake_at_step(job_id, step)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
@@ -123,7 +123,7 @@ class AgentCluster:
         return self._head.measured(job_id)
 
     def gone(self, lease: Lease) -> None:
-        """The lease's machine has ended."""
+        """Note that the lease's machine has ended."""
         self._given = tuple(other for other in self._given if other is not lease)
         of_lease = [worker for worker in self._trial.workers if worker.lease_id == lease.lease_id]
         self._drop(of_lease, lost=True)
@@ -134,14 +134,14 @@ class AgentCluster:
         return self._head.is_trial(trial_id) or trial_id.startswith(f"{self._trial.trial_id}-w")
 
     def member_of(self, lease: Lease, report: OfTrial) -> None:  # noqa: ARG002
-        """No machine: what is reported is done by all of them, and measures none."""
+        """Always None: all machines together do the reported steps, which measure none of them."""
         return
 
     def receive(self, lease: Lease, report: OfTrial) -> None:
         """Handle a report of an agent.
 
         Raises:
-            OSError: The program says that it has finished, and storage does not answer whether that is so.
+            OSError: The program says that it has finished, and storage does not answer to confirm it.
         """
         worker = self._worker(lease, report)
         if worker is None:
@@ -159,7 +159,7 @@ class AgentCluster:
             self._leave(self._trial.workers)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
-        """Continue from what a snapshot has."""
+        """Continue from a snapshot."""
         self._head.restore(kept, leases)
         job = self._trial.progress
         self._given = tuple(job.leases)
@@ -187,19 +187,19 @@ class AgentCluster:
         ]
         noticed = {lease.lease_id for lease in self._given if lease.state is LeaseState.NOTICED}
         ids = {lease.lease_id for lease in wanted} | noticed
-        # A worker of a head that is no more knows another address.
+        # A worker of an earlier head has an outdated address.
         self._leave([each for each in trial.workers if each.lease_id not in ids or each.rank != trial.attempt])
         if led_by is None:
             return
         have = {worker.lease_id for worker in trial.workers}
-        # Those that work already, wherever they stand among the given ones, count first.
+        # Machines that already work come first, wherever they are in the list.
         wanted.sort(key=lambda lease: lease.lease_id not in have)
         for lease in wanted[: trial.progress.job.most_machines]:
             if lease.lease_id not in have and self._plan.address(lease.lease_id):
                 self._begin(trial, led_by, lease)
 
     def _chosen_head(self) -> Lease | None:
-        """The machine of the program: the one that has it, else one that the market does not take."""
+        """The machine for the head: the one that has it, else an on-demand one if there is or will be any."""
         booted = [lease for lease in self._given if lease.is_booted and self._plan.address(lease.lease_id)]
         has_it = [member.lease_id for member in self._trial.present]
         steady = [lease for lease in booted if lease.lease_id in has_it]
@@ -225,7 +225,7 @@ class AgentCluster:
             rank=1,
         )
         self._order(lease.lease_id, Train(self._meeting(trial, lease.lease_id, plain, addresses)))
-        # What a worker needs it has from the head.
+        # A worker gets what it needs from the head.
         trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
     def _meeting(
@@ -261,7 +261,7 @@ class AgentCluster:
         trial = self._trial
         for worker in workers:
             trial.workers = tuple(each for each in trial.workers if each.attempt != worker.attempt)
-            # One that was there to its end has handed over what it had; of one that was lost all counts as lost.
+            # A worker that left has handed over what it had; all work of a lost one counts as lost.
             duration_s = max(self._now() - worker.began_s, 0.0)
             stretch = Stretch(worker.lease_id, duration_s, 0, 0.0, 0.0, 0.0, not lost, attempt=worker.rank)
             trial.stretches = (*trial.stretches, stretch)

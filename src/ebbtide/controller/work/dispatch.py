@@ -1,4 +1,4 @@
-"""All that the agents of a run do: trainings, arrays and clusters, each kind kept by what knows it."""
+"""Jobs of a run's agents: trainings, arrays and clusters, each passed to the keeper of its kind."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Keeper = AgentTraining | AgentTasks | AgentCluster
 
 @dataclass(frozen=True)
 class JobKind:
-    """A job that is no plain training: an array, or a cluster.
+    """A job that is not a plain training: an array, or a cluster.
 
     Attributes:
         job_id: Its id in the run.
         framework: Name of the framework of a cluster; empty: it is an array.
         values: The values of the tasks of an array.
-        side_by_side: Gives the number of tasks of an array that a machine of a market does at a time.
+        side_by_side: Gives the number of tasks of an array that a machine of a market runs at a time.
     """
 
     job_id: int
@@ -42,8 +42,8 @@ class AgentJobs:
     """The jobs of a run by id, whatever their kinds.
 
     Args:
-        trainings: What keeps all jobs that no other keeps.
-        others: What keeps an array or a cluster, by its job's id.
+        trainings: Keeper of all jobs that have none of their own.
+        others: Keepers of arrays and clusters, by job id.
         speeds: The measured speeds of all.
     """
 
@@ -59,7 +59,7 @@ class AgentJobs:
         """Make a trial for each job, on no machine yet.
 
         Raises:
-            InputError: A job does not suit what keeps it.
+            InputError: A job does not suit its keeper.
         """
         self._trainings.begin([job for job in jobs if job.job_id not in self._others])
         for job_id, keeper in self._others.items():
@@ -78,7 +78,7 @@ class AgentJobs:
         self._keeper(job_id).assign(job_id, leases)
 
     def converge(self) -> None:
-        """Give the orders that are missing.
+        """Send the orders that are missing.
 
         Raises:
             LostCheckpointError: Storage lacks the checkpoint of a job; the others have their orders.
@@ -106,7 +106,7 @@ class AgentJobs:
         self._keeper(job_id).stop(job_id)
 
     def wake_at_step(self, job_id: int, step: int) -> None:
-        """Tell once when a job has done so many steps."""
+        """Notify once when a job has done this many steps."""
         self._keeper(job_id).wake_at_step(job_id, step)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
@@ -114,7 +114,7 @@ class AgentJobs:
         return self._keeper(job_id).measured(job_id)
 
     def gone(self, lease: Lease) -> None:
-        """The lease's machine has ended."""
+        """Note that the lease's machine has ended."""
         for keeper in self._keepers:
             keeper.gone(lease)
 
@@ -123,15 +123,15 @@ class AgentJobs:
         return self._keeper_of(trial_id) is not None
 
     def member_of(self, lease: Lease, report: OfTrial) -> tuple[TrialState, Member] | None:
-        """Find the trial and machine that a report is about; None: nothing that is measured or under way."""
+        """Find the trial and machine that a report is about; None: its assignment is over, or a cluster's."""
         keeper = self._keeper_of(report.trial)
         return None if keeper is None else keeper.member_of(lease, report)
 
     def receive(self, lease: Lease, report: OfTrial) -> None:
-        """Handle a report of an agent; one of no job of ours is dropped.
+        """Handle a report of an agent; one about an unknown job is dropped.
 
         Raises:
-            OSError: It says that something is done, and storage does not answer whether that is so.
+            OSError: The report says that work is done, and storage does not answer to confirm it.
         """
         keeper = self._keeper_of(report.trial)
         if keeper is not None:
@@ -143,7 +143,7 @@ class AgentJobs:
         return Items("trials", lambda: enumerate(self.trials), trial_stamp, values_without_metrics)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
-        """Continue from what a snapshot has.
+        """Continue from a snapshot.
 
         Args:
             kept: Values of each trial, in the order of jobs.

@@ -17,7 +17,7 @@ from ebbtide.storage.checkpoints.whole import Part
 
 # Real seconds of training after which a warning about it is given, if its machine was not revoked before.
 WARNED_AFTER_S = 60.0
-# Of more values of a trial's metric only some are kept.
+# Above this many values of a trial's metric, only some are kept.
 _MOST_METRICS = 20_000
 
 
@@ -42,8 +42,8 @@ class Member:
         ended: How the assignment ended there: the value of an `Ending`, or `LOST`; empty: its agent still has it.
         saved: Pairs of step and number of the checkpoints that it has stored, the oldest first.
         resume: Parts of the checkpoint that it resumes from; None: its agent takes the newest of its trial.
-        attempt: Number of its own assignment; this and what follows is for machines that work alone, in arrays
-            and as workers of clusters.
+        attempt: Number of its own assignment. This and the following attributes are for machines that work
+            independently: in arrays, and as workers of clusters.
         tasks: Numbers of the tasks that it was handed and that have not ended.
         done: Number of tasks that it has done.
         leaving: Whether its agent was ordered to leave.
@@ -74,7 +74,7 @@ class TaskState:
         waiting: Tasks that no machine has been handed.
         done: Number of tasks whose results are stored.
         failures: Number of failures of a task, by the task's number as text.
-        failed: Numbers of the tasks that are not tried again.
+        failed: Numbers of the tasks that are not retried.
         measured: Number of tasks whose duration is known.
         spent_s: Real seconds that those tasks took.
     """
@@ -96,18 +96,18 @@ class TaskState:
 class TrialState:
     """The training of one job, as its controller knows it.
 
-    Machines that train as one get their assignments together, with the same number, and all leave before there
-    are others. Mappings and lists are replaced, never changed, so that `trial_stamp` sees it; metrics are only
-    added.
+    Machines that train as one get their assignments together, with the same number, and all leave before the next
+    assignment. Mappings and lists are replaced, never mutated, so that `trial_stamp` sees changes; metrics are
+    only added.
 
     Attributes:
         progress: Progress of the job, which is updated in place.
         trial_id: Id of the trial, the same on every machine.
         assigned: Leases that the policy allows it to run on.
-        members: Machines of the assignment in force, or of the last one, by rank.
-        attempt: Number of the assignment in force, counted from 1.
+        members: Machines of the current assignment, or of the last one, by rank.
+        attempt: Number of the current assignment, counted from 1.
         leaving: Whether the agents were ordered to leave it.
-        alone: Whether they were told that one of the machines is gone.
+        alone: Whether the agents were told that one of the machines is gone.
         failure: The report of the first program that failed in this assignment, as plain values; None: none has.
         savers: Ranks whose machines have stored a checkpoint at some time.
         stopping: Whether it counts as finished once the agent has left it.
@@ -129,16 +129,16 @@ class TrialState:
         began_step: Resume step on its present machine.
         has_saved: Whether it has stored a checkpoint from its present machine.
         lost_above: Steps above the newest known checkpoint that were last counted as lost.
-        stored_number: Number of the newest checkpoint that is known to be stored; 0: none is. Of one that several
-            machines stored, that of its first part.
+        stored_number: Number of the newest checkpoint that is known to be stored; 0: none is. For a gang's
+            checkpoint, the number of its first part.
         best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
         best_stored_step: Step of that checkpoint.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
-        tasks: How far it is, if it is an array; its machines work alone then, each with an assignment of its own.
-        workers: Of a cluster: the machines that work for its member, the head; the rank of each is the number of
-            the head's assignment that it was told of.
+        tasks: Progress of an array, whose machines work independently, each with its own assignment.
+        workers: Machines that work for the member of a cluster, its head; the rank of each is the number of the
+            head's assignment that it was told of.
         worker_attempt: Number of the last assignment of a worker.
-        worker_failures: How many workers have failed since one was there to its end.
+        worker_failures: Number of workers that have failed since the last one that worked.
     """
 
     progress: JobProgress
@@ -180,7 +180,7 @@ class TrialState:
 
     @property
     def present(self) -> list[Member]:
-        """The machines whose agents have it now."""
+        """The machines whose agents have the job now."""
         return [member for member in self.members if not member.ended]
 
     @property
@@ -358,7 +358,7 @@ def trial_values(trial: TrialState) -> TrialRecord:
 
 
 def note_metric(trial: TrialState, step: int, value: float) -> None:
-    """Note the value of a trial's metric at a step; of very many, those that are some way from the last one.
+    """Note the value of a trial's metric at a step; once there are very many, skip steps close to the last one.
 
     Args:
         trial: The trial.
@@ -485,12 +485,12 @@ def present_s(trial: TrialRecord, now_s: float) -> dict[int, float]:
 
 _LINKED = frozenset({"assigned", "members", "metrics", "share", "stretches", "tasks", "workers"})
 
-# Differs, between two looks, whenever `values_without_metrics` does.
+# Changes whenever `values_without_metrics` does.
 trial_stamp: Callable[[TrialState], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))
 
 
 def restore_trial(trial: TrialState, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:
-    """Bring a new trial to where its values were taken.
+    """Restore a new trial from its values.
 
     Args:
         trial: A trial of the same job that has not begun.
@@ -520,20 +520,20 @@ def decode_stretches(kept: Sequence[StretchRecord]) -> list[Stretch]:
 def warnings_of(trial: TrialState, metric: str | None, *, is_over: bool = False) -> list[str]:
     """Warnings about a training that has run for a while, whose machine was revoked, or that is over.
 
-    They say what it does not do although its user needs it: report its metric, and save checkpoints.
+    They say what its user needs but it does not do: report its metric, and save checkpoints.
 
     Args:
         trial: The training that is looked at.
         metric: Name of the metric that trials are compared by; None: there is none.
-        is_over: Whether it is at its end, where saving no longer matters.
+        is_over: Whether it has ended, so that saving no longer matters.
 
     Returns:
-        One sentence a warning, without the trial's id.
+        One sentence per warning, without the trial's id.
     """
     found = []
     if metric is not None and not trial.metrics:
         found.append(_no_metric(metric, trial.fields))
-    # A task begins again, and the head of a cluster is where nobody takes it.
+    # A task just begins again, and the head of a cluster is best placed on an on-demand machine.
     is_saved_for = trial.progress.job.coupling is Coupling.GANG
     if is_saved_for and not trial.progress.checkpoints and not is_over:
         found.append(

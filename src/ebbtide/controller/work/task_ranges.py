@@ -23,7 +23,7 @@ class TaskRanges:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> TaskRanges:
-        """These numbers."""
+        """The set of these numbers."""
         return cls().put(numbers)
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class TaskRanges:
         return tuple(taken), TaskRanges(tuple(left))
 
     def put(self, numbers: Iterable[int]) -> TaskRanges:
-        """These numbers as well."""
+        """The set with these numbers added."""
         joined: list[tuple[int, int]] = []
         for first, end in sorted([*self.ranges, *((number, number + 1) for number in numbers)]):
             if joined and first <= joined[-1][1]:

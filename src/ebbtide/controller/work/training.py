@@ -57,13 +57,13 @@ from ebbtide.storage.checkpoints.whole import Whole
 
 _LOGGER = logging.getLogger(__name__)
 
-# Real seconds without a word of a training after which its agent is asked, each time twice as many, up to a limit.
+# Real seconds of silence on a training after which its agent is asked, doubled each time, up to a limit.
 _SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
-# Machines that train as one meet at a port of this range, below those that systems give out by themselves; each
-# assignment has eight of its own, since machines of the local cloud share their ports.
+# Machines of a gang meet at a port of this range, which is below the ephemeral ports. Each assignment has eight
+# ports of its own, since machines of the local cloud share their ports.
 _FIRST_PORT, _PORTS, _PORTS_EACH = 20_000, 12_000, 8
 _FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
-# So many of the checkpoints that a machine has stored are remembered.
+# Number of stored checkpoints that are remembered for each machine.
 _MOST_SAVED = 16
 
 
@@ -76,31 +76,31 @@ class _Silence:
 
 
 class AgentTraining:
-    """All jobs of a run: compares where each should be trained with where it is, and gives the missing orders.
+    """All jobs of a run: compares where each should train with where it does, and sends the missing orders.
 
-    A job trains on one machine, or on several as one. These get their assignments together; when one of them is
-    to leave, has left, failed or is gone, all leave, and the next assignment begins where all have stored a
-    checkpoint of the same step.
+    A job trains on one machine, or on several as a gang. The machines of a gang get their assignments together.
+    When one of them is to leave, has left, has failed or is gone, all leave, and the next assignment resumes from
+    a step of which all have stored a checkpoint.
 
     Args:
         run: Id of the run, from which trials are named.
-        assignment: Gives the assignment of a job's agent, all but its attempt.
+        assignment: Gives the assignment of a job's agent, without its attempt number.
         order: Gives an order to the agent of a lease, by lease id.
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
-        has_checkpoint: Whether storage has a trial's checkpoint of a number; by default all are believed.
-        stored_bytes: Gives the size of a trial's checkpoint of a number, and what was uploaded for it, in bytes;
-            0: not known.
+        has_checkpoint: Tells whether storage has a trial's checkpoint with a number; by default always true.
+        stored_bytes: Gives the size of a trial's checkpoint with a number, and the part that was uploaded, in
+            bytes; 0: not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
-        best_whole: Gives that of the best metric, by the trial and by which value is better; None: there is none.
+        best_whole: Gives the one with the best metric, by trial and direction of the metric; None: there is none.
         newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
-        secret: Gives what the machines of an assignment know in common, covered for that of a lease, by lease id,
-            id of the trial and number of the assignment, id on that machine and number there; empty: nothing.
-        fingerprint: The run's fingerprint, so that its machines meet at other ports than those of another run.
+        secret: Gives the common secret of an assignment's machines, covered for that of a lease, by lease id, id
+            of the trial and number of the assignment, id on that machine and number there; empty: none.
+        fingerprint: The run's fingerprint, so that machines of different runs meet at different ports.
         log: Called with a trial's id and a line for its log.
         metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
-        speeds: Where measured speeds are kept; None: in an object of its own.
+        speeds: Collects measured speeds; None: a new object of its own.
         runtime: Gives the time of the controller's own clock.
     """
 
@@ -126,13 +126,13 @@ class AgentTraining:
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
-        # Gives what an assignment of one machine lacks, where others work for it.
+        # Completes the assignment of a cluster's head, for which other machines work.
         self.complete: Callable[[TrialState, Member, Assignment], Assignment] | None = None
         self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
         self._newest_whole, self._newest_attempt, self._address = newest_whole, newest_attempt, address
         self._best_whole = best_whole
-        # Of machines that train as one: the parts of the best checkpoint, by the id under which each is stored,
-        # and the metric of steps that may become whole, by job id and step.
+        # For gangs: the parts of the best checkpoint, by the id under which each is stored, and the metric of
+        # steps whose checkpoint may still become whole, by job id and step.
         self._best_parts: dict[str, int] = {}
         self._metrics: dict[tuple[int, int], float] = {}
         self._run, self._fingerprint, self._assignment = run, fingerprint, assignment
@@ -143,12 +143,12 @@ class AgentTraining:
         # The trial and rank of each id under which machines report.
         self._by_id: dict[str, tuple[TrialState, int]] = {}
         self._silent: dict[tuple[int, int], _Silence] = {}
-        # The trials that are trained on a lease's machine, and those that may be, by lease id and job id.
+        # Trials that train on a lease's machine now, and those assigned to it, by lease id and job id.
         self._on: dict[int, dict[int, TrialState]] = {}
         self._assigned: dict[int, dict[int, TrialState]] = {}
         self._warned: set[str] = set()
         self._leases: dict[int, Lease] = {}
-        # Size of the parts that the machines of a gang have stored of its newest steps, by job id and step.
+        # Bytes of the parts that the machines of a gang have uploaded of its newest steps, by job id and step.
         self._part_bytes: dict[tuple[int, int], int] = {}
         self.speeds = MeasuredSpeeds() if speeds is None else speeds
 
@@ -156,7 +156,7 @@ class AgentTraining:
         """Make a trial for each job.
 
         Raises:
-            InputError: The machines of a job work alone.
+            InputError: The machines of a job work independently.
         """
         for progress in jobs:
             if progress.job.coupling is not Coupling.GANG and self.complete is None:
@@ -170,12 +170,12 @@ class AgentTraining:
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow a job to run on these leases, and no others, from now on."""
         self._assign(self._of_job[job_id], leases)
-        # Where storage does not answer, the next look tries again, and tells of it.
+        # If storage does not answer, the next poll tries again and reports it.
         with suppress(OSError):
             self._converge(self._of_job[job_id])
 
     def converge(self) -> None:
-        """Give the orders that are missing.
+        """Send the orders that are missing.
 
         Raises:
             LostCheckpointError: Storage lacks the checkpoint of a trial; the others have their orders.
@@ -213,7 +213,7 @@ class AgentTraining:
             self._finish(trial, "stopped")
 
     def wake_at_step(self, job_id: int, step: int) -> None:
-        """Tell once when a job has done so many steps: at once where it has."""
+        """Notify once when a job has done this many steps; at once if it already has."""
         trial = self._of_job[job_id]
         if not trial.ended:
             trial.milestones = tuple(sorted({*trial.milestones, step}))
@@ -254,7 +254,7 @@ class AgentTraining:
         """Handle a report of an agent about a trial.
 
         Raises:
-            OSError: It says that a training has finished, and storage does not answer whether that is so.
+            OSError: The report says that a training has finished, and storage does not answer to confirm it.
         """
         found = self.member_of(lease, report)
         if found is not None:
@@ -263,7 +263,7 @@ class AgentTraining:
             self._receive_of(trial, member, lease, report)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
-        """Continue from what a snapshot has.
+        """Continue from a snapshot.
 
         Args:
             kept: Values of each trial, in the order of jobs.
@@ -285,7 +285,7 @@ class AgentTraining:
             self._assigned.setdefault(lease.lease_id, {})[trial.progress.job_id] = trial
 
     def _note_present(self, trial: TrialState) -> None:
-        """Note which leases' agents have it now."""
+        """Note which leases' agents have the trial now."""
         for member in trial.members:
             on = self._on.setdefault(member.lease_id, {})
             if member.ended:
@@ -294,8 +294,8 @@ class AgentTraining:
                 on[trial.progress.job_id] = trial
 
     def _target(self, trial: TrialState) -> list[Lease]:
-        """The leases to train on: those without a notice; where these are too few, the present ones, while there
-        is time. None, if they are fewer than the job needs."""
+        """The leases to train on: those without a notice and, if these are too few, present ones with a notice;
+        empty if the job needs more."""
         job, present = trial.progress.job, {member.lease_id for member in trial.present}
         booted = [lease for lease in trial.assigned if lease.is_booted]
         steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
@@ -318,12 +318,12 @@ class AgentTraining:
         """Give an assignment to the agents of these machines, to train as one."""
         progress = trial.progress
         if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
-            return  # the cloud has not said yet how they reach each other
+            return  # the cloud has not reported their addresses yet
         whole = self._newest_whole(trial) if trial.is_gang else None
         if trial.is_gang and (direction := self._assignment(progress).direction):
             self._resumes_best(trial, self._best_whole(trial, direction))
         if trial.is_gang and not trial.attempt:
-            # Of a journal that was lost there are others, and the newest assignment's checkpoint is the newest.
+            # A lost journal had assignments to count on from: the newest assignment's checkpoint is the newest.
             trial.attempt = self._newest_attempt(trial)
         seats = self._seats(trial, leases)
         trial.members = tuple(
@@ -340,11 +340,11 @@ class AgentTraining:
         for member in trial.members:
             self._heard(trial, member)
             self._order(member.lease_id, self._train_order(trial, member))
-        # Where a bucket says what a download costs, it counts once the machine has said what it resumes from.
+        # With a bucket, a single machine's download counts once its report says what it resumes from.
         progress.begin_on(seats, self._now(), downloads=trial.is_gang or progress.job.bucket is None)
 
     def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:
-        """Machines by rank: each keeps the rank that it had in the last assignment, if there still is one."""
+        """Machines by rank: each keeps the rank that it had in the last assignment, if that rank still exists."""
         last = {member.lease_id: member.rank for member in trial.members}
         seats: dict[int, Lease] = {}
         others = []
@@ -365,13 +365,13 @@ class AgentTraining:
         return () if whole is None else whole.parts_for(rank)
 
     def _resumes_best(self, trial: TrialState, best: Whole | None) -> None:
-        """Note the parts of the best checkpoint of several machines, which stay in storage."""
+        """Note the parts of a gang's best checkpoint, which stay in storage."""
         if best is not None and best.metric is not None:
             self._best_parts |= best.numbers()
             trial.best_stored, trial.best_stored_step = best.metric, best.step
 
     def _resumes_as_one(self, trial: TrialState, whole: Whole | None, seats: Sequence[Lease]) -> None:
-        """Note the checkpoint that several machines resume from, which is known before they do."""
+        """Note the checkpoint that a gang resumes from, which is known before its machines report it."""
         step, number = (0, 0) if whole is None else (whole.step, whole.number)
         trial.resumed = trial.attempt
         self._resumed(trial, step, number)
@@ -387,7 +387,7 @@ class AgentTraining:
             self.speeds.begin(trial.progress.job_id, trial.attempt, types.pop(), step, speedup)
 
     def _heard(self, trial: TrialState, member: Member) -> None:
-        """Something was heard of it, or is to be waited for from now on."""
+        """Restart the clock of an agent's silence: it was heard from, or was just given an order."""
         self._silent[trial.progress.job_id, member.rank] = _Silence(self._runtime.monotonic_s())
 
     def _ask_again(self, trial: TrialState) -> None:
@@ -398,13 +398,13 @@ class AgentTraining:
             if now_s - silence.since_s < min(_SILENT_S * 2.0**silence.asked, _MOST_SILENT_S):
                 continue
             silence.since_s, silence.asked = now_s, silence.asked + 1
-            # An agent that has obeyed an order does not obey it again.
+            # Repeating an order is harmless: an agent obeys it only once.
             leaves = trial.leaving
             self._order(member.lease_id, (self._leave_order if leaves else self._train_order)(trial, member))
             self._order(member.lease_id, Repeat())
 
     def _ordered(self, trial: TrialState, member: Member) -> Assignment:
-        """The assignment of a trial on a machine, as it is in force."""
+        """The current assignment of a trial on a machine."""
         assignment = replace(
             self._assignment(trial.progress), trial_id=trial.id_of(member.rank), attempt=trial.attempt
         )
@@ -431,7 +431,7 @@ class AgentTraining:
         return _FIRST_PORT + zlib.crc32(own.encode()) % (_PORTS // _PORTS_EACH) * _PORTS_EACH
 
     def _train_order(self, trial: TrialState, member: Member) -> Train:
-        """The order to train it on a machine, beside those that have the rest of it and stay."""
+        """The order to train on a machine, with the ids of the trainings that share it and stay."""
         on = self._on.get(member.lease_id, {})
         others = [other for _, other in sorted(on.items()) if other is not trial and not other.leaving]
         beside = [
@@ -447,11 +447,11 @@ class AgentTraining:
         return Leave(trial.attempt, trial.id_of(member.rank), trial.alone)
 
     def _leave(self, trial: TrialState, *, alone: bool = False) -> None:
-        """Order all agents that have it to leave it.
+        """Order all agents that have a training to leave it.
 
         Args:
             trial: The training.
-            alone: Whether one of its machines is gone, for which the others may wait for ever.
+            alone: Whether one of its machines is gone, so that the others may wait for it for ever.
         """
         if trial.present and (not trial.leaving or (alone and not trial.alone)):
             trial.leaving, trial.alone = True, trial.alone or alone
@@ -460,7 +460,7 @@ class AgentTraining:
                 self._order(member.lease_id, self._leave_order(trial, member))
 
     def _left(self, trial: TrialState, member: Member, ended: str) -> None:
-        """An agent has it no more. Once none has, it may go on elsewhere.
+        """Handle that an agent no longer has a training. Once none has, it may go on elsewhere.
 
         Args:
             trial: The training.
@@ -492,7 +492,7 @@ class AgentTraining:
             self._released(trial)
 
     def _released(self, trial: TrialState) -> None:
-        """No agent has it any more."""
+        """Finish a training that no agent has any more, or make it available again."""
         trial.leaving = trial.alone = False
         if trial.stopping:
             self._finish(trial, trial.problem or "stopped")
@@ -509,13 +509,13 @@ class AgentTraining:
     def _lost(self, trial: TrialState) -> None:
         progress = trial.progress
         lost = max(progress.steps_done - progress.steps_saved, 0.0)
-        # It may have been lost before, since it was last restored.
+        # Steps may have been lost before, since the last resumption.
         trial.lost_above += lost
         progress.steps_lost += lost
         progress.steps_done = progress.steps_saved
 
     def _stretch(self, trial: TrialState, member: Member) -> Stretch:
-        """Its time on a machine, which has ended: what it did there."""
+        """A training's time on a machine, which has ended, with what it did there."""
         progress = trial.progress
         return Stretch(
             member.lease_id,
@@ -529,7 +529,7 @@ class AgentTraining:
         )
 
     def _resumed(self, trial: TrialState, step: float, number: int) -> None:
-        """The newest checkpoint is known now: it may have more steps than reported, or fewer if one is damaged."""
+        """Note the resume step: it may be above the reported saves, or below them if a checkpoint is damaged."""
         progress = trial.progress
         found = min(max(step - progress.steps_saved, 0.0), trial.lost_above)
         missing = max(progress.steps_saved - step, 0.0)
@@ -565,7 +565,7 @@ class AgentTraining:
         progress = trial.progress
         origin = None if trial.is_gang else _origin(report)
         if origin is not None and trial.resumed != trial.attempt:
-            # The first that is heard of this assignment says where it resumed.
+            # The first report of this assignment says where it resumed.
             step, number = origin
             trial.resumed = trial.attempt
             self._resumed(trial, step, number)
@@ -575,7 +575,7 @@ class AgentTraining:
             self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
         match report:
             case Stepped() | Named() if member.rank > 0:
-                pass  # machines that train as one do the same steps
+                pass  # all machines of a gang do the same steps
             case Stepped(step=step, at=at, metric=metric):
                 self._stepped(trial, float(step))
                 if math.isfinite(metric):
@@ -597,7 +597,7 @@ class AgentTraining:
                 self._note_whole(trial)
             case Saved(step=step, number=number, metric=metric):
                 self._is_best(trial, step, metric)
-                # What was done since the last report was done here.
+                # Steps since the last report were done on this machine.
                 self._stepped(trial, step)
                 progress.saved_on(lease, self._now(), report.size_bytes, report.uploaded_bytes)
                 self._saved(trial, step, number)
@@ -607,7 +607,7 @@ class AgentTraining:
                 self._done_with(trial, member)
                 self._left(trial, member, _FINISHED)
             case Ended(how=Ending.FAILED):
-                # Where others had to leave, or are to be revoked, a program that waited for them fails as well.
+                # If others of the gang left or are to be revoked, a program that waits for them fails as well.
                 is_alone = trial.is_gang and (trial.leaving or self._is_any_noticed(trial))
                 if trial.failure is None and not is_alone:
                     trial.failure = plain(report)
@@ -643,7 +643,7 @@ class AgentTraining:
             size_bytes, uploaded_bytes = self._stored_bytes(trial.trial_id, number)
             progress.saved_bytes = size_bytes
         if number > trial.stored_number and trial.stretches:
-            # The machine before stored it, and was gone before it could say so; maybe others before it, too.
+            # The previous machine stored it, maybe with earlier ones, but was gone before it could report that.
             before = self._leases[trial.stretches[-1].lease_id]
             for older in range(trial.stored_number + 1, number):
                 progress.upload_from(before, self._now(), self._stored_bytes(trial.trial_id, older)[1])
@@ -659,7 +659,7 @@ class AgentTraining:
             self._part_bytes[key] = self._part_bytes.get(key, 0) + saved.size_bytes
 
     def _saved_as_one(self, trial: TrialState, step: int) -> None:
-        """A checkpoint is whole: where it lies, and its upload if no machine has said how much that was."""
+        """Note where a whole checkpoint is, and its upload if no machine has reported how much that was."""
         progress = trial.progress
         told_bytes = self._part_bytes.get((progress.job_id, step), 0)
         self._part_bytes = {
@@ -673,7 +673,7 @@ class AgentTraining:
             progress.saved_on(self._leases[trial.members[0].lease_id], self._now())
 
     def _saved(self, trial: TrialState, step: int, number: int) -> None:
-        """A checkpoint is stored, by all machines that store one."""
+        """Note that a checkpoint is stored, by all machines that store one."""
         progress = trial.progress
         trial.stored_number = max(trial.stored_number, number)
         progress.steps_saved = max(progress.steps_saved, step)
@@ -745,7 +745,7 @@ class AgentTraining:
         if ended.cannot_start:
             self._cannot_start(trial, failed.tail or f"exit code {ended.code}")
         elif failed.is_final:
-            # The names that it reports are known, and explain a missing metric.
+            # The names that it reports may explain a missing metric.
             if trial.fields:
                 self._warn(trial, is_over=True)
             trial.problem = f"failed {trial.failures:g} times, last {failed.how}"
@@ -753,7 +753,7 @@ class AgentTraining:
         self._released(trial)
 
     def _cannot_start(self, trial: TrialState, problem: str) -> None:
-        """Its executable does not exist, so no machine is to be rented for other trials that call it."""
+        """Fail all trials that call an executable that does not exist, so that no machine is rented for them."""
         called = self._called(trial)
         for other in self.trials:
             if not other.ended and not other.problem and (other is trial or self._called(other) == called):
@@ -772,7 +772,7 @@ class AgentTraining:
 
 
 def _origin(report: OfTrial) -> tuple[int, int] | None:
-    """Resume step of an assignment, and the number of the checkpoint it resumed from; None: it is not told."""
+    """Resume step of an assignment, and number of the checkpoint that it resumed from; None: not reported."""
     match report:
         case Restored(step=step, number=number):
             return step, number

@@ -1,4 +1,4 @@
-"""Failures of a training's program: how often it is tried again, and from which checkpoint no more."""
+"""Failures of a training's program: how often it is retried, and which checkpoints are no longer used."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ebbtide.agent.protocol import Ended
 from ebbtide.controller.work.state import TrialState
 
-# A training that fails so often without progress has failed.
+# A training that fails this often without progress has failed.
 MOST_FAILURES = 5
-# After so many failures from one checkpoint, before the first step, the one before it is used: a checkpoint that
-# training has gone on from before is not to blame for the first of them.
+# After this many failures from one checkpoint, before the first step, the previous one is used. A checkpoint from
+# which training has already made progress is not blamed for its first failure.
 _FAILURES_FROM_ONE = {True: 2, False: 1}
 _TAIL_LINES = 12
 # The exit code for a wrong command line, by argparse's convention, and real seconds within which it is returned.
@@ -25,7 +25,7 @@ class Failure:
     Attributes:
         how: How the program failed, in one line.
         tail: The last lines that it printed, in one line.
-        is_final: Whether it is not to be tried again.
+        is_final: Whether the training is not retried.
     """
 
     how: str
@@ -41,7 +41,7 @@ def count_failure(trial: TrialState, ended: Ended, now_epoch_s: float) -> Failur
         ended: The report of the program that failed.
         now_epoch_s: Seconds since 1970 by the controller's clock.
     """
-    # Where several machines train, the number on this one is another than that of the whole checkpoint.
+    # In a gang, the number on this machine differs from that of the whole checkpoint.
     number = str(trial.began_number if trial.is_gang else ended.number)
     # A program may be killed by a machine short of memory, or by anyone else: that counts half.
     killed = ended.code == -signal.SIGKILL
