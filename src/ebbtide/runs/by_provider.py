@@ -49,7 +49,7 @@ def run_live(folder: RunFolder, policy: Policy, on_progress: OnProgress | None =
         on_progress: Called with engine and provider whenever something has happened, and at each poll.
 
     Raises:
-        InputError: Another controller has the run, or something that it needs is missing.
+        InputError: Another controller has the run, or something that the run needs is missing.
     """
     if folder.settings.provider in RENTED:
         from ebbtide.runs.start_rented import run_rented
@@ -61,11 +61,11 @@ def run_live(folder: RunFolder, policy: Policy, on_progress: OnProgress | None =
 def end_machines(
     folder: RunFolder, within_s: float = 60.0, report: Callable[[str], None] = lambda _line: None
 ) -> MachinesEnded:
-    """End every machine of a run now, and look again until the cloud lists none.
+    """End every machine of a run now, and repeat that until the cloud lists none.
 
     Args:
         folder: Folder of the run.
-        within_s: Real seconds after which this gives up.
+        within_s: Real seconds after which to give up.
         report: Called with a line of text whenever the reason why machines are left has changed.
     """
     settings = folder.settings
@@ -74,7 +74,7 @@ def end_machines(
     from ebbtide.runs.start_rented import cloud_of
 
     if not settings.fingerprint:
-        # An older Ebbtide began it: the machines of another run of its id have the same names.
+        # An older Ebbtide began the run, so machines of another run with its id have the same names.
         try:
             with suppress(OSError):
                 newest_claim(object_store(settings.store, within_s=_STORAGE_S), settings.run, folder.key)

@@ -1,4 +1,4 @@
-"""Checks before a machine is rented that the program which a sweep calls exists."""
+"""Checks, before a machine is rented, that the program that a sweep calls exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, Runnable, in_list
 from ebbtide.jobs.sweep import Sweep
 
-# Options of torchrun that no value follows; after the last ones no file of Python follows either.
+# Options of torchrun that take no value, and those after which no Python file follows.
 _TORCHRUN_FLAGS = frozenset({"--standalone", "--run-path", "--run_path", "--virtual-local-rank"})
 _TORCHRUN_OTHERS = frozenset({"-m", "--module", "--no-python", "--no_python", "-h", "--help"})
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
@@ -59,7 +59,7 @@ def _check_sweep(sweep: Sweep, folder: Path, *, here: bool) -> None:
 
 
 def _script(arguments: Sequence[str]) -> str:
-    """The file of Python that a command runs, as far as that is plain; empty: it runs none, or it is not known."""
+    """The Python file that a command runs; empty: it runs none, or that is not obvious."""
     called, words = Path(arguments[0]).name, list(arguments[1:])
     if called == "torchrun":
         while words and words[0].startswith("-"):

@@ -20,7 +20,7 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
-# If the on-demand price of the kept work is a smaller share of what was paid, a percentage says nothing.
+# If the on-demand price of the kept work is a smaller share of the amount paid, a percentage is meaningless.
 _LEAST_KEPT_SHARE = 0.05
 
 
@@ -29,11 +29,11 @@ class Money:
     """Cost of a run, and of the work that was kept or lost.
 
     Attributes:
-        paid_usd: USD paid, net of refunds; machines that still run count as if they were released now.
+        paid_usd: USD paid, net of refunds; running machines count as if they were released now.
         refund_usd: USD refunded of what was charged.
-        usd_per_hour: Present cost rate in USD an hour; 0: no machine runs.
+        usd_per_hour: Present cost in USD per hour; 0: no machine runs.
         on_demand_usd: List price in USD of the machine time whose work was kept: the cost of training alone, never
-            interrupted, on the same machines; for a training that shares a machine, its share of that.
+            interrupted, on the same machines; a training that shares a machine counts with its share.
         lost_s: Seconds of machine time, by the market's clock, whose work was lost, boots and notices included.
         lost_usd: Cost of that lost time in USD.
     """
@@ -84,7 +84,7 @@ def money_of(
         kept: The controller's snapshot, as the journal has it.
         catalogue: List prices by market.
         figures: The controller's last figures on open leases; None: those are left out.
-        later_s: Age of those figures in seconds, by the market's clock.
+        later_s: Age of these figures in seconds, by the market's clock.
     """
     bills = {lease_id: _usd(bill) for lease_id, bill in kept["engine"]["bills"]}
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
@@ -93,7 +93,7 @@ def money_of(
     if figures is not None and figures["spent_usd"] is not None:
         rate = float(figures["usd_per_hour"] or 0.0)
         paid = max(float(figures["spent_usd"]), paid) + rate * max(later_s, 0.0) / HOUR_S
-    # Of a machine that trainings share, each has its share: so no second of it counts twice.
+    # Each training counts with its share of a machine, so that no second counts twice.
     stretches = [
         (trial["share"], stretch)
         for trial in kept["provider"]["trials"]
@@ -133,7 +133,7 @@ def _listed(lease: Lease, duration_s: float, catalogue: Catalogue) -> float:
 
 
 def _usd_per_s(lease: Lease, bills: Mapping[int, float]) -> float:
-    """Cost of a lease in USD a second; 0 for one that still runs, whose bill is not known."""
+    """Cost of a lease in USD per second; 0 for one that still runs, whose bill is not known."""
     duration_s = lease.ended_s - lease.started_s
     return bills[lease.lease_id] / duration_s if lease.lease_id in bills and duration_s > 0 else 0.0
 
@@ -141,8 +141,8 @@ def _usd_per_s(lease: Lease, bills: Mapping[int, float]) -> float:
 def _lost_s(stretches: Sequence[tuple[float, Stretch]], leases: Sequence[Lease]) -> dict[int, float]:
     """Seconds whose work was lost, by lease id, from pairs of a training's share of a machine and its time there.
 
-    The time before training and after it (boot, notice) served the work done on the machine, so the same share of
-    it is lost.
+    Time before and after training (boot, notice) served the work done on the machine, so the same share of it is
+    lost.
     """
     found: dict[int, float] = {}
     for lease_id in sorted({stretch.lease_id for _, stretch in stretches}):
@@ -156,20 +156,20 @@ def _lost_s(stretches: Sequence[tuple[float, Stretch]], leases: Sequence[Lease])
 
 
 def settled_figures(folder: RunFolder) -> RunSpending | None:
-    """Final figures of a run whose machines were ended without a controller, which so could not write them down.
+    """Final figures of a run whose machines ended without a controller that could write them.
 
     Args:
         folder: Folder of the run, whose controller and machines have ended.
 
     Returns:
-        The figures; None: the controller wrote down the end of every machine itself.
+        The figures; None: the controller itself wrote the end of every machine.
     """
     found = orphans_of(folder)
     return None if found is None else {**found[0], "usd_per_hour": 0.0}
 
 
 def orphans_of(folder: RunFolder) -> tuple[RunSpending, frozenset[int]] | None:
-    """Compute the cost of machines that were left without a controller, until they ended or end themselves.
+    """Compute the cost of machines left without a controller, until they were ended or end by themselves.
 
     Args:
         folder: Folder of the run, whose controller has ended without ending its machines.
@@ -192,7 +192,7 @@ def orphans_of(folder: RunFolder) -> tuple[RunSpending, frozenset[int]] | None:
     rate = 0.0 if ended == still_open else figures["usd_per_hour"]
     paid = {lease_id: bills[machine_id(settings.run, first + lease_id)] for lease_id in ended}
     unpaid = {lease_id: usd for lease_id, usd in figures["open_usd"] if lease_id not in paid}
-    # What those cost of which the cloud has no bill is known in all: each has its share.
+    # Only the total cost of leases without a bill is known: split it in proportion to their last figures.
     left_usd = spent_usd - math.fsum([*paid.values(), *(_usd(bill) for _, bill in kept["engine"]["bills"])])
     known_usd = math.fsum(unpaid.values())
     if known_usd > 0.0:
@@ -211,14 +211,14 @@ def settled_usd(
         kept: The controller's snapshot, as the journal has it.
         figures: The controller's last figures on open leases.
         bills: The cloud's own bills, net USD by machine id.
-        later_s: Seconds, by the market's clock, for which open leases cost money after those figures.
+        later_s: Seconds, by the market's clock, for which open leases cost money after these figures.
     """
     ledger = {
         lease_id: math.fsum(charge["usd"] for charge in bill["charges"]) - float(bill["refund_usd"])
         for lease_id, bill in kept["engine"]["bills"]
     }
     first = first_machine_of(kept)
-    # Of a journal that was lost the cloud has bills, too.
+    # The cloud also has bills for machines of a journal that was lost.
     others = {*(first + lease_id for lease_id in ledger), *range(first)}
     tokens = {machine_id(run, number) for number in others}
     known_usd = math.fsum([*ledger.values(), *(usd for token, usd in bills.items() if token not in tokens)])
@@ -235,7 +235,7 @@ def settled_usd(
 
 
 def _later_s(folder: RunFolder, settings: LiveSettings, figures: RunSpending) -> float:
-    """Market seconds from the last figures until the local cloud's clock stopped; with another cloud until now, or
+    """Market seconds from the last figures until the local cloud's clock stopped; for other clouds until now, or
     until machines without a controller end by themselves."""
     try:
         clock = json.loads((folder.path / "cloud" / CLOCK).read_text(encoding="utf-8"))

@@ -29,7 +29,7 @@ class FetchedResults:
         folder: Local folder with `results.jsonl`, and a folder for each task that wrote files, by its number.
         done: Number of tasks with a result.
         missing: Number of tasks without one.
-        new: Number of results that were not there before.
+        new: Number of results that were not fetched before.
         problems: One line for each result that is damaged in storage, and so was not fetched.
     """
 
@@ -41,11 +41,11 @@ class FetchedResults:
 
 
 def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults:
-    """Fetch the results that are stored; those that were fetched before are not fetched again.
+    """Fetch stored results, except those that were fetched before.
 
     Args:
         run: Folder of the run.
-        into: Folder that is made.
+        into: Folder for the results, which is created if necessary.
         number: Number of the array in the run.
 
     Raises:
@@ -89,7 +89,7 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
                 continue
             known[task] = {"array": array, "folder": folder if result.archive else None, **plain_result(result)}
             new += 1
-            # The line first: a folder without one is of somebody else.
+            # The line comes first, since a folder without one counts as somebody else's.
             lines.write(f"{json.dumps(known[task])}\n")
             lines.flush()
             if result.archive:
@@ -99,14 +99,14 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
 
 
 def _read(lines: Path, array: str) -> dict[int, dict[str, Any]]:
-    """Read the lines of results that are there, by number of the task.
+    """Read the lines of results that were fetched before, by number of the task.
 
     Raises:
-        InputError: They are something else, or results of another array.
+        InputError: The lines are something else, or results of another array.
     """
     found: dict[int, dict[str, Any]] = {}
     text = lines.read_text(encoding="utf-8", errors="replace") if lines.is_file() else ""
-    # A line that was cut off is the last: its task is fetched again.
+    # Only the last line can be cut off: its task is fetched again.
     whole = text[: text.rfind("\n") + 1]
     for line in whole.splitlines():
         try:

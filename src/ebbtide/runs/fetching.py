@@ -28,7 +28,7 @@ class FetchedTrial:
     Attributes:
         folder: Local folder with `checkpoint/`, `outputs/` and `log.txt`, as far as the trial has them.
         step: Training step of the checkpoint; None: the trial has none.
-        metric: Value of the trial's metric with which it was stored; None: not known.
+        metric: Value of the trial's metric with which the checkpoint was stored; None: not known.
         is_new: Whether anything was written; false if the same files were there already.
         outputs: Sizes in bytes of the files that the program left in its folder, by name.
     """
@@ -47,9 +47,9 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
         run: Folder of the run.
         trial_id: Id of the trial in storage.
         into: Folder below which a folder with the trial's id is made.
-        best: Whether a lower or a higher metric is better, `minimize` or `maximize`: the checkpoint with the best
-            is fetched. Empty: the newest is.
-        ranks: How many machines train it as one, at most: each may have stored a part of the checkpoint.
+        best: Direction of the metric, `minimize` or `maximize`: the checkpoint with the best value is fetched.
+            Empty: the newest is.
+        ranks: Most machines that train it as one, each of which may have stored a part of the checkpoint.
 
     Raises:
         InputError: The trial has stored nothing, the folder holds other files already, or `into` is a file.

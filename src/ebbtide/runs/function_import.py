@@ -1,4 +1,4 @@
-"""A function that machines import has to be there what it is here: values that were changed since are not sent."""
+"""Checks that a function imported by machines is the same there as here: values changed since are not sent."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from types import CodeType, FunctionType
 from ebbtide.errors import InputError
 from ebbtide.runs.function_state import bindings_of, differs_from_source, is_plain, literals_of
 
-# Frames from a warning to the line of the user's that begins the run, near enough.
+# Frames, roughly, from a warning to the user's line that begins the run.
 _ABOVE = 5
 
 
 def check_as_imported(function: FunctionType) -> None:
-    """Check that a function's defaults, and the constants that it uses, are those that importing its file gives.
+    """Check that a function's defaults, and the constants that it uses, are what importing its file gives.
 
     Raises:
-        InputError: A default or a constant was changed since its file was run, or is set only where the file is
-            run as a script.
+        InputError: A default or a constant was changed since its file was run, or is only set if the file is run
+            as a script.
     """
     file = function.__code__.co_filename
     try:
@@ -61,12 +61,12 @@ def check_as_imported(function: FunctionType) -> None:
             )
             if used not in by_function:
                 raise InputError(problem, file=file)
-            # A function that is called as the file is imported may set it there as well.
+            # A function that is called during the import may set it there as well.
             warnings.warn(problem, stacklevel=_ABOVE)
 
 
 def _beside(function: FunctionType) -> Iterator[FunctionType]:
-    """A function, and those of its file that it uses."""
+    """A function, and the functions of its file that it uses."""
     known: set[str] = set()
     waiting = [function]
     while waiting:
@@ -81,7 +81,7 @@ def _beside(function: FunctionType) -> Iterator[FunctionType]:
 
 
 def _names_of(code: CodeType) -> set[str]:
-    """Names of globals in a function's code, and in that of functions within it."""
+    """Names of globals in a function's code, and in the code of functions within it."""
     found = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,7 +1,7 @@
-"""A program file from a function that has none: one of a notebook, with the source of what it uses.
+"""Writes a program file for a function that has none, such as one of a notebook, with the source of what it uses.
 
-What it uses is found by name: imports as they were written, functions and classes beside it by their source, plain
-constants by their value. Nothing is pickled: whoever reads the file sees all that a machine runs.
+Whatever the function uses is found by name: imports as they were written, functions and classes beside it by their
+source, plain constants by their value. Nothing is pickled: the file shows all that a machine runs.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ebbtide.runs.function_state import AsItIs, bindings_of, is_plain
 
 _LOGGER = logging.getLogger(__name__)
 
-# A longer constant is data, which belongs into a file.
+# A constant with more characters is data, which belongs in a file.
 _MOST_CHARACTERS = 100_000
 _WIDTH = 110
-# What may do more than make a value.
+# Expressions that may do more than make a value.
 _MAY_DO_MORE = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda, ast.comprehension)
-# A value that no name has.
+# Stands for a missing value.
 _NOTHING = object()
-# Frames from a warning to the line of the user's that begins the run, near enough.
+# Frames, roughly, from a warning to the user's line that begins the run.
 _ABOVE = 6
-# What notebooks add to the builtins.
+# Names that notebooks add to the builtins.
 _OF_NOTEBOOKS = frozenset({"display", "get_ipython", "exit", "quit"})
 
 
@@ -47,7 +47,7 @@ def program_text(function: FunctionType, decorator: object = None) -> str:
 
     Args:
         function: A function of a notebook, or of a file that cannot be imported.
-        decorator: The decorator that is left out, because the function itself is what a machine calls.
+        decorator: The decorator to leave out, since a machine calls the function itself.
 
     Raises:
         InputError: Its source is not known, or it uses something that has none and is no plain constant.
@@ -91,7 +91,7 @@ class _Writer:
 
     Args:
         function: The function.
-        decorator: The decorator that is left out.
+        decorator: The decorator to leave out.
     """
 
     def __init__(self, function: FunctionType, decorator: object) -> None:
@@ -101,7 +101,7 @@ class _Writer:
         self._constants: list[str] = []
         self._sources: list[str] = []
         self._bound: dict[str, object] = {}
-        # Plain constants by name, and of each of their lists and dictionaries the name of the constant.
+        # Plain constants by name; and for each of their lists and dictionaries, by id, the constant's name.
         self._plain: dict[str, object] = {}
         self._parts: dict[int, str] = {}
 
@@ -110,14 +110,14 @@ class _Writer:
         about = f'"""Written by Ebbtide: {self._function.__name__}, with what it uses."""'
         future = self._function.__code__.co_flags & annotations.compiler_flag
         parts = ["from __future__ import annotations"] if future else []
-        # Longer imports last: those of packages before those of what is in them.
+        # Packages before their submodules, then `from` imports.
         parts += ["\n".join(sorted(self._imports, key=lambda line: (line.startswith("from"), line)))]
         parts += ["\n".join(self._constants)]
         top = "\n\n".join([about, *(part for part in parts if part)])
         return "\n\n\n".join([top, *self._sources]) + "\n"
 
     def add_function(self, function: FunctionType, name: str = "") -> None:
-        """A function beside it, and before that what it uses."""
+        """Add a function, after whatever it uses."""
         check_function(function)
         self._check_name(function)
         source = self._undecorated(textwrap.dedent(_block(function.__code__, function.__name__)))
@@ -140,7 +140,7 @@ class _Writer:
         return AsItIs(source, self._value_of, self._is_stable)
 
     def _is_stable(self, expression: ast.expr) -> bool:
-        """Return whether the plain values in an expression were set once at most, so that they are unchanged."""
+        """Return whether the plain values in an expression were set at most once, so that they are unchanged."""
         names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         return all(self._times_bound[name] <= 1 for name in names if is_plain(self._space.get(name, _NOTHING)))
 
@@ -149,7 +149,7 @@ class _Writer:
         return Counter(name for _, tree in self._cells for name in bindings_of(tree))
 
     def _check_name(self, found: Any) -> None:
-        """Its definition gives it its own name, which may mean something else by now."""
+        """Check that a definition's own name does not mean something else by now."""
         other = self._space.get(found.__name__, found)
         if other is not found and inspect.unwrap(other) is not found:
             raise InputError(f"{found.__name__} was defined again, and both are used: give one another name")
@@ -166,7 +166,7 @@ class _Writer:
             self._sources.append(f"{name} = {own}")
 
     def _bind_evaluated(self, source: str, user: str) -> None:
-        """Bind names that stand in text which is evaluated; warn of text that is made while it runs."""
+        """Bind names in text that is evaluated; warn about text that is only made at run time."""
         for called, text in _evaluated(source):
             if text is None:
                 warnings.warn(
@@ -211,10 +211,10 @@ class _Writer:
         return bool(value.__module__ == self._space.get("__name__"))
 
     def _add_constant(self, name: str, value: object, user: str) -> None:
-        """A constant; a second name of one that can be changed is a second name in the file as well.
+        """Add a constant; a second name of a mutable one becomes a second name in the file as well.
 
         Raises:
-            InputError: It shares a part that can be changed with another, or holds one twice.
+            InputError: It shares a mutable part with another constant, or holds one twice.
         """
         same = next((other for other, known in self._plain.items() if known is value), None)
         self._plain[name] = value
@@ -328,7 +328,7 @@ class _Writer:
         return sources.pop()
 
     def _undecorated(self, source: str) -> str:
-        """The source without the decorator that makes a function one that trains."""
+        """The source without Ebbtide's own decorator."""
         lines = source.splitlines()
         (node,) = ast.parse(source).body
         for used in reversed(getattr(node, "decorator_list", [])):
@@ -342,7 +342,7 @@ class _Writer:
             return self._space.get(node.id)
         if isinstance(node, ast.Attribute):
             return getattr(self._value_of(node.value), node.attr, None)
-        # What is made of plain constants alone, without a call, may be made again.
+        # An expression of plain constants alone, without a call, can be evaluated again.
         names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
         plain = {name: self._space[name] for name in names if is_plain(self._space.get(name, _NOTHING))}
         if len(plain) < len(names) or any(isinstance(one, _MAY_DO_MORE) for one in ast.walk(node)):
@@ -354,7 +354,7 @@ class _Writer:
 
 
 def _changeable(value: object) -> Iterator[object]:
-    """The lists and dictionaries of a plain constant, itself and those within it."""
+    """The lists and dictionaries in a plain constant, itself included."""
     if isinstance(value, list | dict):
         yield value
     if isinstance(value, list | tuple | dict):
@@ -363,7 +363,7 @@ def _changeable(value: object) -> Iterator[object]:
 
 
 def _evaluated(source: str) -> Iterator[tuple[str, str | None]]:
-    """Text that is evaluated, by what evaluates it; None: it is made while the program runs."""
+    """Pairs of what evaluates text, and the text; None: it is only made at run time."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
             given = node.args[0] if node.args else None
@@ -408,7 +408,7 @@ def _block(code: CodeType, name: str) -> str:
 
 
 def _names_used(source: str) -> list[str]:
-    """Names of globals that a definition needs, in the order of the alphabet."""
+    """Names of globals that a definition needs, in alphabetical order."""
     table = symtable.symtable(source, "<program>", "exec")
     own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
     used = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
@@ -437,7 +437,7 @@ def _chains(source: str) -> list[list[str]]:
 
 
 def _imported(module: str, attribute: str) -> object:
-    """Find what an import would give, among modules that are imported already; None: nothing."""
+    """Find what an import would give, among the modules already imported; None: nothing."""
     found = sys.modules.get(module)
     if not attribute:
         return found

@@ -1,7 +1,7 @@
-"""Definitions as they are now: source whose defaults and attributes have the values that they have now.
+"""Source of definitions, with the values that their defaults and attributes have now.
 
-A definition is evaluated once, where it stands: `def fit(n=N)` keeps the N of that moment, whatever N is later.
-What is set on a function or a class afterwards stands in no source. Run anew from its source, it would differ.
+A definition is evaluated once, in its place: `def fit(n=N)` keeps the N of that moment, whatever N is later.
+Attributes set on a function or a class afterwards are in no source. So running the source again would differ.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 
 from ebbtide.errors import InputError
 
-# Gives the value that an expression of names and attributes has now, and None where it has none.
+# Gives the value that an expression of names and attributes has now; None: it has none.
 ValueOf = Callable[[ast.expr], object]
 
 
 @dataclass
 class AsItIs:
-    """Collects what a source has to say otherwise.
+    """Collects the edits that bring a source up to date.
 
     Attributes:
         source: The source of a function or a class, not indented.
         value_of: Gives the value that a name has now.
         is_stable: Whether all names of an expression still mean what they meant when it was evaluated.
-        edits: Places in the source, from byte to byte, each with the text that is to be there.
-        after: Lines to be run after it.
+        edits: Ranges of bytes in the source, each with the text that replaces it.
+        after: Lines to run after the source.
     """
 
     source: str
@@ -38,7 +38,7 @@ class AsItIs:
     after: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """The source as it is to be, with what is run after it."""
+        """The edited source, followed by the lines to run after it."""
         content = self.source.encode()
         for first, end, text in sorted(self.edits, reverse=True):
             content = content[:first] + text.encode() + content[end:]
@@ -47,10 +47,10 @@ class AsItIs:
     def add_function(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType, name: str
     ) -> None:
-        """The defaults of a function, those that were changed since among them, and what was set on it.
+        """Write a function's present defaults, and the attributes that were set on it.
 
         Raises:
-            InputError: What it has now cannot be written.
+            InputError: A present value cannot be written.
         """
         written, actual = _written_defaults(node), defaults_of(function)
         if set(written) != set(actual):
@@ -77,10 +77,10 @@ class AsItIs:
                 )
 
     def add_class(self, node: ast.ClassDef, found: type, module: str) -> None:
-        """The attributes of a class and the defaults of its methods, those that were set since among them.
+        """Write the present attributes of a class, and the present defaults of its methods.
 
         Raises:
-            InputError: What it has now cannot be written.
+            InputError: A present value cannot be written.
         """
         written: set[str] = set()
         for part in node.body:
@@ -110,7 +110,7 @@ class AsItIs:
 
     def _method(self, node: ast.FunctionDef | ast.AsyncFunctionDef, method: FunctionType, found: type) -> None:
         if method.__code__.co_qualname != f"{found.__qualname__}.{node.name}":
-            return  # what a decorator made of it
+            return  # a decorator replaced the method
         written, actual = _written_defaults(node), defaults_of(method)
         for parameter in written.keys() & actual.keys():
             self._value(
@@ -127,18 +127,18 @@ class AsItIs:
             elif not self.is_stable(expression):
                 raise InputError(f"{found.__name__}.{name} {_MADE_OF_OTHERS}")
         elif is_plain(value) and not _same(literal, value):
-            # A dataclass has the default of the definition all the same.
+            # The definition stays, since a dataclass takes its default from there.
             self.after.append(f"{found.__name__}.{name} = {value!r}")
 
     def _value(self, expression: ast.expr, value: object, what: str) -> None:
-        """Make an expression have a value."""
+        """Make an expression give a value."""
         literal = _literal(expression)
         now = self.value_of(expression) if literal is _NONE_SUCH else literal
-        # What a name means has to be that very list, for whoever changes it.
+        # A name has to mean the very same list or dictionary, since others may change it.
         must_be_it = _is_name(expression) and isinstance(value, list | dict)
         is_same = now is value or (not must_be_it and is_plain(value) and _same(now, value))
         is_same = is_same or (literal is not _NONE_SUCH and _same(literal, value))
-        # None is also what a name without a known value gives.
+        # A name without a known value gives None as well.
         if is_same and (value is not None or literal is None):
             return
         if is_plain(value):
@@ -192,7 +192,7 @@ def defaults_of(function: FunctionType) -> dict[str, object]:
 
 
 def differs_from_source(node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType) -> str:
-    """A parameter whose default is not the literal that its source has; empty: there is none."""
+    """A parameter whose default differs from the literal in its source; empty: there is none."""
     written, actual = _written_defaults(node), defaults_of(function)
     for name in sorted(written.keys() | actual.keys()):
         if name not in written or name not in actual:
@@ -204,7 +204,7 @@ def differs_from_source(node: ast.FunctionDef | ast.AsyncFunctionDef, function: 
 
 
 def literals_of(tree: ast.Module) -> dict[str, object]:
-    """The literals that names have at the top of a module, of those that are assigned once there."""
+    """Literals at the top level of a module, by the names that are assigned exactly once there."""
     found: dict[str, list[object]] = {}
     for part in tree.body:
         for name, expression in _assigned(part):
@@ -213,7 +213,7 @@ def literals_of(tree: ast.Module) -> dict[str, object]:
 
 
 def bindings_of(tree: ast.Module) -> Iterator[str]:
-    """Names that a module's top binds, or functions bind by `global`: each as often as it is bound."""
+    """Names bound at a module's top level, or by functions with `global`, each as often as it is bound."""
     declared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
     own: list[ast.AST] = list(tree.body)
     while own:
@@ -224,7 +224,7 @@ def bindings_of(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
         if isinstance(node, ast.For | ast.While | ast.AsyncFor):
-            # What a loop binds may be bound again.
+            # A loop may bind a name more than once.
             yield from (
                 one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
             )
@@ -266,7 +266,7 @@ def _written_defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str,
 
 
 def _assigned(part: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
-    """Names that a statement assigns, each with its expression; None: a part of one, or none."""
+    """Names that a statement assigns, each with its expression; None: only part of one, or none."""
     if isinstance(part, ast.Assign):
         for target in part.targets:
             if isinstance(target, ast.Name):

@@ -6,8 +6,8 @@
 
     run = fit.sweep({"lr": [0.1, 0.01]}, max_steps=1_000)
 
-A function of a module or a script is imported by each machine. One of a notebook, or of a file that cannot be
-imported, is sent as a program file with what it uses: see `ebbtide.runs.function_source`.
+Each machine imports a function of a module or a script. A function of a notebook, or of a file that cannot be
+imported, is sent as a program file with whatever it uses: see `ebbtide.runs.function_source`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from ebbtide.runs.run import PROVIDERS, RunOptions, run
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Where a run keeps the program file of a function that cannot be imported, with the working folder's files.
+# Folder of a run for the program file of a function that cannot be imported, with the working folder's files.
 _CODE = "code"
 
-# Fields of a sweep that say what `sweep` says otherwise.
+# Fields of a sweep that `sweep` sets from its own arguments.
 _SAID = frozenset(["name", "command", "entry_point", "grid", "list", "random", "max_trial_steps"])
 _OF_OTHER_KINDS = frozenset(["tasks", "cpus_per_task", "framework"])
 _FIELDS = frozenset(Sweep.model_fields) - _SAID - _OF_OTHER_KINDS
@@ -73,20 +73,20 @@ def sweep(
 
     Args:
         function: Called on a machine with a value of each parameter, by name; a parameter named `trial` gets the
-            current `ebbtide.trial.Trial`. What it returns, a number or numbers by name, is reported as its last
+            current `ebbtide.trial.Trial`. Its return value, a number or numbers by name, is reported as its last
             metrics, if it reports none itself.
         grid: Values of each parameter; every combination is tried.
-        metric: Name of the metric by which trials are compared; of a number that is returned as well.
+        metric: Name of the metric by which trials are compared, and of a single number that is returned.
         direction: Whether a lower or a higher metric is better: `minimize` or `maximize`.
-        max_steps: Steps of a complete trial. A function without `trial` is one step, unless said otherwise.
+        max_steps: Steps of a complete trial. A function without `trial` is one step by default.
         policy: Decides what to rent, as for `run`.
         provider: Who rents machines out, as for `run`: any but `replay`.
-        name: Name of the sweep and of its run; None: that of the function, for the run with the time.
+        name: Name of the sweep and of its run; None: that of the function, with the time for the run.
         **more: Any other field of a sweep (`budget_usd`, `deadline_h`, `accelerators`...) or option of `run`
             (`RunOptions`), by name. `machines` is a number of machines, or their settings, as for `run`.
 
     Returns:
-        A handle, at once: its controller runs in a thread of this process.
+        A handle, without waiting: the run's controller is a thread of this process.
 
     Raises:
         InputError: The function has no such parameter or needs others; it uses what cannot be sent; a field or an
@@ -107,18 +107,18 @@ def sweep(
             )
         max_steps = None if takes_trial else 1
     if max_steps == 1:
-        # There is nothing to predict from a part of it.
+        # A single step leaves nothing to predict from a part of it.
         more.setdefault("theta", 1.0)
     fields = {"metric": metric, "direction": direction, "max_trial_steps": max_steps, "grid": values}
     return _begin(plain, fields, policy, provider, name, more)
 
 
 class TrainingFunction(Generic[P, R]):
-    """A function that trains, as `train` makes it: called as before, and run on machines that may be taken.
+    """A training function, as `train` returns it: called as before, or run on machines that may be revoked.
 
     Attributes:
         function: The function itself.
-        options: What `sweep` and `run` are given, unless they are given something else.
+        options: Defaults of the options of `sweep` and `run`.
     """
 
     def __init__(self, function: Callable[P, R], options: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class TrainingFunction(Generic[P, R]):
 
         Args:
             grid: Values of each parameter; every combination is tried.
-            **more: As for `eb.sweep`; before what `train` was given.
+            **more: Options as for `eb.sweep`, which override those of `train`.
         """
         return sweep(self.function, grid, **_known(self.options | more))
 
@@ -146,7 +146,7 @@ class TrainingFunction(Generic[P, R]):
         """Train once.
 
         Args:
-            **values: Parameters of the function, by name; what it has no parameter for is as for `eb.sweep`.
+            **values: Parameters of the function, by name; all other names are options of `eb.sweep`.
         """
         function = inspect.unwrap(self.function)
         own = inspect.signature(function).parameters
@@ -172,7 +172,7 @@ def train(**options: Any) -> Callable[[Callable[P, R]], TrainingFunction[P, R]]:
 
 
 def train(function: Any = None, /, **options: Any) -> Any:
-    """Make a function one that trains on machines that may be taken; it is still called as before.
+    """Turn a function into a training function for machines that may be revoked; it is still called as before.
 
         @eb.train(metric="loss", budget_usd=5)
         def fit(lr=0.1): ...
@@ -182,8 +182,8 @@ def train(function: Any = None, /, **options: Any) -> Any:
         fit.sweep({"lr": [0.1, 0.01]})             # one for each setting
 
     Args:
-        function: The function, where the decorator is written without parentheses.
-        **options: What `sweep` takes, by name.
+        function: The function, if the decorator is written without parentheses.
+        **options: Options of `sweep`, by name.
 
     Raises:
         InputError: `sweep` takes no such option, or machines could not call the function by its name.
@@ -215,7 +215,7 @@ def _begin(
 
     Args:
         function: The function that trains.
-        fields: Those of the sweep that `sweep` names otherwise.
+        fields: Fields of the sweep that come from arguments of `sweep`.
         policy: Decides what to rent.
         provider: Who rents machines out.
         name: Name of sweep and run; None: that of the function.
@@ -279,7 +279,7 @@ def _free_name(folder: Path, name: str) -> str:
 
 
 def _values(name: str, given: Any) -> list[Any]:
-    """The values of a parameter as plain ones; those of arrays too."""
+    """The values of a parameter as plain values, those of arrays included."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise InputError(f"has values in a list: write `[{given!r:.60}]`", field=f"grid.{name}")
     return [value.item() if hasattr(value, "item") else value for value in given]
@@ -313,7 +313,7 @@ def _check_parameters(function: FunctionType, given: list[str]) -> bool:
 
 
 def _place_of(function: FunctionType, folder: Path | None) -> tuple[str, Path] | None:
-    """Entry point and folder of a function that a machine can import; None: it cannot.
+    """Entry point and folder of a function that a machine can import; None: a machine cannot import it.
 
     Raises:
         InputError: Its module is not in the folder that is given.
@@ -328,7 +328,7 @@ def _place_of(function: FunctionType, folder: Path | None) -> tuple[str, Path] |
     parts = module.split(".")
     root = _root_of(file, parts)
     if root is None:
-        # Its name is not its file's, as with a loader of one's own.
+        # The module's name differs from its file's, as with a custom loader.
         root, parts = file.parent, [file.stem]
     if file.suffix != ".py" or not all(part.isidentifier() for part in parts):
         return None
@@ -344,7 +344,7 @@ def _place_of(function: FunctionType, folder: Path | None) -> tuple[str, Path] |
 
 
 def _root_of(file: Path, parts: list[str]) -> Path | None:
-    """The folder from which a file is imported by a dotted name; None: by none."""
+    """The folder from which a file is imported by a dotted name; None: there is none."""
     for names in ([*parts[:-1], f"{parts[-1]}.py"], [*parts, "__init__.py"]):
         if file.parts[-len(names) :] == tuple(names):
             return file.parents[len(names) - 1]
@@ -364,7 +364,7 @@ def _check_guarded(function: FunctionType) -> None:
     while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != ("<module>", file):
         frame = frame.f_back
     if frame is None or function.__module__ != "__main__":
-        return  # what begins it is not in that script
+        return  # the code that begins the run is not in that script
     text = ""
     with suppress(OSError, UnicodeDecodeError):
         text = Path(file).read_text(encoding="utf-8")

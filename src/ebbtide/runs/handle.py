@@ -1,4 +1,4 @@
-"""The handle of a live run, and what one does to a run: `resume`, `stop`, `status`."""
+"""The handle of a live run, and the operations on a run: `resume`, `stop`, `status`."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 _SPELLS = "spells.json"
 # The model bundle, in the run's folder.
 KEPT_MODELS = DEFAULT_BUNDLE.name
-# A file there: its policy was given as an object that its name does not lead to.
+# Marker file there: the policy was given as an object that its name does not lead to.
 _OBJECT = "policy-is-an-object"
-# Real seconds between looks at a run that another process controls.
+# Real seconds between checks of a run that another process controls.
 _LOOK_S = 0.2
 # The most failed trials that one error message describes.
 _FAILURES_SHOWN = 3
 
 
 class Run:
-    """A live run: controlled by this process or by another, or over.
+    """A live run that this process or another controls, or that is over.
 
     Attributes:
         id: Name of the run, as `ebbtide status` lists it.
@@ -75,7 +75,7 @@ class Run:
         try:
             return results_html(self.status())
         except InputError as error:
-            # A damaged journal, say: the handle is shown all the same.
+            # The handle is shown even if, say, the journal is damaged.
             return f"<div>{escape(self.id)}: {escape(str(error))}</div>"
 
     @property
@@ -88,17 +88,17 @@ class Run:
         """The policy that decides.
 
         Raises:
-            InputError: It was given as an object to another process, and no name leads to it.
+            InputError: The policy was given as an object to another process, and no name leads to it.
         """
         if self._policy is None:
             self._policy = _kept_policy(self._kept)
         return self._policy
 
     def start(self) -> Run:
-        """Start its controller in a thread of this process, which goes on when the calling code has ended.
+        """Start the run's controller in a thread of this process, which goes on when the calling code has ended.
 
         Raises:
-            InputError: It has a controller already.
+            InputError: The run has a controller already.
         """
         pid = controller_of(self._kept)
         if pid is not None or (self._thread is not None and self._thread.is_alive()):
@@ -114,11 +114,11 @@ class Run:
         return self
 
     def status(self) -> RunStanding:
-        """Its state, trials, machines and money, as its controller last wrote them down."""
+        """The run's state, trials, machines and money, as its controller last wrote them."""
         return standing_of(self._kept, self._kept.catalogue)
 
     def results(self) -> pd.DataFrame:
-        """A row for each trial, the best first, as a data frame: its parameters, the best and last value of the
+        """A data frame with a row for each trial, the best first: its parameters, the best and last value of the
         metric, its steps, state, checkpoint and problem."""
         return results_frame(self.status(), self._kept.settings)
 
@@ -138,8 +138,8 @@ class Run:
         """Explain the policy's decisions: the offers and alternatives of each, its reason, cost and result so far.
 
         Args:
-            lease: Machine, such as 3 or `m0003`, whose decisions alone are returned; None: all.
-            trial: Number of the trial whose decisions alone are returned, including why it was ended; None: all.
+            lease: Machine, such as 3 or `m0003`, to which decisions are limited; None: all.
+            trial: Number of the trial to which decisions are limited, including why it was ended; None: all.
 
         Raises:
             InputError: Nothing has been decided yet, or there is no such machine or trial.
@@ -151,29 +151,29 @@ class Run:
         return told.all() if lease is None else told.of_lease(lease_named(self._kept, str(lease)))
 
     def fetch(self, trial: int = 0, into: str | Path | None = None, *, newest: bool = False) -> FetchedTrial:
-        """Bring a trial's best complete checkpoint, its outputs and its log here, each checked by its checksum.
+        """Fetch a trial's best complete checkpoint, its outputs and its log, each verified by its checksum.
 
         Args:
             trial: Number of the trial; a single job is trial 0.
-            into: Folder below which a folder of the trial is made; by default one named by the run.
-            newest: Whether the newest checkpoint is fetched, as it is where there is no metric.
+            into: Folder in which a folder for the trial is created; by default one named after the run.
+            newest: Whether to fetch the newest checkpoint, as is done if there is no metric.
 
         Raises:
-            InputError: The trial has stored nothing, or something else lies in that place.
+            InputError: The trial has stored nothing, or the folder holds something else.
         """
         best = "" if newest else best_of(self._kept, trial)
         ranks = ranks_of_trial(self._kept, trial)
         return fetch_trial(self._kept, self._trial_id(trial), Path(into or self.id), best=best, ranks=ranks)
 
     def stop(self) -> None:
-        """Ask its controller to save everything and give its machines back; `wait` returns when it has.
+        """Ask the run's controller to save everything and release its machines; `wait` returns when it has.
 
         The run can be resumed.
 
         Raises:
             InputError: No controller has the run.
         """
-        # What is asked before a controller begins, it forgets.
+        # A controller that begins discards earlier requests.
         while self._thread is not None and self._thread.is_alive() and not self._begun.wait(_LOOK_S):
             pass
         if controller_of(self._kept) is None:
@@ -183,13 +183,13 @@ class Run:
         request_stop(self.folder, StopRequest.STOP)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until its controller has ended; Ctrl-C meanwhile stops the run.
+        """Wait until the run's controller has ended; Ctrl-C meanwhile stops the run.
 
         Args:
-            timeout_s: Real seconds to wait at most; None: for as long as it takes.
+            timeout_s: Most real seconds to wait; None: as long as it takes.
 
         Returns:
-            Whether it has ended.
+            Whether the controller has ended.
         """
         until_s = time.monotonic() + timeout_s if timeout_s is not None else None
         try:
@@ -213,16 +213,16 @@ class Run:
         return self._error
 
     def result(self, timeout_s: float | None = None) -> Outcome:
-        """Wait for the end, and say how it ended: cost, revocations, every charge and event.
+        """Wait for the end of the run, and return its outcome: cost, revocations, every charge and event.
 
         Args:
-            timeout_s: Real seconds to wait at most; None: for as long as it takes.
+            timeout_s: Most real seconds to wait; None: as long as it takes.
 
         Raises:
-            TimeoutError: It has not ended by then.
-            InputError: Another process controlled it: `status` has what is known; or an input was wrong.
+            TimeoutError: The run has not ended by then.
+            InputError: Another process controlled the run, so that only `status` is known; or an input was wrong.
             TrainingError: All trials ended, and some failed; its `outcome` is what would have been returned.
-            EbbtideError: What ended the controller.
+            EbbtideError: The error that ended the controller.
         """
         if self._thread is None:
             raise InputError(f"run {self.id} was not started by this handle; its status() says how it ended")
@@ -257,7 +257,7 @@ class Run:
 
 
 def _failures(found: RunStanding) -> str:
-    """Describe the failed trials of a run, each with its reason; of many only the first few."""
+    """Describe the failed trials of a run, each with its reason; if there are many, only the first few."""
     shown = [trial.failure for trial in found.failed[:_FAILURES_SHOWN]]
     left = len(found.failed) - len(shown)
     more = [f"and {left} more, which `ebbtide status {found.run}` lists"] if left else []
@@ -266,7 +266,7 @@ def _failures(found: RunStanding) -> str:
 
 
 def resume(run: str | None = None, *, runs: str | Path = RUNS, policy: Policy | None = None) -> Run:
-    """Go on with a run that was stopped, or whose controller was killed.
+    """Resume a run that was stopped, or whose controller was killed.
 
     Args:
         run: Name of the run; None or `latest`: the newest.
@@ -274,7 +274,7 @@ def resume(run: str | None = None, *, runs: str | Path = RUNS, policy: Policy | 
         policy: Decides from now on; by default the policy with which the run was started.
 
     Raises:
-        InputError: There is no such run, it has a controller already, or its policy was an object that has to be
+        InputError: There is no such run, it has a controller already, or its policy was an object, which has to be
             given again.
     """
     folder = find_run(Path(runs), run)
@@ -283,7 +283,7 @@ def resume(run: str | None = None, *, runs: str | Path = RUNS, policy: Policy | 
 
 
 def stop(run: str | None = None, *, runs: str | Path = RUNS) -> Run:
-    """Ask a run to save everything and give its machines back; its `wait` returns when it has.
+    """Ask a run to save everything and release its machines; its `wait` returns when it has.
 
     Args:
         run: Name of the run; None or `latest`: the newest.
@@ -313,13 +313,13 @@ def status(run: str | None = None, *, runs: str | Path = RUNS) -> RunStanding:
 def keep_policy(
     folder: RunFolder, policy: str | Policy, spells: SpellModels | None, models: ModelBundle | None = None
 ) -> None:
-    """Keep with a run what it needs to go on with the same policy.
+    """Store in a run's folder what it needs to resume with the same policy.
 
     Args:
         folder: Folder of the run.
         policy: The policy that decides, a name or an object.
         spells: Models of how long capacity lasts; None: the default models.
-        models: The bundle of learnt models that the policy asks; None: none.
+        models: The bundle of trained models that the policy uses; None: none.
     """
     if spells is not None:
         spells.write(folder.path / _SPELLS)
@@ -335,7 +335,7 @@ def _is_named(policy: Policy) -> bool:
 
 
 def _kept_policy(folder: RunFolder) -> Policy:
-    """The policy of a run that goes on."""
+    """The policy of a run that is resumed."""
     settings = folder.settings
     if (folder.path / _OBJECT).exists():
         raise InputError(

@@ -1,4 +1,4 @@
-"""Offers of the moment: what could be rented for a run before it begins, and what it would cost there."""
+"""Present offers: what could be rented for a run before it begins, and what the run would cost there."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ebbtide.policies.deepspotcloud.policy import ranked
 
 @dataclass(frozen=True)
 class MarketOffer:
-    """A market on whose spot machines a job could be trained now, at prices that stay as they are.
+    """A market on whose spot machines a job could be trained now, if prices stay as they are.
 
     Attributes:
         job: Name of the job, or of the first trial of a sweep.
         market: The market.
-        machines: Machines that the job takes at most.
+        machines: Most machines that the job takes.
         spot_usd_per_hour: Spot price of one of them, USD per hour.
         on_demand_usd_per_hour: List price of one of them, USD per hour; None: it is not known.
         work_h: Hours of work of all its trials, one after the other; NaN: speed or steps are not known.
@@ -42,7 +42,7 @@ class MarketOffer:
 
     @property
     def expected_usd(self) -> float:
-        """Cost of that work at the spot price, starts and interruptions aside, USD; NaN: the work is not known."""
+        """Cost of the work at the spot price, without starts and interruptions, USD; NaN: not known."""
         return self.spot_usd_per_hour * self.machines * self.work_h
 
 
@@ -50,7 +50,7 @@ def prices_now(work: Runnable, machines: Machines, catalogue: Catalogue) -> Pric
     """The newest known prices of the markets that a run on rented machines allows; nothing is rented or kept.
 
     Raises:
-        InputError: No price is known, or none is of a market that it allows.
+        InputError: No price is known, or none in a market that the run allows.
         CloudError: A cloud does not answer.
     """
     found: dict[Market, PriceSeries] = {}
@@ -70,10 +70,10 @@ def offers_of(
 
     Args:
         work: What is to be trained.
-        prices: Prices of the markets that may be rented in.
-        time_s: The moment, seconds since 1970.
+        prices: Prices of the allowed markets.
+        time_s: Time of the offers, seconds since 1970.
         catalogue: Instance types and list prices.
-        most: Offers for each job.
+        most: Most offers for each job.
     """
     known = {market: series.at(time_s) for market, series in prices.items()}
     quotes = KnownQuotes({one: usd for one, usd in known.items() if not math.isnan(usd)}, catalogue, time_s)

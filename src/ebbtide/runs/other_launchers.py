@@ -1,9 +1,8 @@
 """Files for other launchers: a SkyPilot task, a Slurm script, a Kubernetes Job.
 
-Such a file asks for the machines that `ebbtide recommend` names, the best first, runs each trial of a job or sweep
-with a folder of its own for checkpoints, and restarts trials that were revoked. A program that uses
-`ebbtide.trial` needs no agent for that: it finds the folder in EBBTIDE_CHECKPOINT_DIR, and saves and ends at
-SIGTERM.
+Such a file requests the machines that `ebbtide recommend` names, the best first, runs each trial of a job or sweep
+with its own checkpoint folder, and restarts trials that were revoked. A program that uses `ebbtide.trial` needs no
+agent for that: it finds the folder in EBBTIDE_CHECKPOINT_DIR, and saves and exits at SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.markets import Market
 from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
 
-# Where checkpoints are: a bucket or a volume that every machine mounts there.
+# Mount point of the checkpoints on every machine: a bucket or a volume.
 _CHECKPOINTS = "/checkpoints"
-# Programs end by this code at SIGTERM; a launcher must not take it for success.
+# Exit code at SIGTERM, which a launcher must not take for success.
 _TAKEN = 143
-# Slurm sends the signal so long before it ends a job, in seconds.
+# Seconds before the end of a job at which Slurm sends the signal.
 _SLURM_NOTICE_S = 120
 
 
@@ -44,9 +43,9 @@ class ChosenMarket:
     """A market in which to train.
 
     Attributes:
-        market: What to rent, and where.
-        machine: The machine that it rents.
-        is_spot: Whether as a spot machine, else on demand.
+        market: The market.
+        machine: The machine to rent there.
+        is_spot: Whether to rent a spot machine, else an on-demand one.
     """
 
     market: Market
@@ -56,7 +55,7 @@ class ChosenMarket:
 
 @dataclass(frozen=True)
 class _Spot:
-    """Label of a cloud's spot nodes in Kubernetes, and the grace period of a pod at a notice."""
+    """Label of a cloud's spot nodes in Kubernetes, and the grace period of a pod after a notice."""
 
     label: str
     value: str
@@ -67,23 +66,23 @@ class _Spot:
 _SPOT_NODES = {
     # Nodes of Karpenter and of EKS Auto Mode; managed node groups have eks.amazonaws.com/capacityType: SPOT.
     "aws": _Spot("karpenter.sh/capacity-type", "spot", 120),
-    # Of the 30 s of a notice, GKE leaves pods the first 15.
+    # GKE leaves pods the first 15 s of a notice of 30 s.
     "gcp": _Spot("cloud.google.com/gke-spot", "true", 15, is_tainted=True),
     "azure": _Spot("kubernetes.azure.com/scalesetpriority", "spot", 30, is_tainted=True),
 }
 
 
 def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
-    """The text of the file.
+    """The text of a launcher's file.
 
     Args:
-        launcher: Who is to rent the machines.
-        sweep: What to train: each of its trials by itself.
-        choices: In which markets, the best first.
+        launcher: The launcher that is to rent the machines.
+        sweep: The sweep, each of whose trials trains by itself.
+        choices: Markets in which to train, the best first.
 
     Raises:
-        InputError: What is to be trained has no command of one machine for each trial, or the launcher cannot rent
-            in any of the markets.
+        InputError: The sweep has no command for each trial, or wants several machines for one, or the launcher
+            cannot rent in any of the markets.
     """
     if sweep.command is None or sweep.tasks is not None or sweep.framework is not None:
         raise InputError(
@@ -97,7 +96,7 @@ def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[ChosenMark
 
 
 def _name(sweep: Sweep) -> str:
-    """A name that every launcher takes: lower case, letters, digits and hyphens, at most 40."""
+    """A name that every launcher accepts: at most 40 lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", sweep.name.casefold()).strip("-")[:40].strip("-") or "training"
 
 
@@ -105,14 +104,14 @@ def _script(sweep: Sweep, number: str, at_end: str) -> str:
     """Lines of bash that run one trial.
 
     Args:
-        sweep: What is trained.
+        sweep: The sweep to train.
         number: The trial's number, in bash.
-        at_end: What follows a notice, once the program has saved and ended.
+        at_end: Command to run after a notice, once the program has saved and exited.
     """
     folder = f'"${CHECKPOINT_DIR}"'
     lines = ["trials=("]
     for trial in sweep.trials():
-        # It stands between single quotes there, since it has braces.
+        # Close and reopen the single quotes around it, which its braces caused.
         command = shlex.join(sweep.arguments(trial)).replace("{checkpoint_dir}", f"'{folder}'")
         lines.append(f"  {shlex.quote(command)}")
     lines += [
@@ -146,9 +145,9 @@ def _skypilot(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
         "name": _name(sweep),
         "envs": {"TRIAL": "0"},
         "resources": {
-            # Without their zones, two may be the same.
+            # Two entries may be the same without their zones.
             "ordered": [one for place, one in enumerate(ordered) if one not in ordered[:place]],
-            # The program's own error codes are not retried; this is what a notice ends with.
+            # Retry only the exit code after a notice, not the program's own error codes.
             "job_recovery": {"max_restarts_on_errors": 0, "recover_on_exit_codes": [_TAKEN]},
         },
         "workdir": ".",
@@ -161,7 +160,7 @@ def _skypilot(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
 
 
 def _infra(market: Market) -> str:
-    """Cloud, region and zone; the zone where it has a name that SkyPilot knows, such as us-east-1a."""
+    """Cloud and region, with the zone if its name is one that SkyPilot knows, such as us-east-1a."""
     place = f"{market.cloud}/{market.region}"
     named = re.fullmatch(rf"{re.escape(market.region)}-?[a-z]\d?", market.zone)
     return f"{place}/{market.zone}" if named else place
@@ -183,7 +182,7 @@ def _slurm(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
         *([f"--array=0-{count - 1}"] if count > 1 else []),
         "--requeue",
         "--open-mode=append",
-        # To the script's shell, which passes it on.
+        # B: sends the signal to the script's shell, which passes it on.
         f"--signal=B:TERM@{_SLURM_NOTICE_S}",
     ]
     number = "${SLURM_ARRAY_TASK_ID:-0}" if count > 1 else "0"
@@ -200,7 +199,7 @@ def _slurm(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
 
 
 def _quoted_option(option: str) -> str:
-    """An option with its value in quotes where a shell would read it otherwise."""
+    """An option, with its value in quotes if a shell would misread it."""
     name, mark, value = option.partition("=")
     return f'{name}{mark}"{value}"' if "&" in value else option
 
@@ -215,7 +214,7 @@ def _kubernetes(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
         raise InputError(
             f"nodes of {', '.join(clouds)} have no known label of spot machines; known: aws, azure, gcp"
         )
-    # A cluster is of one cloud.
+    # A Kubernetes cluster belongs to one cloud.
     cloud = spot[0].market.cloud
     spot = [one for one in spot if one.market.cloud == cloud]
     marked, machine, count = _SPOT_NODES[cloud], spot[0].machine, len(sweep.trials())
@@ -246,7 +245,7 @@ def _kubernetes(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
         "spec": {
             **({"completionMode": "Indexed", "completions": count, "parallelism": count} if count > 1 else {}),
             "backoffLimit": 0,
-            # A pod whose node was taken counts as no failure, and is replaced.
+            # A pod whose node was revoked does not count as a failure, and is replaced.
             "podFailurePolicy": {
                 "rules": [
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -266,7 +265,7 @@ def _kubernetes(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
 
 
 def _affinity(choices: Sequence[ChosenMarket]) -> dict[str, Any]:
-    """Nodes of any of these markets, the better rather."""
+    """Node affinity for any of these markets, with a preference for the better ones."""
     terms = [
         {
             "matchExpressions": [
@@ -290,14 +289,14 @@ def _affinity(choices: Sequence[ChosenMarket]) -> dict[str, Any]:
 
 
 def _each(sweep: Sweep, command: str) -> str:
-    """A command for every trial, in bash."""
+    """A bash command that runs a command for every trial."""
     last = len(sweep.trials()) - 1
     line = command.format(name=_name(sweep))
     return f"for trial in $(seq 0 {last}); do {line}; done" if last else line.replace("$trial", "0")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, and no aliases."""
+    """Writes multi-line text as blocks, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (as PyYAML calls it)
         return True

@@ -1,8 +1,8 @@
 """Rehearse an interruption: a short copy of a job on the local cloud, whose machine is revoked with a notice.
 
-The job trains in real time. Some seconds after its first step the cloud is asked to revoke its machine, as one
-asks EC2's Fault Injection Service; the job is told to save and leave at once, and resumes on a new machine. Once
-it has made a step there and saved again, all is ended.
+The job trains in real time. Some seconds after its first step, the cloud is asked to revoke its machine, as EC2's
+Fault Injection Service would be. The job is told to save and leave at once, and resumes on a new machine. Once it
+has made a step there and saved again, everything is ended.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
     from ebbtide.controller.work.state import TrialState
     from ebbtide.engine.engine import Engine
 
-# A market without change: nothing but the rehearsal takes a machine. By whole seconds of the real clock.
+# A market without change, so that only the rehearsal revokes a machine. Times are in real seconds.
 _MARKET = Market("aws", "us-east-1", "us-east-1a", "c3.xlarge")
 _START_S, _LAST_S, _USD = 1_433_160_000.0, 48 * 3600.0, 0.03
 _BOOTS_S = (0.2, 0.2)
-# It gives no notice of its own, so that the notice is as long as it is asked for.
+# A billing preset without a notice of its own, so that the notice is as long as requested.
 _BILLING = "per-second"
-# A market that has just refused a machine is asked again after so long, seconds.
+# Seconds after which a market that has just refused a machine is asked again.
 _AGAIN_S = 30.0
-# After the resumption the next save is waited for: this multiple of the time between two saves, and so long.
+# Wait for the next save after the resumption: this multiple of the time between two saves, plus these seconds.
 _SAVES_WAITED, _SAVE_WAITED_S = 3.0, 15.0
 _SAVE_EVERY_S = 2.0
-# As a traceback of Python names a place.
+# A place in a Python traceback.
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # The agent's lines in a log that explain a rehearsal.
 _EXPLAINS = ("SIGTERM was passed on", "not stored")
@@ -88,10 +88,10 @@ class RehearsalSettings:
 
 @dataclass(frozen=True)
 class OneAfterTheOther:
-    """Policy with one machine; at its notice the job leaves it at once, resumes on a new one, and saves there.
+    """Policy with one machine; at its notice the job leaves at once, resumes on a new machine, and saves there.
 
     Attributes:
-        market: Market in which machines are rented; None: the spot market with the lowest cost of a step.
+        market: Market in which machines are rented; None: the spot market with the lowest cost per step.
         name: Name of the policy.
         wakes_on: No events beyond those that are always delivered.
     """
@@ -106,7 +106,7 @@ class OneAfterTheOther:
             if any(event.wake is Wake.NOTICE for event in view.events):
                 view.memory["noticed"] = True
             if not job.is_finished and view.memory.get("noticed"):
-                # On the new machine it is to save again.
+                # Have the job save again on the new machine.
                 yield WakeAt(view.now_s + _SAVE_EVERY_S)
                 if steady:
                     yield Save(job.job_id)
@@ -125,16 +125,16 @@ class OneAfterTheOther:
 
 
 def _cheapest(view: View, job: Job) -> Market | None:
-    """The spot market where a step costs least now; None: none can run the job."""
+    """The spot market with the lowest cost per step now; None: none can run the job."""
     able = [market for market in view.markets if view.steps_per_s(job, market) > 0]
     return min(able, key=lambda one: (view.price(one) / view.steps_per_s(job, one), one), default=None)
 
 
 def notice_of(work: Runnable) -> float:
-    """The length of a notice in seconds by the billing of a job.
+    """Length of a notice in seconds, by the billing of a job.
 
     Raises:
-        InputError: By its billing there is no notice.
+        InputError: The job's billing gives no notice.
     """
     found = billing_preset(work.billing).notice_s
     if not found:
@@ -145,7 +145,7 @@ def notice_of(work: Runnable) -> float:
 
 
 def rehearsable(work: Runnable) -> Sweep:
-    """The first trial of a job or sweep, as it is rehearsed: on any machine, without budget and deadline.
+    """The first trial of a job or sweep, prepared for a rehearsal: on any machine, without budget and deadline.
 
     Raises:
         InputError: It is a list of jobs, an array, a cluster, or trains on several machines.
@@ -181,10 +181,10 @@ def rehearse(
     Raises:
         InputError: Its program does not exist, or the local cloud does not start.
     """
-    # Prices in a file end with their last change, so there is one, long after every rehearsal.
+    # Prices in a file end with their last change, so add one long after any rehearsal.
     times_s, usd = np.array([_START_S - 3600.0, _START_S + _LAST_S]), np.array([_USD, 1.1 * _USD])
     prices = PriceHistory({_MARKET: PriceSeries(times_s, usd)}, start_s=times_s[0], end_s=times_s[1] + 3600.0)
-    # One market second is a real one: all figures are of real time.
+    # One market second is one real second, so all figures are in real time.
     market = LocalMarket(prices, _START_S, 1.0, notice_s=settings.notice_s, boots_s=_BOOTS_S)
     run = begin_local(
         sweep, folder, NewRun(settings.runs), market, policy=OneAfterTheOther.name, store=settings.store
@@ -192,7 +192,7 @@ def rehearse(
 
     def interrupt(_lease_id: int) -> bool:
         cloud = LocalCloud(cloud_place(run), prices_of(run))
-        # A machine that was about to go answers no; then there is no other.
+        # A machine that is about to end cannot be interrupted, and then there is no other.
         with suppress(CloudError):
             return max(map(cloud.interrupt, cloud.processes()), default=False)
         return False
@@ -214,7 +214,7 @@ def rehearse(
 
 
 def forget_if(is_whole: bool, run: RunFolder, say: Callable[[str], None]) -> None:
-    """Remove a rehearsal's run if it has told all, else say where the program's lines are."""
+    """Remove a rehearsal's run if it is complete, else say where to find the program's output."""
     if is_whole:
         shutil.rmtree(run.path, ignore_errors=True)
     else:
@@ -223,17 +223,17 @@ def forget_if(is_whole: bool, run: RunFolder, say: Callable[[str], None]) -> Non
 
 @dataclass
 class Watch:
-    """Watches the run of a rehearsal, has its machine revoked, and asks for its end.
+    """Watches the run of a rehearsal, has its machine revoked, and requests its end.
 
     Attributes:
         run: Folder of the run.
         settings: How it is rehearsed.
-        interrupt: Has the machine of a lease revoked; returns whether it will be.
+        interrupt: Requests the revocation of a lease's machine; returns whether it will be revoked.
         say: Called with a line of text at each stage.
         stopped: Why the rehearsal is over; None: it is not.
         failure: Last lines of a program that failed.
         ordered_s: When the job was ordered onto its second machine, seconds since 1970; NaN: never.
-        failed_on: Which machine the program failed on, counted from 1; 0: it did not.
+        failed_on: Number of the machine on which the program failed, counted from 1; 0: it did not.
     """
 
     run: RunFolder
@@ -263,14 +263,14 @@ class Watch:
         return rehearsed(self.records([lease.lease_id for lease in outcome.leases]))
 
     def _explain(self) -> None:
-        """Repeat what the agents have said of the program's processes and files."""
+        """Repeat what the agents have logged about the program's processes and files."""
         for log in sorted(self.run.log_of("").parent.glob("*.log")):
             for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
                 if "ebbtide:" in line and any(words in line for words in _EXPLAINS):
                     self._once(line.partition("ebbtide:")[2].strip())
 
     def looked(self, engine: Engine, provider: AgentProvider) -> None:
-        """Do what is due; called at each look of the controller."""
+        """Do what is due; called at each poll of the controller."""
         (trial,) = provider.trials
         self._regions = {lease.lease_id: lease.market.region for lease in engine.all_leases}
         if self.stopped is not None or not trial.attempt:
@@ -341,7 +341,7 @@ class Watch:
     def records(self, lease_ids: Iterable[int]) -> Records:
         """Collect the records of the rehearsal, once it is over."""
         reports = [list(_reports(self.run, lease_id)) for lease_id in lease_ids]
-        # A machine that never booted has said nothing.
+        # A machine that never booted has no reports.
         first, second = ([*(each for each in reports if each), [], []])[:2]
         stopped = self.stopped or Stopped.NOT_RESUMED
         return Records(
@@ -382,7 +382,7 @@ def _reports(run: RunFolder, lease_id: int) -> Iterator[Report]:
 
 @contextmanager
 def ends_on_signals() -> Iterator[None]:
-    """Within the block `kill` and a closed terminal end it as Ctrl-C does."""
+    """Let `kill` and a closed terminal end the `with` block as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,6 @@
 """Figures of a rehearsed interruption: how long saving takes, what is lost, and whether saving fits the notice.
 
-Everything here follows from what the agents of the two machines reported; nothing is measured here.
+All figures are computed from reports of the two machines' agents; nothing is measured here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SAVES_HINT = (
 class Stopped(StrEnum):
     """Reason why a rehearsal ended."""
 
-    RESUMED = "resumed"  # training went on after the resumption
-    NO_STEP = "no step"  # the program reported no step for as long as one waits for that
-    FINISHED = "finished"  # the program was done before it was interrupted
+    RESUMED = "resumed"  # training went on after it resumed
+    NO_STEP = "no step"  # the program reported no step within the time allowed
+    FINISHED = "finished"  # the program ended before it was interrupted
     FAILED = "failed"  # the program failed
     NOT_RESUMED = "not resumed"  # it made no progress on the new machine
 
@@ -46,12 +46,12 @@ class Records:
     Attributes:
         notice_s: Length of the notice in seconds.
         first: Reports about the training from the machine that was revoked, in order.
-        second: Reports about it from the machine on which it resumed, in order; empty: there was none.
+        second: Reports about it from the machine on which it resumed, in order; empty: it never resumed.
         ordered_s: Time of the order to train on that machine; NaN: never.
-        mttr_s: Mean seconds until a machine is revoked that the job assumes; its interval between saves follows.
+        mttr_s: Mean seconds until a machine is revoked, as the job assumes; its interval between saves follows.
         stopped: Reason why the rehearsal ended.
         failure: Description of the program's failure; may be empty.
-        failed_on: Which machine it failed on, counted from 1; 0: it did not.
+        failed_on: Number of the machine on which it failed, counted from 1; 0: it did not.
     """
 
     notice_s: float
@@ -66,26 +66,26 @@ class Records:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Figures of a rehearsal; None: the figure is not known.
+    """Figures of a rehearsal, each None if it is not known.
 
     Attributes:
         notice_s: Length of the notice in seconds.
         start_s: Seconds from the start of the program to the end of its first step.
-        step_s: Seconds of a step in the mean, before the notice.
+        step_s: Mean seconds of a step before the notice.
         checkpoint_bytes: Size of the checkpoint in bytes.
         written_s: Seconds from the notice until the checkpoint was complete on the machine.
         stored_s: Seconds from the notice until the checkpoint was in storage.
         steps_at_notice: Number of steps done at the notice.
         steps_resumed: Step from which the training resumed.
-        began_again_at: First step that the program reported after it had resumed, if that was one that it had
-            done: it did not go on from what was stored.
+        began_again_at: First step that the program reported after it resumed, if it had done that step before: it
+            did not go on from its checkpoint.
         steps_lost: Number of complete steps that were lost with the notice.
         work_lost_s: Seconds of training in those steps.
         steps_lost_without: Number of steps that would have been lost without a notice at that moment.
         work_lost_without_s: Seconds of training in those steps.
-        interval_s: Seconds between two saves while it trains, the most that is lost without a notice.
+        interval_s: Seconds between two saves while it trains, which is the most that is lost without a notice.
         restart_s: Seconds from the order to the new machine until its first step was done.
-        problem: Why it is not a rehearsal of a whole interruption, and what to do; empty: it is one.
+        problem: Why the interruption was not rehearsed as a whole, and what to do; empty: it was.
     """
 
     notice_s: float
@@ -191,7 +191,7 @@ class NoticeTime:
 
     @property
     def used(self) -> float:
-        """The share of the notice that is used; above 1: it is too short."""
+        """The share of the notice that is used; above 1: the notice is too short."""
         return self.stored_s / self.notice_s
 
     @property
@@ -218,7 +218,7 @@ def rehearsed(records: Records) -> Rehearsal:
     resumed = _restored(second)
     before_it = max((save.step for save in saves if resumed and save.step < resumed.step), default=began)
     at = None if resumed is None else _first_at(second, resumed.step)
-    # What a checkpoint holds may be known to some steps only; one that goes on from an older one did not find it.
+    # The program may not know the exact step of a checkpoint; if it goes on from an older one, it did not find it.
     again = at if at is not None and at <= before_it + 1 else None
     went_on_from = None if resumed is None else resumed.step if at is None else max(at - 1, 0)
     lost = None if went_on_from is None or not notices else max(reached - went_on_from, 0)
@@ -288,10 +288,10 @@ def _first_step_s(reports: Sequence[Report], since_s: float) -> float | None:
 
 
 def _step_s(steps: Sequence[tuple[int, float]]) -> float | None:
-    """Seconds of a step in the mean, between the first and the last that was reported; pairs of step and time."""
+    """Mean seconds of a step between the first and the last reported one, from pairs of step and time."""
     if not steps or steps[-1][0] == steps[0][0]:
         return None
-    # A step is told again with its metrics, somewhat later.
+    # A step is reported again with its metrics, somewhat later.
     last_s = next(told_s for step, told_s in steps if step == steps[-1][0])
     return (last_s - steps[0][1]) / (steps[-1][0] - steps[0][0])
 
@@ -303,7 +303,7 @@ def _work_s(steps: int | None, step_s: float | None) -> float | None:
 
 
 def _interval_s(saves: Sequence[Saved], mttr_s: float) -> float | None:
-    """Seconds between two saves: the agent's own rule, where a program saves when it is asked to; else as seen."""
+    """Seconds between two saves: by the agent's rule if the program saves when asked to, otherwise as observed."""
     times = SavingTimes()
     for save in saves:
         if math.isfinite(save.save_s):

@@ -1,7 +1,7 @@
-"""Rehearse an interruption on EC2: a short copy of a job on a spot machine, which EC2 itself takes.
+"""Rehearse an interruption on EC2: a short copy of a job on a spot machine, which EC2 itself revokes.
 
-It is the real thing: the machine boots from the run's image, EC2's metadata tell the notice, storage is the run's
-bucket, and the training resumes on another machine. It costs a few minutes of two machines, within a budget.
+Nothing is simulated: the machine boots from the run's image, the notice comes through EC2's metadata, storage is
+the run's bucket, and training resumes on another machine. It costs a few minutes of two machines, within a budget.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ebbtide.runs.start_rented import begin_rented, end_rented, run_rented
 
 
 def rehearsable_on_ec2(work: Runnable, budget_usd: float | None) -> Sweep:
-    """The first trial of a job or sweep as it is rehearsed on EC2: where it may run is as its file says.
+    """The first trial of a job or sweep, prepared for a rehearsal on EC2; its file says where it may run.
 
     Args:
         work: The job or sweep.
-        budget_usd: The most that the rehearsal may cost, USD; None: the budget of its file.
+        budget_usd: The most that the rehearsal may cost, USD; None: the budget in its file.
 
     Raises:
-        InputError: It cannot be rehearsed, or has no budget.
+        InputError: The job cannot be rehearsed, or has no budget.
     """
     first = rehearsable(work)
     assert isinstance(work, Sweep)
@@ -62,7 +62,7 @@ def rehearse_on_ec2(
         folder: Folder of its code.
         settings: How it is rehearsed; the notice is EC2's.
         machines: Settings of the machines.
-        interruptions: Has EC2 take a machine.
+        interruptions: Has EC2 revoke a machine.
         say: Called with a line of text at each stage.
 
     Raises:
@@ -84,7 +84,7 @@ def rehearse_on_ec2(
 
 
 def _interrupted(run: RunFolder, interruptions: SpotInterruptions, watch: Watch, lease_id: int) -> bool:
-    """Interrupt a machine of the run; what goes wrong ends the rehearsal, and is told."""
+    """Interrupt a machine of the run; an error ends the rehearsal, and is reported."""
     region = watch.region_of(lease_id)
     interruptions.interrupt(region, f"{run.settings.unique_name}-m{lease_id:04d}")
     return True

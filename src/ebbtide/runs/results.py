@@ -21,7 +21,7 @@ _MOST_ROWS = 30
 def results_frame(found: RunStanding, settings: LiveSettings) -> pd.DataFrame:
     """A row for each trial, the best first, indexed by its number.
 
-    The first columns are its parameters; of one that is called like another column, `parameter.NAME`.
+    The first columns are its parameters; one with the name of another column becomes `parameter.NAME`.
     """
     import pandas as pd
 

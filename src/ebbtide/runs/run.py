@@ -1,6 +1,6 @@
-"""Running a job or a sweep by a policy: `run`, and `begin`, which only writes a live run down.
+"""Runs a job or a sweep with a policy: `run`, and `begin`, which only creates a live run.
 
-`ebbtide run` and `eb.run` are the same: both write the run down by `begin`, and its controller runs it.
+`ebbtide run` and `eb.run` do the same: both create the run by `begin`, and its controller runs it.
 """
 
 from __future__ import annotations
@@ -45,46 +45,46 @@ from ebbtide.runs.start_local import SPEED, LocalMarket, begin_local, generated_
 
 PROVIDERS = ("local", *RENTED, "replay")
 
-# Decides for a job that is only replayed: the default of one training without a deadline.
+# Default policy for a job that is only replayed: that of one training without a deadline.
 _ONE_JOB = "reactive"
 
 Work = Job | Runnable | Sequence[Job] | str | Path
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `run` beside job, policy and provider; each is optional unless noted as required.
+    """Options of `run` besides job, policy and provider; each is optional unless noted as required.
 
     Attributes:
-        prices: The price history that `local` and `replay` go through; by default a generated one.
+        prices: The price history that `local` and `replay` replay; by default a generated one.
         availability: For `local` and `replay`: capacity of the markets that have a record, or the path of its
-            file; the others always have machines. Generated prices of today have their own.
-        kind: The kind of market that is generated where no prices are given: `today`, `gpu` or `auction`.
+            file; all others always have machines. Generated prices of today have their own.
+        kind: The kind of market to generate if no prices are given: `today`, `gpu` or `auction`.
         start: Time in the prices at which the run begins; by default a quarter into them.
         billing: Billing preset of spot leases, by name; by default the job's own, else that of the cloud; with
             several clouds or replayed prices, that of each cloud. `replay` takes a `Billing` as well.
         seed: Seed of the policy's random numbers and of generated prices; by default 0.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
         spells: Models of how long capacity lasts, or the path of their file, for policies that meet deadlines.
-        models: The bundle of learnt models that the policy asks, the path of its folder, or `champion` for those
-            of the MLflow registry; kept with the run. One that was trained on prices later than the start is
+        models: The bundle of trained models that the policy uses, the path of its folder, or `champion` for the
+            one in the MLflow registry; kept with the run. A bundle trained on prices later than the start is
             refused.
         delay: For `replay`: how many seconds machines take to start.
         speed: For `local`: market seconds in a real second; by default 30.
         folder: For all but `replay`: the folder of the code, in which the program runs; by default the folder of
             the job's file, else the working directory.
         runs: Folder in which runs are kept; by default `.ebbtide/runs`.
-        store: For `local`: where checkpoints go, a folder or s3://bucket/prefix; by default the run's folder.
+        store: For `local`: storage for checkpoints, a folder or s3://bucket/prefix; by default the run's folder.
         machines: For `ec2`, `gcp` and `several`, required: settings of machines, for `several` by provider, or
             the path of their file.
-        parameters: Parameters of the policy that are to differ, by name, where the policy is named.
-        owner: For all but `replay`: who pays for it, in cost reports; by default, with a team, the user here.
-        tags: For all but `replay`: what it is for, value by name; on its machines, too.
+        parameters: Parameters that differ from the defaults, by name, if the policy is given by name.
+        owner: For all but `replay`: who pays for the run, in cost reports; by default, with a team, the user here.
+        tags: For all but `replay`: tags of the run and of its machines, value by name.
         team: For all but `replay`: limits over all runs of a team, or the path of their file; by default the file
             that the environment variable EBBTIDE_TEAM names, if any.
-        journal: For all but `replay`: the database that keeps its journal, postgresql://HOST/DATABASE, by default
-            that of the environment variable EBBTIDE_JOURNAL, if any; empty: a file in its folder.
-        name: For all but `replay`: name of the run, which no run there may have; by default one from the name of
-            what is trained and the time.
+        journal: For all but `replay`: the database for the run's journal, postgresql://HOST/DATABASE, by default
+            that in the environment variable EBBTIDE_JOURNAL, if any; empty: a file in the run's folder.
+        name: For all but `replay`: name of the run, which no other run there may have; by default the name of the
+            job or sweep with the time.
     """
 
     prices: PriceHistory | None
@@ -134,7 +134,7 @@ def run(
 def run(
     job: Work, policy: str | Policy = DEFAULT, provider: str = "local", **options: Unpack[RunOptions]
 ) -> Run | Outcome:
-    """Run a job or a sweep by a policy: rent, train, save before machines are revoked, go on elsewhere.
+    """Run a job or a sweep with a policy: rent, train, save before machines are revoked, go on elsewhere.
 
         run = eb.run(eb.Job(command="python train.py"), policy="default", provider="local")
         print(run.status())
@@ -143,14 +143,15 @@ def run(
     Args:
         job: A `Job`, a `Sweep`, several jobs, or the path of a file that describes one or several. For all but
             `replay` each needs a command.
-        policy: Decides what to rent: an object, or a name as `eb.policy` has it; `default`: the one that suits.
-        provider: `local`: processes on this machine, revoked by a market that is replayed; `ec2`: machines of EC2;
-            `gcp`: machines of Google Cloud; `several`: of both at once; `skypilot`: machines of
-            whatever cloud SkyPilot rents; `replay`: simulated training in no time.
-        **options: What else may be given, by name: see `RunOptions`.
+        policy: Decides what to rent: an object, or a name that `eb.policy` takes; `default`: the one that suits.
+        provider: `local`: processes on this machine, revoked by a replayed market; `ec2`: machines of EC2; `gcp`:
+            machines of Google Cloud; `several`: machines of both at once; `skypilot`: machines of whatever cloud
+            SkyPilot rents from; `replay`: simulated training in no time.
+        **options: Further options, by name: see `RunOptions`.
 
     Returns:
-        For `replay` what came of it; else a handle, at once: its controller runs in a thread of this process.
+        For `replay`, the outcome; otherwise a handle, without waiting: the run's controller is a thread of this
+        process.
 
     Raises:
         InputError: An unknown provider, policy or preset, a start outside the prices, a job without a command, or
@@ -169,18 +170,18 @@ def run(
 def begin(
     sweep: Runnable, folder: Path, policy: str | Policy, provider: str, options: RunOptions | None = None
 ) -> Run:
-    """Write down a new live run; `Run.start` or `runs.run_live` runs it.
+    """Create a new live run; `Run.start` or `runs.by_provider.run_live` runs it.
 
     Args:
-        sweep: What is trained: a sweep, of which one job is one trial, or a list of jobs.
+        sweep: A sweep (a single job is a sweep of one trial), or a list of jobs.
         folder: Folder of the code, in which its program runs.
         policy: Decides, by name or as an object; never beyond the sweep's budget.
         provider: Name of the provider: any but `replay`.
-        options: What else may be given, by name: see `RunOptions`.
+        options: Further options, by name: see `RunOptions`.
 
     Raises:
-        InputError: The policy or a preset is unknown, or the policy is not made for such work, the program is not
-            there, no market has what is asked for, or the start is outside the prices.
+        InputError: The policy or a preset is unknown, the policy does not suit the work, the program does not
+            exist, no market has what the work asks for, or the start is outside the prices.
         JournalError: The database of its journal cannot be used, or does not answer.
     """
     options = options or {}
@@ -204,9 +205,9 @@ def begin(
             raise InputError("parameters are for a policy that is named; set the fields of the one that is given")
         name, parameters = checked_policy(policy).name, {}
         decides = within_budget(sweep, policy)
-    # Nothing is written down or rented that would lack a secret.
+    # Nothing is created or rented if a secret is missing.
     secrets_of(sweep)
-    # Here, and not when its engine is made: a run that cannot begin leaves nothing behind.
+    # Checked here, before the engine does, so that a run that cannot begin leaves nothing behind.
     check_fits(decides, sweep.live_jobs(catalogue))
     accounting = accounting_of(options.get("owner"), options.get("tags"), options.get("team"))
     journal = journal_address(options.get("journal"))
@@ -250,15 +251,15 @@ def begin(
 
 
 def _labelled(machines: Machines, labels: Mapping[str, str]) -> Machines:
-    """The settings of machines, each with these labels besides its own."""
+    """The settings of machines, with these labels added to their own."""
     return {name: one.model_copy(update={"labels": {**one.labels, **labels}}) for name, one in machines.items()}
 
 
 def local_market(work: Runnable, options: RunOptions) -> LocalMarket:
-    """The market that `local` and `replay` would go through with some options.
+    """The market that `local` and `replay` would replay with some options.
 
     Raises:
-        InputError: What is given of it does not fit together, or none can be generated.
+        InputError: The options do not fit together, or no market can be generated.
     """
     catalogue = options.get("catalogue") or default_catalogue()
     return _market_of(work, catalogue, read_models(options.get("models")), options)
@@ -267,10 +268,10 @@ def local_market(work: Runnable, options: RunOptions) -> LocalMarket:
 def _market_of(
     work: Runnable | None, catalogue: Catalogue, models: ModelBundle | None, options: RunOptions
 ) -> LocalMarket:
-    """The market that `local` and `replay` go through.
+    """The market that `local` and `replay` replay.
 
     Raises:
-        InputError: What is given of it does not fit together, or none can be generated.
+        InputError: The options do not fit together, or no market can be generated.
     """
     prices, given, start = options.get("prices"), options.get("availability"), options.get("start")
     if prices is None:
@@ -318,7 +319,7 @@ def _program_of(job: Work, options: RunOptions) -> tuple[Runnable, Path]:
 
 
 def _list_of(jobs: Sequence[Job]) -> JobList:
-    """Several jobs of a program as a list, side by side."""
+    """A list of several jobs, which run side by side."""
     if not jobs:
         raise InputError("no job to run; give one or more")
     limited = next((job for job in jobs if job.budget_usd is not None), None)
@@ -352,7 +353,7 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
     else:
         decides = policy if sweep is None else within_budget(sweep, policy)
     for each in jobs:
-        # Refuses a job without a rate here. One that takes longer than the record may end on several machines.
+        # Refuse a job without a rate here. A job longer than the record may still end in time on several machines.
         work_s(each, prices, catalogue)
     delay = options.get("delay") or StartDelay()
     scenario = Scenario(jobs, prices, rule, market.availability, delay=delay, catalogue=catalogue, seed=seed)
@@ -363,7 +364,7 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
 
 
 def _work_of(job: Any, catalogue: Catalogue) -> tuple[Runnable | None, tuple[Job, ...]]:
-    """The jobs to replay, and the sweep or list that they come from; None: jobs that any machine may do."""
+    """The sweep or list that jobs come from, None if any machine may run them; and the jobs to replay."""
     if isinstance(job, str | Path):
         work = read_work(job, catalogue)
         return work.sweep, work.jobs

@@ -18,7 +18,7 @@ from ebbtide.runs.cost_summary import settled_figures
 
 
 def settle(folder: RunFolder, refused: Mapping[str, str], runtime: Runtime = RUNTIME) -> str:
-    """Write down that the machines of a run have ended and what they cost, if no controller does.
+    """Record that the machines of a run have ended, and what they cost, if the run has no controller.
 
     Args:
         folder: Folder of the run.
@@ -26,7 +26,7 @@ def settle(folder: RunFolder, refused: Mapping[str, str], runtime: Runtime = RUN
         runtime: Gives the time, and waits.
 
     Returns:
-        Why its team could not be told; empty: it was, or the run is of none.
+        Why its team's account could not be written; empty: it was, or the run has no team.
     """
     if controller_of(folder) is not None:
         return ""
@@ -46,7 +46,7 @@ def settle(folder: RunFolder, refused: Mapping[str, str], runtime: Runtime = RUN
 
 
 def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
-    """Write the last account: by the journal or, where that knows nothing, as the controller wrote it last."""
+    """Write the last account: by the journal or, if that has nothing, as the controller last wrote it."""
     usd_per_hour = 0.0
     try:
         # A database that failed over to an empty one knows of no amount.
@@ -62,9 +62,9 @@ def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
 
 
 def lines_of_journal(folder: RunFolder) -> list[AccountLine]:
-    """Every amount of a run, as its controller last wrote it down; none, where it has begun nothing.
+    """Every amount of a run, as its controller last wrote it; none if it has begun nothing.
 
-    Of one that went on from storage, what its team's account had before is among them.
+    If the run went on from storage, earlier amounts of its team's account are included.
 
     Raises:
         JournalError: The journal cannot be read.

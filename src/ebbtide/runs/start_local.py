@@ -40,27 +40,27 @@ from ebbtide.replay.generated_markets import MarketKind, generated, generated_ca
 from ebbtide.runs.command_check import check_command
 from ebbtide.storage.objects import object_store
 
-# One market hour takes two minutes: ten seconds of imports cost a program five minutes of the market.
+# One market hour takes two minutes: ten seconds of imports cost a program five market minutes.
 SPEED = 30.0
 
-# Real seconds, since programs run at their real speed, whatever the market's.
+# In real seconds, since programs run at their real speed, whatever the market's speed.
 _POLL_S = 0.1
 _FIRST_SAVE_S = 1.0
 _MARGIN_S = 0.4
 _LEAST_NOTICE_S = 2.5
-# Agents begin within seconds here, on a busy machine within a minute.
+# Agents start within seconds here, or within a minute on a busy machine.
 _SETUP_LIMIT_S = 300.0
 
 # Files of a run's folder.
 _PRICES, _CAPACITY = "prices.parquet", "capacity.parquet"
 
-# A folder with more files holds data, and is not copied for each training.
+# A folder with more files than this holds data, and is not copied for each training.
 _MOST_FILES = 5_000
 
-# Market seconds that machines live in the mean, where nothing else is known.
+# Mean lifetime of machines in market seconds, if nothing else is known.
 MTTR_S = 6 * 3600.0
 
-# Length of the market that is generated where no prices are given, and what is rented there.
+# Length of the market that is generated if no prices are given, and its instance types and zones.
 GENERATED_DAYS = 20.0
 _MOST_TYPES = 4
 _ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -74,9 +74,9 @@ class LocalMarket:
         prices: The price history that is replayed.
         start_s: Time in the prices at which the run begins, seconds since 1970; None: a quarter into them.
         speed: Market seconds in a real second.
-        availability: Capacity of the markets that have a record; the others always have machines.
+        availability: Capacity of the markets that have a record; all others always have machines.
         notice_s: Least length of a revocation notice in real seconds.
-        boots_s: Market seconds until a machine is given, and from then until it has booted; None: as usual.
+        boots_s: Market seconds until a machine is given, and from then until it has booted; None: the defaults.
 
     Raises:
         InputError: The speed is not a positive number.
@@ -107,7 +107,7 @@ class EndedRun:
 
     Attributes:
         outcome: Outcome of the run, as the engine has it.
-        bills: The cloud's own record of costs, one mapping a machine.
+        bills: The cloud's own record of costs, one mapping per machine.
         left_running: Number of machines that still ran when the run was over.
     """
 
@@ -130,17 +130,17 @@ def generated_market(
 ) -> LocalMarket:
     """A market in which a sweep can be tried: the kind's usual types if they have what it asks for, else others.
 
-    With models it begins where the days end that they were trained on.
+    With models, the market begins where their training data ends.
 
     Args:
         sweep: What is to be trained; None: any machine will do.
         seed: Seed of prices and capacity.
         catalogue: Instance types and list prices.
-        models: Models that the policy asks, if any.
+        models: Models that the policy uses, if any.
         kind: The kind of market.
 
     Raises:
-        InputError: No list price is known of any type that has what is asked for.
+        InputError: No list price is known for any type that has what the sweep asks for.
     """
     trained_until_s = -math.inf if models is None else models.trained_until_s
     start_s = max(trained_until_s, to_epoch_s(usual_begin(kind)))
@@ -181,7 +181,7 @@ def begin_local(
     store: str = "",
     catalogue: Catalogue | None = None,
 ) -> RunFolder:
-    """Write down a new run; `run_local` runs it.
+    """Create a new run; `run_local` runs it.
 
     Args:
         sweep: The sweep that is to be trained.
@@ -191,7 +191,7 @@ def begin_local(
         policy: Name of the policy, with which the run can be resumed.
         parameters: Its parameters that differ from the defaults, by name.
         seed: Seed of all random numbers.
-        store: Where checkpoints go; by default a folder of the run's.
+        store: Storage for checkpoints; by default in the run's folder.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
@@ -270,7 +270,7 @@ def local_cloud(folder: RunFolder) -> LocalCloud:
 def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None = None) -> EndedRun:
     """Run a new run, or resume one, until it ends; then end its cloud."""
     settings = folder.settings
-    # Nothing is begun that its journal could not tell of.
+    # Opened first: nothing is begun if the journal cannot record it.
     outside = Outside.of(folder)
     secrets_of(runnable(settings.sweep))
     cloud = local_cloud(folder)
@@ -300,21 +300,21 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
     running = machines_running(cloud_place(folder))
     bills = cloud.end()
     with suppress(JournalError):
-        # Whatever it did not answer to, a local cloud that has ended leaves no machine.
+        # A local cloud that has ended leaves no machine, even if it did not answer a request before.
         journal_of(folder).keep({"unended": {}})
     return EndedRun(outcome, tuple(bills), running)
 
 
 def _code(folder: RunFolder) -> str:
-    """Key in the store of the user's code; empty: it is too large to be copied, and is linked to."""
+    """Key of the user's code in the store; empty: the code is too large to copy, and is linked to."""
     key = folder.settings.options.get("code", "")
     return str(key)
 
 
 def _packed(folder: Path) -> bytes | None:
-    """The packed code; None: the folder is too large to be copied for every training.
+    """The packed code; None: the folder is too large to copy for every training.
 
-    Files are counted first: a folder with many files is one of data, and need not be read.
+    Files are counted first: a folder with many files holds data, and need not be read.
     """
     files = 0
     for _, folders, names in os.walk(folder):
@@ -331,7 +331,7 @@ def _packed(folder: Path) -> bytes | None:
 def end_local(folder: RunFolder) -> int:
     """End every machine of a run, and its cloud; returns the number of machines that ran.
 
-    Machines that a killed cloud has left are found and ended as well.
+    Machines left by a killed cloud are found and ended as well.
     """
     place = cloud_place(folder)
     running = machines_running(place)

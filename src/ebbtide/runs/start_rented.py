@@ -1,4 +1,4 @@
-"""Live runs on machines that are rented: of EC2, of Google Cloud, of both at once, or by SkyPilot."""
+"""Live runs on rented machines: of EC2, of Google Cloud, of both at once, or through SkyPilot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ebbtide.policies.backoff import backing_off
 from ebbtide.runs.command_check import check_command
 from ebbtide.storage.objects import object_store
 
-# Mean seconds until a machine is revoked, where nothing else is known.
+# Mean seconds until a machine is revoked, if nothing else is known.
 _MTTR_S = 6 * HOUR_S
 
 
@@ -48,7 +48,7 @@ def begin_rented(
     seed: int = 0,
     catalogue: Catalogue | None = None,
 ) -> RunFolder:
-    """Write down a new run, and put the user's code into storage; `run_rented` runs it.
+    """Create a new run, and upload the user's code to storage; `run_rented` runs it.
 
     Args:
         sweep: The sweep that is to be trained.
@@ -63,8 +63,8 @@ def begin_rented(
 
     Raises:
         InputError: There is a run with that id; the sweep has no budget, or calls a file that is not beside it;
-            there are no credentials, or they end too early; there is too much code; the region of the store is not
-            known; a region has no image.
+            there are no credentials, or they expire too early; there is too much code; the region of the store is
+            not known; a region has no image.
     """
     provider = SEVERAL if len(machines) > 1 else next(iter(machines))
     if sweep.budget_usd is None:
@@ -123,7 +123,7 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
     """
     live, machines = folder.settings, _machines(folder)
     settings = _shared(machines)
-    # Before anything is stored or rented: a run that is resumed elsewhere may lack one.
+    # Checked before anything is stored or rented: a run that is resumed elsewhere may lack a secret.
     secrets_of(runnable(live.sweep))
     agent_key = bundle_key(live.run)
     object_store(live.store).put_once(agent_key, bundle())
@@ -153,7 +153,7 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
 
 
 def cloud_of(folder: RunFolder) -> RentingCloud:
-    """The cloud of a run, to look at machines and end them; nothing can be rented from it."""
+    """The cloud of a run, to list machines and end them; nothing can be rented from it."""
     machines = _machines(folder)
     return _cloud(folder.settings, machines, dict.fromkeys(machines, _no_prices))
 
@@ -177,12 +177,12 @@ def _machines(folder: RunFolder) -> Machines:
 
 
 def _shared(machines: Machines) -> MachineSettings:
-    """The settings that are the same for machines of all clouds of a run."""
+    """Settings that the machines of all clouds of a run share."""
     return next(iter(machines.values()))
 
 
 def _code_of(live: LiveSettings) -> str:
-    """Key of the code in storage, as the run was begun with it."""
+    """Key in storage of the code with which the run began."""
     return str(live.options.get("code", f"runs/{live.run}/code.tar.gz"))
 
 
@@ -191,8 +191,8 @@ def _no_prices() -> PriceHistory:
 
 
 def _longest_s(work: Runnable) -> float:
-    """Seconds that the longest trial takes on its slowest machine, and jobs one after the other; the deadline, if
-    there is one."""
+    """The deadline in seconds; if there is none, the time that the longest trial takes on its slowest machine,
+    summed over all jobs."""
     if work.deadline_h is not None:
         return work.deadline_h * HOUR_S
     return sum(map(_longest_trial_s, work.parts))

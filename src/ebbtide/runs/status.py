@@ -1,4 +1,4 @@
-"""Status of a live run: trials, the best first, machines and money, from what its controller wrote down."""
+"""Status of a live run: trials (the best first), machines and money, as its controller wrote them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrialStanding:
     Attributes:
         number: Number of the trial in its sweep, counted from 0.
         trial_id: Id of the trial in storage.
-        setting: Its parameters as text, such as `lr=0.1`; in a list of jobs after the name of its job.
+        setting: Its parameters as text, such as `lr=0.1`; in a list of jobs, after the name of its job.
         state: Its state in words, such as `training`.
         steps_done: Steps that its program has reported; None: it reports none.
         steps_saved: Step of the newest checkpoint; None: there is none.
@@ -82,9 +82,9 @@ class RunStanding:
 
     Attributes:
         run: Id of the run.
-        state: What the run actually does.
+        state: Actual state of the run.
         why: Reason for that state in words; may be empty.
-        pid: Process id of its controller; None: none runs now.
+        pid: Process id of its controller; None: no controller runs now.
         policy: Name of the policy that decides.
         parameters: Its parameters that differ from the defaults, by name.
         metric: Name of the metric that trials are compared by; None: there is none.
@@ -97,17 +97,17 @@ class RunStanding:
         revoked: Number of machines that were revoked.
         unended: Why the cloud refused to end a machine, by machine id.
         elapsed_s: Real seconds for which its controllers ran.
-        rest_s: Estimate of the real seconds that are left, at the pace so far; None: not known.
+        rest_s: Estimate of the remaining real seconds, at the pace so far; None: not known.
         began_epoch_s: Start of the run in seconds since 1970; None: it has not begun.
         deadline_h: Deadline in hours after the start, by the market's clock; None: it has none.
         late_s: Seconds that it ran past its deadline, by the market's clock; 0: it did not.
         quarantined: Number of messages from storage that could not be read, and were set aside.
-        tasks: Number of tasks of an array; None: it is none.
-        jobs: Number of jobs of a list; None: it is none.
+        tasks: Number of tasks; None: the run is not an array.
+        jobs: Number of jobs; None: the run is not a list of jobs.
         budget_usd: The most that may be spent, USD; None: it has no budget.
         provider: Who rents its machines out, such as `local` or `ec2`.
-        unknown: Which part of what it paid is not known, in words; empty: all is.
-        requests_usd_estimate: An estimate of what requests to its storage have cost, USD; in no other sum.
+        unknown: The part of its payments that is not known, in words; empty: all are known.
+        requests_usd_estimate: Estimated cost of requests to its storage, USD, which no other sum includes.
     """
 
     run: str
@@ -145,8 +145,8 @@ class RunStanding:
 
     @property
     def best(self) -> TrialStanding | None:
-        """The trial with the best metric, without failed ones; a single training without a metric is the best, and
-        no job of a list."""
+        """The trial with the best metric, without failed ones; also a single training without a metric. None for a
+        list of jobs."""
         sound = [trial for trial in self.trials if not trial.problem]
         if self.jobs is not None:
             return None
@@ -220,14 +220,14 @@ def standing(
     Args:
         settings: What the run was started with.
         kept: The controller's snapshot; None: there is none yet.
-        figures: The controller's last figures on open leases; None: there are none yet. Of one that is gone: with
-            what its machines have cost since.
+        figures: The controller's last figures on open leases; None: there are none yet. If the controller is gone,
+            they include what its machines have cost since.
         phase: Phase in the run's journal; None: no controller has started.
-        state: What the run actually does.
-        pid: Process id of its controller; None: none runs.
+        state: Actual state of the run.
+        pid: Process id of its controller; None: no controller runs.
         unended: Why the cloud refused to end a machine, by machine id.
         catalogue: Instance types and list prices.
-        unknown: Which part of what it paid is not known, in words; empty: all is.
+        unknown: The part of its payments that is not known, in words; empty: all are known.
     """
     work, now_s = runnable(settings.sweep), time.time()
     metric, direction = _compared_by(work)
@@ -311,8 +311,7 @@ def standing(
 
 
 def _compared_by(work: Runnable) -> tuple[str | None, Direction]:
-    """The metric that all trials are compared by, and whether lower or higher is better; jobs of a list have none
-    in common."""
+    """The metric that all trials are compared by, and its direction; jobs of a list have no common metric."""
     return (None, Direction.MINIMIZE) if isinstance(work, JobList) else (work.metric, work.direction)
 
 
@@ -329,7 +328,7 @@ def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: RunSpending | 
 
 
 def _later_s(figures: RunSpending | None, state: State, now_s: float) -> float:
-    """Market seconds since the figures for which machines cost money; those of one that is gone are of now."""
+    """Market seconds since the figures in which machines cost money; 0 if no controller runs."""
     if figures is None or state not in (State.RUNNING, State.STOPPING):
         return 0.0
     return max(now_s - float(figures["at_epoch_s"]), 0.0) * float(figures.get("speed", 1.0))
@@ -406,7 +405,7 @@ def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, floa
 
 
 def _rest_s(work: Runnable, kept: RunSnapshot, elapsed_s: float) -> float | None:
-    """Estimate of the real seconds left, at the pace of all trials so far; steps of a list's jobs differ."""
+    """Estimate of the remaining real seconds, at the pace of all trials so far; None for a list of jobs."""
     if isinstance(work, JobList) or work.max_trial_steps is None:
         return None
     jobs, steps = kept["engine"]["jobs"], work.max_trial_steps

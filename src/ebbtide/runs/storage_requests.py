@@ -1,7 +1,7 @@
-"""Estimate of the cost of a run's requests to its storage, which no cloud tells by run.
+"""Estimate of the cost of a run's requests to its storage, which no cloud reports by run.
 
-Each machine looks for orders and for heartbeats, and writes reports; its controller looks for those. How often is
-known from the run's settings. Checkpoints are few beside that, and transfers between regions are charged apart.
+Each machine polls for orders and heartbeats, and writes reports, for which the controller polls. The run's
+settings say how often. Checkpoints are few in comparison, and transfers between regions are charged separately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import LiveSettings
 from ebbtide.market.leases import Lease
 
-# List prices of S3 Standard in us-east-1 and of Cloud Storage, USD a request: PUT and LIST, and GET.
+# List prices of S3 Standard in us-east-1 and of Cloud Storage, USD per request: PUT and LIST, and GET.
 _WRITE_USD, _READ_USD = 0.005 / 1_000, 0.0004 / 1_000
 _BUCKETS = ("s3://", "gs://")
 
@@ -26,7 +26,7 @@ def estimated_requests_usd(settings: LiveSettings, leases: Sequence[Lease], now_
     Args:
         settings: Settings of the run.
         leases: All leases of the run.
-        now_s: The present time in seconds since 1970; NaN: not known, open leases are left out.
+        now_s: The present time in seconds since 1970; NaN: not known, so open leases are left out.
     """
     if not settings.store.startswith(_BUCKETS):
         return 0.0
@@ -41,13 +41,13 @@ def estimated_requests_usd(settings: LiveSettings, leases: Sequence[Lease], now_
 
 
 def _usd_per_machine_hour(poll_s: float, beat_s: float) -> float:
-    # Orders and reports are looked for, and reports written, at each poll; heartbeats are listed, and one is read.
+    # Each poll looks for orders and reports, and writes reports; each heartbeat is a listing and a read.
     polls = (2 * _READ_USD + _WRITE_USD) / poll_s
     beats = (_WRITE_USD + _READ_USD) / beat_s
     return HOUR_S * (polls + beats)
 
 
 def _poll_s(settings: LiveSettings) -> float:
-    """Seconds between looks, as the machines' settings have it; of several clouds the first."""
+    """Seconds between polls by the settings of the machines; with several clouds, those of the first."""
     machines: list[dict[str, Any]] = [each for each in settings.options.values() if isinstance(each, dict)]
     return next((float(each["poll_s"]) for each in machines if "poll_s" in each), 5.0)

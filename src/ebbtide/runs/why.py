@@ -54,7 +54,7 @@ def lease_named(folder: RunFolder, name: str) -> int:
     """The number of a lease by the name that people give it or its machine: `3`, `m0003` or `RUN-m0003`.
 
     Raises:
-        InputError: It is none of these, of another run, or of a journal that was lost.
+        InputError: The name has none of these forms, or is of another run, or of a journal that was lost.
     """
     found = _LEASE.fullmatch(name)
     if found is None or found["run"] not in (None, folder.path.name):
