@@ -1,4 +1,4 @@
-"""The region of the bucket that keeps a run's checkpoints, by which their egress is charged."""
+"""Look up the region of the bucket that keeps a run's checkpoints; egress charges depend on it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _HEADER = "x-amz-bucket-region"
 def with_bucket(work: Runnable, settings: MachineSettings, client: Any = None) -> Runnable:
     """Return a sweep, or a list of jobs, with the cloud and region of the store's bucket filled in.
 
-    Those in its file are used where they cannot be looked up: where the bucket's owner forbids it, and at another
-    address than AWS, where none are assumed if the file names none.
+    If they cannot be looked up, because the bucket's owner forbids it or the store is not at AWS's or Google's own
+    address, those in the sweep's or job's file are kept.
 
     Args:
         work: The sweep, or the list of jobs.
@@ -44,7 +44,7 @@ def with_bucket(work: Runnable, settings: MachineSettings, client: Any = None) -
             listed.append(job.model_copy(update={"work": _placed(job.work, found, settings.store)}))
         except InputError as error:
             raise in_list(error, place, None) from None
-    # A copy would keep what was worked out of the jobs before.
+    # `model_copy` would also copy values cached from the old jobs.
     return JobList(**{name: getattr(work, name) for name in JobList.model_fields} | {"listed": tuple(listed)})
 
 
@@ -61,11 +61,10 @@ def _placed(sweep: Sweep, found: Bucket, store: str) -> Sweep:
 
 
 def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> str | None:
-    """The region of an `s3://bucket/prefix` or `gs://bucket/prefix`; None: its owner does not say, and it is not
-    needed.
+    """Return the region of an `s3://bucket/prefix` or `gs://bucket/prefix`; None: not found, and not needed.
 
     Raises:
-        InputError: There is no such bucket, or its region is needed and not told.
+        InputError: There is no such bucket, or its region is needed and cannot be looked up.
     """
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -81,7 +80,7 @@ def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> 
         if answer.get("HTTPStatusCode") == 404:
             problem = f"there is no bucket {name}; create it, or name another"
             raise InputError(problem, field="store") from None
-        # S3 tells the region even to those who may not see the bucket.
+        # S3 sends this header even to callers without access to the bucket.
         region, why = answer.get("HTTPHeaders", {}).get(_HEADER), str(error)
     except BotoCoreError as error:
         region, why = None, str(error)
@@ -98,7 +97,7 @@ def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> 
 
 
 def _google_region(name: str, client: Any, is_needed: bool) -> str | None:
-    """The region of a bucket of Google's; one that is in several has none, and is written into the file."""
+    """Return the region of a Google bucket; None: unknown, or a multi-region bucket, and not needed."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -111,7 +110,7 @@ def _google_region(name: str, client: Any, is_needed: bool) -> str | None:
         place, why = "", str(error)
     else:
         why = f"it is in {place or 'no place'}, which is no single region"
-    # Of several regions: US, EU, ASIA, NAM4.
+    # Names of multi-regions and dual-regions have no hyphen: US, EU, ASIA, NAM4.
     if "-" in place:
         return place
     if is_needed:

@@ -1,4 +1,4 @@
-"""The clock by which rented machines are counted: the computer's own, but it never goes back."""
+"""The clock that times rented machines: the system clock, except that it never goes back."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable
 
 
 class ForwardClock:
-    """The time of the day, which is followed when it is set forward, and goes on as before when it is set back.
+    """A wall clock that follows the system clock when that is set forward, and ignores it being set back.
 
-    Machines are charged by their cloud's clock, whatever becomes of ours: if that is set back by an hour, a budget
-    would be reached an hour too late.
+    The cloud charges by its own clock: if the local clock were set back by an hour, the run would notice an hour
+    too late that its budget is spent.
 
     Args:
-        wall_s: Gives the time of the day, seconds since 1970.
-        since_boot_s: Gives seconds that count on, however that is set.
+        wall_s: Returns the wall-clock time, seconds since 1970.
+        since_boot_s: Returns monotonic seconds, which setting the wall clock does not change.
     """
 
     def __init__(
         self, wall_s: Callable[[], float] = time.time, since_boot_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._wall_s, self._since_boot_s = wall_s, since_boot_s
-        # The controller's thread and its attendant's ask.
+        # Both the controller's thread and its attendant's read the clock.
         self._lock = threading.Lock()
         self._ahead_s = -math.inf
 
@@ -37,5 +37,5 @@ class ForwardClock:
             return since_boot_s + self._ahead_s
 
 
-# That of every cloud of this process.
+# Shared by all clouds in this process.
 CLOCK = ForwardClock()

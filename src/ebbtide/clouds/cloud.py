@@ -1,4 +1,4 @@
-"""Interface between a controller and a cloud: machines that start an agent by themselves."""
+"""Interface between a controller and a cloud, whose machines start an agent when they boot."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ebbtide.market.price_series import PriceSeries
 
 @dataclass(frozen=True)
 class Instance:
-    """A machine, or a request for one, as the cloud has it. Times are seconds since 1970 by the cloud's clock.
+    """A machine, or a request for one, as the cloud reports it. Times are seconds since 1970 by the cloud's clock.
 
     Attributes:
-        token: Id that it was requested with; a second request with the same id gives no second machine.
+        token: Id of the request; a second request with the same id rents no second machine.
         state: State of its lease; never `NOTICED`, since notices go to the agent.
-        started_s: Time at which charging began; NaN: it has not.
-        running_s: Time at which it had booted; NaN: it has not.
-        ended_s: Time at which it was revoked or released; NaN: it has not.
+        started_s: Time at which charging began; NaN: not yet.
+        running_s: Time at which the machine had booted; NaN: not yet.
+        ended_s: Time at which it was revoked or released; NaN: not yet.
         why: Reason in words, if it failed or was revoked; else empty.
-        listed_s: Time at which it was listed so; NaN: just now. Earlier if its part of the cloud does not answer.
+        listed_s: Time of this listing; NaN: just now. An earlier time if its part of the cloud does not answer.
         address: Address at which other machines of its region reach it; empty: not known yet.
     """
 
@@ -42,7 +42,7 @@ class MachineRequest:
     """A request for a machine.
 
     Attributes:
-        token: Unique id of the request; repeated, it means the same machine.
+        token: Unique id of the request; a repeated request with it rents no second machine.
         market: Market in which the machine is to be rented.
         max_price_usd_per_hour: Maximum price in USD an hour; infinity: any price.
         on_demand: Whether it is rented on demand, at the list price.
@@ -57,7 +57,7 @@ class MachineRequest:
 
 
 class Cloud(Protocol):
-    """Rents machines of one run.
+    """Rents the machines of one run.
 
     All methods may raise `CloudError`.
     """
@@ -69,7 +69,7 @@ class Cloud(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """True if the cloud's time has ended, as that of a replayed price history does."""
+        """True if the cloud's time has ended, which happens only to a replayed price history."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class Cloud(Protocol):
         ...
 
     def time_of(self, epoch_s: float) -> float:
-        """The cloud's time at a time of this machine's clock, in seconds since 1970."""
+        """Convert a time of this machine's clock to the cloud's clock, both in seconds since 1970."""
         ...
 
     def launch(self, wanted: MachineRequest) -> None:

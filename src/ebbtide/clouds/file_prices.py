@@ -19,16 +19,16 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class FilePrices:
-    """The prices of the markets that a run's settings and its work allow; call it for the history up to now.
+    """Prices of the markets that a run's settings and its work allow; call it for the history up to now.
 
-    The file is read again when it has changed; one that cannot be read is told of, and the prices stay.
+    The file is read again when it has changed. If that fails, a warning is logged and the prices stay.
 
     Args:
         path: Path of the file.
-        poll_s: Seconds between looks whether it has changed.
-        placed: Gives of a price history what is in the places where machines may be rented.
-        sweep: What is trained, which says which markets are allowed.
-        catalogue: Instance types, of which some have what the work asks for.
+        poll_s: Seconds between checks for a change of the file.
+        placed: Limits a price history to the places where machines may be rented.
+        sweep: The sweep or list of jobs, which says which markets are allowed.
+        catalogue: Instance types to choose from by the work's requirements.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class FilePrices:
 def in_places(
     history: PriceHistory, zones: Mapping[Place, Sequence[str]], file: str, *, only: str = ""
 ) -> PriceHistory:
-    """The prices of markets in some places; a price of a whole region holds in all its zones.
+    """Return the prices of markets in some places; a price of a whole region holds in all its zones.
 
     Args:
         history: Prices by zone, or by region where a market's zone is its region.
-        zones: Zones in which machines may be rented, by place; none: in all of the place that are priced.
+        zones: Zones in which machines may be rented, by place; an empty list: all of the place that have a price.
         file: Path of the file of prices, for errors.
-        only: Name of the one cloud that is looked for, for errors; empty: there are several.
+        only: Name of the cloud if there is only one, for errors; empty: there are several.
 
     Raises:
-        InputError: None of them is priced.
+        InputError: No market in these places has a price.
     """
     found: dict[Market, PriceSeries] = {}
     for market, series in history.items():

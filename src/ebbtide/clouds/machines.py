@@ -1,4 +1,4 @@
-"""Settings that machines of every cloud have: where they find the run, and how they are set up."""
+"""Settings of machines on any cloud: where they find the run, and how they are set up."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class MachineSettings(Frozen):
 
     Attributes:
         store: Bucket and prefix for code, agent, checkpoints, orders and reports.
-        store_endpoint_url: Address at which machines reach the store; empty: its cloud's own. With another, set
-            AWS_ENDPOINT_URL_S3, or for gs:// STORAGE_EMULATOR_HOST, to it where the run is started.
+        store_endpoint_url: Address at which machines reach the store; empty: its cloud's own. If you set it, set
+            AWS_ENDPOINT_URL_S3, or STORAGE_EMULATOR_HOST for gs://, to it where you start the run.
         python: Python on the machine, 3.10 or later; `python` in a sweep's command stands for it.
         setup: Shell lines that install what the training needs, run as root before the agent; if one fails, or
             they take longer than `setup_limit_s`, the machine ends.
-        setup_limit_s: Seconds, set-up included, after which a machine ends if its agent was never heard from.
+        setup_limit_s: Seconds, set-up included, after which a machine ends if its agent has sent no heartbeat.
             After three such machines in a row the run ends.
         folder: Folder on the machine for everything that Ebbtide writes there.
         controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
-        poll_s: Seconds between looks for orders and reports.
+        poll_s: Seconds between polls for orders and reports.
         price_poll_s: Seconds between fetches of prices.
-        notice_poll_s: Seconds between looks at the instance metadata.
-        labels: Labels of each machine and its disk, beyond those of Ebbtide, for cost reports; tags on EC2.
+        notice_poll_s: Seconds between polls of the instance metadata for notices.
+        labels: Labels of each machine and its disk, beyond Ebbtide's own, for cost reports; tags on EC2.
     """
 
     store: str

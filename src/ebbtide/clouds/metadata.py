@@ -1,6 +1,6 @@
-"""Instance metadata as EC2 serves them (IMDSv2: a token first), and as GCP does (a header in each request).
+"""Instance metadata as served by EC2 (IMDSv2, which needs a token) and GCP (which needs a header).
 
-The service only answers requests; the local cloud and `ebbtide.testing` put HTTP servers around it.
+`MetadataService` only maps requests to answers; the local cloud and `ebbtide.testing` run the HTTP servers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ACTION = "meta-data/spot/instance-action"
 _REBALANCE = "meta-data/events/recommendations/rebalance"
 _ROLES = "meta-data/iam/security-credentials"
 
-# GCP's: every request and every answer carries the header.
+# GCP: every request and every answer carries the header `Metadata-Flavor: Google`.
 _GCP = "/computeMetadata/v1/"
 _FLAVOR, _GOOGLE = "metadata-flavor", "Google"
 _SERVICE_ACCOUNT = "instance/service-accounts/default"
@@ -34,10 +34,10 @@ class RoleCredentials:
     """Credentials of a machine's role.
 
     Attributes:
-        role: Name of the role, by which its credentials are found.
+        role: Name of the role, which is part of the credentials' path.
         key: Id of the access key; on GCP the access token.
         secret: Secret of the access key.
-        expires_s: When they end, seconds since 1970.
+        expires_s: Time at which they expire, seconds since 1970.
     """
 
     role: str
@@ -48,7 +48,7 @@ class RoleCredentials:
 
 @dataclass(frozen=True)
 class MachineState:
-    """Metadata of one machine at a moment.
+    """Metadata of one machine at one moment.
 
     Attributes:
         taken_at_s: Time at which the machine will be revoked, seconds since 1970; None: there is no notice.
@@ -80,9 +80,9 @@ class MetadataService:
     """Answers requests for the metadata of many machines, each below a path prefix of its own.
 
     Args:
-        state: Gives the present state of the machine with a path prefix; None: there is no such machine. A path
+        state: Returns the current state of the machine with a path prefix; None: there is no such machine. A path
             without a prefix belongs to the machine with the empty name.
-        now: Gives the time by which tokens expire, in seconds since 1970.
+        now: Returns the time by which tokens expire, in seconds since 1970.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class MetadataService:
     ) -> None:
         self._state, self._now = state, now
         self._lock = threading.Lock()
-        # By token, the machine that it was given to, and when it ends.
+        # By token: the machine that it was given to, and the time at which it expires.
         self._tokens: dict[str, tuple[str, float]] = {}
 
     @property
     def tokens(self) -> int:
-        """Number of the tokens that are still good."""
+        """Number of tokens that are still valid."""
         with self._lock:
             return sum(ends_s > self._now() for _, ends_s in self._tokens.values())
 
     def forget_tokens(self) -> None:
-        """End every token, as if all had expired."""
+        """Expire every token."""
         with self._lock:
             self._tokens.clear()
 
@@ -111,7 +111,7 @@ class MetadataService:
             method: Method of the request, such as `GET`.
             path: Path of the request, such as `/machine-1/latest/api/token`, or on GCP
                 `/machine-1/computeMetadata/v1/instance/preempted`.
-            headers: Headers of the request; their names may be in upper or lower case.
+            headers: Headers of the request; the case of their names does not matter.
         """
         given = {name.lower(): value for name, value in headers.items()}
         if _GCP in path:
@@ -159,7 +159,7 @@ class MetadataService:
 
 
 def _content(state: MachineState, path: str) -> str | None:
-    """The value at a path; None: there is none now."""
+    """Return the value at a path; None: there is none now."""
     role = state.credentials
     if path == _ACTION and state.taken_at_s is not None:
         return json.dumps({"action": "terminate", "time": _iso(state.taken_at_s)})
@@ -184,7 +184,7 @@ def _content(state: MachineState, path: str) -> str | None:
 
 
 def _google_content(state: MachineState, path: str, now_s: float) -> str | None:
-    """The value at a path of GCP's metadata; None: there is no such path."""
+    """Return the value at a path of GCP's metadata; None: there is no such path."""
     role = state.credentials
     if path == "instance/preempted":
         return "FALSE" if state.taken_at_s is None else "TRUE"

@@ -1,4 +1,4 @@
-"""Names and labels of instances, made from ids of runs and tokens, which may be longer and of other letters."""
+"""Names and labels of instances, made from run ids and tokens that clouds may not accept unchanged."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
 class Names:
-    """Names of the instances of one run. From a name its token follows, unless it was too strange or long for one.
+    """Names of the instances of one run. A name contains its token, unless the token is too long or unusual.
 
     Args:
         run: Id of the run.
 
     Attributes:
-        beginning: What the names of all its instances begin with, and those of no other run.
+        beginning: Prefix of the names of the run's instances, and of no other run's.
     """
 
     def __init__(self, run: str) -> None:
         self._run = run
         self.beginning = f"ebbtide-{hashlib.sha256(run.encode()).hexdigest()[:12]}-"
-        # Tokens whose names do not tell them.
+        # By name, tokens that their names do not contain.
         self._hidden: dict[str, str] = {}
 
     def name(self, token: str) -> str:
-        """The name of the instance with a token: letters, digits and hyphens, 63 at most."""
+        """Return the name of the instance with a token: letters, digits and hyphens, 63 at most."""
         own = token.removeprefix(f"{self._run}-")
         for kind, text in (("r", own) if own != token else ("t", token), ("x", "")):
             name = f"{self.beginning}{kind}-{text}"
@@ -38,7 +38,7 @@ class Names:
         return name
 
     def token(self, name: str) -> str | None:
-        """The token of the instance with a name; None: it is not of the run, or its name does not tell."""
+        """Return the token of an instance's name; None: it belongs to another run, or the token is not known."""
         if not name.startswith(self.beginning):
             return None
         kind, _, text = name.removeprefix(self.beginning).partition("-")
@@ -47,12 +47,12 @@ class Names:
         return text if kind == "t" else self._hidden.get(name)
 
     def request_id(self, token: str) -> str:
-        """A UUID for the request for a token: a cloud that takes one rents once, however often it is sent."""
+        """Return a request id for a token; clouds that accept one rent only once for repeated requests."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"ebbtide:{self._run}:{token}"))
 
 
 def label(text: str) -> str:
-    """A value of a label: small letters, digits, _ and -, 63 at most; another text has another."""
+    """Return a unique label value for a text: lower-case letters, digits, _ and -, 63 at most."""
     plain = re.sub(r"[^a-z0-9_-]+", "-", text.lower())
     if plain == text and len(text) <= _MOST:
         return text

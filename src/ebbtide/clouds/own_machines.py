@@ -1,4 +1,4 @@
-"""A cloud of which a run sees its own machines alone, whatever name it has in common with others."""
+"""A cloud that shows a run only its own machines, even if other runs have the same id."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ebbtide.market.price_series import PriceSeries
 
 
 class OwnMachines:
-    """Names a run's machines in the cloud by its unique name, and to the run by its id.
+    """Prefixes machines' tokens by the run's unique name in the cloud, and by the run's id for the run.
 
     Args:
-        cloud: The cloud of the run of that unique name.
-        run: Id of the run, with which its own tokens begin.
-        name: Its unique name.
+        cloud: The cloud, made for the run's unique name.
+        run: Id of the run, the prefix of the tokens that it uses.
+        name: Unique name of the run.
     """
 
     def __init__(self, cloud: RentingCloud, run: str, name: str) -> None:
@@ -53,12 +53,12 @@ class OwnMachines:
         return [replace(one, token=self._inside(one.token)) for one in self._cloud.instances()]
 
     def end_all(self) -> dict[str, str]:
-        """Request the end of every machine of the run; as the cloud has it."""
+        """Request the end of every machine of the run, as in `RentingCloud.end_all`."""
         left: Mapping[str, str] = self._cloud.end_all()
         return {self._inside(token): why for token, why in left.items()}
 
     def _outside(self, token: str) -> str:
-        # A machine whose tags were removed is known by its id in the cloud.
+        # A machine without its tags has its cloud's id in place of a token, which stays unchanged.
         return f"{self._unique}{token.removeprefix(self._own)}" if token.startswith(self._own) else token
 
     def _inside(self, token: str) -> str:

@@ -1,4 +1,4 @@
-"""A cloud in parts, such as regions or several clouds, of which one that does not answer holds up no other."""
+"""A cloud in parts, such as regions: a part that does not answer does not hold up the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ListedParts:
-    """The machines of each part, as they were last listed.
+    """Keeps the machines of each part from its last listing.
 
     Args:
         logger: Gets a warning of each part that does not answer.
@@ -28,18 +28,18 @@ class ListedParts:
         self._part_of: dict[str, str] = {}
 
     def part_of(self, token: str) -> str | None:
-        """The part in which a machine was listed; None: it was not."""
+        """The part in which a machine was last listed; None: it never was."""
         return self._part_of.get(token)
 
     def listed(self, parts: Mapping[str, Callable[[], Sequence[Instance]]], now_s: float) -> list[Instance]:
-        """The machines of all parts; those of a part that does not answer are as they were when it last did.
+        """List the machines of all parts; for a part that does not answer, those of its last answer.
 
         Args:
-            parts: How the machines of each are listed, by its name.
+            parts: By name, the function that lists a part's machines.
             now_s: The time, seconds since 1970.
 
         Raises:
-            CloudError: No part answers, or one has never answered, which may have machines that nobody knows of.
+            CloudError: No part answers, or one has never answered and so may have unknown machines.
         """
         silent: list[CloudError] = []
         for name, look in parts.items():
@@ -60,10 +60,10 @@ class ListedParts:
 
 
 def first_found(asks: Iterable[Callable[[], T | None]]) -> T | None:
-    """The first answer of parts that are asked in order; None: none has one.
+    """Ask parts in order until one returns a result; None: no part has one.
 
     Raises:
-        CloudError: None has one, and a part did not answer.
+        CloudError: No part has a result, and at least one did not answer.
     """
     silent: CloudError | None = None
     for ask in asks:
@@ -80,11 +80,11 @@ def first_found(asks: Iterable[Callable[[], T | None]]) -> T | None:
 
 
 def all_ended(ends: Iterable[Callable[[], Mapping[str, str]]]) -> dict[str, str]:
-    """Request the end of the machines of all parts; return by token why each cannot be ended (empty: requested).
+    """End the machines of all parts; returns by token why each cannot be ended (empty: its end was requested).
 
     Raises:
-        CloudError: A part does not answer; in the others the end was requested all the same.
-        InputError: A part cannot be asked, since its credentials are missing; in the others as above.
+        CloudError: A part does not answer; the end was still requested in the others.
+        InputError: A part's credentials are missing; the end was still requested in the others.
     """
     left: dict[str, str] = {}
     silent: CloudError | InputError | None = None

@@ -18,16 +18,16 @@ Settings = TypeVar("Settings", bound=MachineSettings)
 
 
 class RentingCloud(Cloud, Protocol):
-    """A cloud that costs money, so that all machines of a run can be found and ended without its journal."""
+    """A cloud that costs money: all machines of a run can be found and ended even without its journal."""
 
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run.
 
         Returns:
-            The machines that still ran, by token: why each cannot be ended; empty: its end was requested.
+            By token of each machine that still ran, why it cannot be ended; empty: its end was requested.
 
         Raises:
-            CloudError: A part of the cloud does not answer; elsewhere the end was requested all the same.
+            CloudError: A part of the cloud does not answer; the end was still requested elsewhere.
         """
         ...
 
@@ -36,10 +36,10 @@ class CloudProvider(Protocol[Settings]):
     """A cloud as users name it: `--provider NAME --machines FILE`.
 
     Attributes:
-        cloud_name: Name of the cloud, as its markets have it.
+        cloud_name: Name of the cloud in its markets.
         billing: Billing preset of its spot machines.
-        example: An example of its settings.
-        knows_addresses: Whether it tells the addresses at which machines of a region reach each other.
+        example: Path of an example of its settings.
+        knows_addresses: Whether it reports the addresses at which machines of a region reach each other.
     """
 
     cloud_name: str
@@ -56,11 +56,11 @@ class CloudProvider(Protocol[Settings]):
         ...
 
     def decode(self, content: Any, file: Path) -> Settings:
-        """The settings in plain values, as a run keeps them, or a file for several clouds has them.
+        """Decode settings from plain values, as a run or a file for several clouds stores them.
 
         Args:
             content: The settings as plain values.
-            file: Path of the file that they are from, to which paths in them are relative.
+            file: Path of the file that holds them; paths in them are relative to its folder.
 
         Raises:
             InputError: They are not valid.
@@ -68,14 +68,14 @@ class CloudProvider(Protocol[Settings]):
         ...
 
     def ready(self, settings: Settings, expected_end_s: float) -> Settings:
-        """Check what the cloud needs before a run begins; gives the settings with what was looked up.
+        """Check the cloud's prerequisites before a run begins; returns the settings with looked-up values.
 
         Args:
             settings: Settings of the run's machines.
             expected_end_s: Expected end of the run, seconds since 1970.
 
         Raises:
-            InputError: There are no credentials, or something that the settings name is not there.
+            InputError: There are no credentials, or something that the settings name does not exist.
         """
         ...
 
@@ -84,10 +84,10 @@ class CloudProvider(Protocol[Settings]):
         ...
 
     def prices(self, folder: RunFolder, work: Runnable, settings: Settings) -> Prices:
-        """Return a function that gives the newest known prices of the markets that a run allows.
+        """Make a function that returns the newest known prices of the markets that a run allows.
 
         Raises:
-            InputError: No price is known, or none of a market that the run allows.
+            InputError: No price is known of any market that the run allows.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The providers by name, and the settings of machines of one of them, or of several at once."""
+"""The providers by name, and the settings of machines of one or several of them."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ PROVIDERS: Mapping[str, CloudProvider[Any]] = {
     "skypilot": SkyPilotProvider(),
 }
 
-# Those that are of one cloud, of which a run may use several at once.
+# Providers of a single cloud; a run may combine several of them.
 _SINGLE = ("ec2", "gcp")
 
 # Settings of machines, by provider.
 Machines = Mapping[str, MachineSettings]
 
-# Billing where each cloud has its own.
+# Billing by each cloud's own rule.
 EACH_CLOUDS = "by-cloud"
-# What a job has whose file names none.
+# Billing of a job whose file names none.
 _DEFAULT_BILLING = "ec2-second"
 
-# One controller, storage and command line for machines of all clouds.
+# Settings that must agree across clouds: a run has one controller, store and command.
 _SHARED = ("store", "python", "poll_s", "controller_limit_s")
 
 
 def machines_of(
     provider: str, given: MachineSettings | Mapping[str, MachineSettings] | str | Path | None
 ) -> Machines:
-    """The settings of machines that a run was given.
+    """Return the settings of machines that a run was given.
 
     Args:
         provider: Name of the provider: one of them, or `several`.
-        given: Settings, for `several` by provider, or the path of their file; None: none were given.
+        given: The settings, by provider for `several`, or the path of their file; None: none were given.
 
     Raises:
-        InputError: None were given, or they are not valid.
+        InputError: No settings were given, or they are not valid.
     """
     if given is None:
         example = PROVIDERS[provider].example if provider in PROVIDERS else "examples/live/several.yaml"
@@ -70,7 +70,7 @@ def machines_of(
 
 
 def _several(path: str | Path) -> dict[str, MachineSettings]:
-    """The settings in a file for several clouds: inline, or in other files beside it."""
+    """Read a file of settings for several clouds, each inline or as the path of another file."""
     content = read_mapping(path, "settings of several clouds: a mapping with ec2, gcp...")
     unknown = next((name for name in content if name not in _SINGLE), None)
     if unknown is not None:
@@ -99,10 +99,10 @@ def _check_shared(machines: Machines) -> None:
 
 
 def kept_machines(options: Mapping[str, Any], file: Path) -> Machines:
-    """The settings that a run keeps.
+    """Decode the settings that a run keeps.
 
     Args:
-        options: Options of the run's settings, with those of each provider by its name.
+        options: Options of the run's settings; each provider's settings are under its name.
         file: Path of the run's file, for errors.
 
     Raises:
@@ -121,7 +121,7 @@ def with_billing(work: Runnable, provider: str) -> Runnable:
     Raises:
         InputError: Its file names the rule of another cloud.
     """
-    # What is replayed may be of any cloud.
+    # A replay may hold prices of any cloud.
     own = EACH_CLOUDS if provider not in PROVIDERS or provider == SEVERAL else PROVIDERS[provider].billing
     if work.billing == _DEFAULT_BILLING:
         return work.model_copy(update={"billing": own})

@@ -1,4 +1,4 @@
-"""The settings that a live run was started with, and the folder in which it is kept."""
+"""The settings that a live run was started with, and the folder in which the run is kept."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from ebbtide.clouds.unique_names import unique_name
 from ebbtide.errors import InputError
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 
-# Stands for the newest run where an id is asked for.
+# Stands for the newest run in place of an id.
 LATEST = "latest"
 
-# Below the working directory, unless another place is named.
+# Default folder of runs, relative to the working directory.
 RUNS = Path(".ebbtide") / "runs"
 
-# Providers whose machines cost money; the last is several of the others at once.
+# Name of the provider that combines several single ones.
 SEVERAL = "several"
-# Who rents nothing out: prices are replayed, and costs are what they would be.
+# Providers that rent nothing: prices are replayed, and costs are what they would have been.
 SIMULATED = ("local", "replay")
 RENTED = ("ec2", "gcp", "skypilot", SEVERAL)
 
-# The state that is shown for a run that cannot be read.
+# State shown for a run that cannot be read.
 UNREADABLE = "cannot be read"
 
-# Of run.json, as its field `schema_version`; 0 where a file has none. Counted up whenever an older Ebbtide would
-# misread what is written.
+# Value of `schema_version` in run.json; a file without that field has version 0. It is raised whenever an older
+# Ebbtide would misread the file.
 SCHEMA_VERSION = 5
 
-# Real seconds without a controller after which machines end themselves, where settings name no other time.
+# Default real seconds without a controller after which machines end themselves.
 _LOCAL_CONTROLLER_LIMIT_S, _CONTROLLER_LIMIT_S = 60.0, 900.0
 
 
@@ -47,18 +47,18 @@ class LiveSettings:
     """Settings that a run was started with; written once, when it begins.
 
     Attributes:
-        run: Id of the run, by which its user names it: unique in its folder, or in its database.
+        run: Id of the run, as its user names it; unique in its folder or database.
         provider: Provider of machines: `local`, `ec2`, `gcp`, `skypilot`, or `several` for more than one cloud.
-        policy: Name of the policy that decides; where a file defines it, with the file's absolute path.
+        policy: Name of the policy; if a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
         sweep_folder: Absolute path of the user's code.
-        store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports, of this run alone.
+        store: Folder or `s3://bucket/prefix` for checkpoints, orders and reports of this run alone.
         options: Further settings that the provider needs, by name.
         seed: Seed of all random numbers of the run.
         parameters: Parameters of the policy that differ from its defaults, by name.
-        journal: Address of the database of Postgres that keeps its journal; empty: it is a file in its folder.
-        fingerprint: Fingerprint of its key, which tells it from other runs with its id; empty: an older Ebbtide
-            began it, and its machines and its storage are named by its id alone.
+        journal: Address of the Postgres database that keeps its journal; empty: the folder has it as a file.
+        fingerprint: Fingerprint of its key, which distinguishes it from other runs with the same id; empty: an
+            older Ebbtide began it, and its machines and storage are named by its id alone.
     """
 
     run: str
@@ -75,15 +75,15 @@ class LiveSettings:
 
     @property
     def unique_name(self) -> str:
-        """Name of the run wherever it meets other people's runs: in an account, in a bucket, in MLflow."""
+        """Name of the run where it shares a place with other people's runs: an account, a bucket, MLflow."""
         return unique_name(self.run, self.fingerprint)
 
     @property
     def controller_limit_s(self) -> float:
-        """Real seconds without their controller after which machines save and end themselves."""
+        """Real seconds without a controller after which machines save and end themselves."""
         if self.provider == "local":
             return _LOCAL_CONTROLLER_LIMIT_S
-        # Of several clouds it is the same.
+        # Several clouds have the same limit (`_check_shared`), so the first one serves.
         own: dict[str, Any] = next((self.options[name] for name in RENTED if name in self.options), {})
         return float(own.get("controller_limit_s", _CONTROLLER_LIMIT_S))
 
@@ -100,7 +100,7 @@ class RunFolder:
 
     @property
     def settings(self) -> LiveSettings:
-        """Settings that the run was started with, from `run.json`; an older schema version is migrated when read.
+        """Settings that the run was started with, from `run.json`; an older schema version is migrated on reading.
 
         Raises:
             InputError: There is no such run, its file is damaged, or a newer Ebbtide wrote it.
@@ -114,15 +114,15 @@ class RunFolder:
             raise InputError(f"holds no settings of a run: {error}", file=file) from None
 
     def begin(self, settings: LiveSettings, catalogue: Catalogue | None = None) -> None:
-        """Make the folder, with the catalogue in it, and last the settings, with which the run counts as begun.
+        """Make the folder and write the catalogue, then the settings, whose presence marks the run as begun.
 
         Args:
-            settings: What the run was started with.
+            settings: Settings that the run was started with.
             catalogue: Instance types and list prices; None: those that ship with Ebbtide.
         """
         (self.path / "logs").mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
-        # The one that ships is not copied: a run that is resumed by a later version finds its new types, too.
+        # The shipped catalogue is not copied, so that a later version that resumes the run has its new types.
         if catalogue is not None and catalogue is not default_catalogue():
             catalogue.write(self.catalogue_file)
         content = {"schema_version": SCHEMA_VERSION} | asdict(settings)
@@ -130,12 +130,12 @@ class RunFolder:
 
     @property
     def is_begun(self) -> bool:
-        """True if the run was written down whole; if not, the folder was left by a process that was killed."""
+        """True if the run was written completely; False: a killed process left the folder."""
         return (self.path / "run.json").exists()
 
     @property
     def catalogue_file(self) -> Path:
-        """Path of the run's own catalogue; no such file: the run has the one that ships with Ebbtide."""
+        """Path of the run's own catalogue; if there is no such file, the run uses the shipped one."""
         return self.path / "catalogue.json"
 
     @property
@@ -149,7 +149,7 @@ class RunFolder:
 
     @property
     def key(self) -> bytes:
-        """The run's key, with which messages to and from its machines are sealed; made where there is none.
+        """The run's key, which seals messages to and from its machines; made if there is none.
 
         Raises:
             InputError: It cannot be read or made.
@@ -164,11 +164,11 @@ class RunFolder:
 
     @property
     def journal(self) -> Path:
-        """Path of the journal where it is a file, which may not exist yet; `journal_of` finds it anywhere."""
+        """Path of the journal's file, which may not exist; `journal_of` also finds a journal in a database."""
         return self.path / "journal.sqlite"
 
     def log_of(self, trial_id: str) -> Path:
-        """Path of the file with what a trial's program printed."""
+        """Path of the file with the output of a trial's program."""
         return self.path / "logs" / f"{trial_id}.log"
 
 
@@ -190,14 +190,14 @@ class UnreadableRun:
 
 
 def decode_settings(content: Any, file: Path) -> LiveSettings:
-    """The settings in a `run.json`.
+    """Decode the settings in a `run.json`.
 
     Args:
         content: The file's content as plain values, of this schema version or an older one.
         file: Path of the file, for errors.
 
     Raises:
-        InputError: A newer Ebbtide wrote it, or it holds no settings of a run.
+        InputError: A newer Ebbtide wrote the file, or it holds no settings of a run.
     """
     if not isinstance(content, dict):
         raise InputError("holds no settings of a run: a mapping is needed", file=file)
@@ -226,7 +226,7 @@ def check_schema_version(found: Any, newest: int, file: str | Path) -> None:
     Args:
         found: The schema version in the file.
         newest: The newest schema version that this Ebbtide reads.
-        file: Path of the file, or what else it is, for errors.
+        file: Path or description of the file, for errors.
 
     Raises:
         InputError: The version is newer than that, or is no version.
@@ -240,12 +240,12 @@ def check_schema_version(found: Any, newest: int, file: str | Path) -> None:
         )
 
 
-# How many ids this process has given.
+# Counts the ids that this process has made.
 _given = itertools.count()
 
 
 def new_run_id(name: str) -> str:
-    """From a sweep's name, which may be anything, the time, the process, and how many it has begun before."""
+    """Make an id from a name, the time, the process id, and the number of ids this process made before."""
     plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "run"
     before = next(_given)
     again = f"-{before}" if before else ""
@@ -262,9 +262,9 @@ class NewRun:
 
     Attributes:
         runs: Folder in which runs are kept.
-        run_id: Id of the run; empty: one from the name of what is trained and the time.
-        keep: Writes what else the run needs into its folder, before it counts as begun.
-        journal: Address of the database that keeps its journal; empty: it is a file in its folder.
+        run_id: Id of the run; empty: an id made by `new_run_id`.
+        keep: Writes further files that the run needs into its folder, before the run counts as begun.
+        journal: Address of the database that keeps its journal; empty: the journal is a file in its folder.
     """
 
     runs: Path
@@ -273,13 +273,13 @@ class NewRun:
     journal: str = ""
 
     def folder(self, name: str) -> RunFolder:
-        """The folder of the run, made if it does not exist; a killed process may have left one without a run.
+        """Return the folder of the run, made if needed; a killed process may have left one without a run.
 
         Args:
-            name: Name of what is trained.
+            name: Name of the sweep or list of jobs.
 
         Raises:
-            InputError: There is a run with that id, or the id could lead to another place.
+            InputError: A run with that id exists, or the id has characters that a folder's name must not have.
         """
         run_id = self.run_id
         if run_id and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", run_id):
@@ -288,16 +288,16 @@ class NewRun:
         if folder.is_begun:
             raise InputError(f"run {run_id} exists; `ebbtide resume {run_id}` continues it", field="name")
         folder.path.mkdir(parents=True, exist_ok=True)
-        # Commands and what programs print may hold secrets; other users of this machine have no business in it.
+        # Commands and programs' output may hold secrets, so other users of this machine get no access.
         folder.path.chmod(0o700)
         return folder
 
 
 def known_runs(runs: Path) -> list[RunFolder]:
-    """All runs that are kept in a folder, the newest last.
+    """Return all runs in a folder, the newest last.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no run.
     """
     known = sorted((path for path in runs.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     if not known:
@@ -306,7 +306,7 @@ def known_runs(runs: Path) -> list[RunFolder]:
 
 
 def find_run(runs: Path, run: str | None) -> RunFolder:
-    """The run of that id; without an id, or for `latest`, the newest.
+    """Find a run by its id; without an id, or for `latest`, the newest.
 
     Raises:
         InputError: There is no such run.

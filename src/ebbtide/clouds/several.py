@@ -1,4 +1,4 @@
-"""Several clouds as one: each market is rented in its own cloud, and the policy chooses among all of them."""
+"""Several clouds as one: the policy chooses among all markets, and each is rented in its own cloud."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SeveralClouds:
-    """Rents the machines of one run in several clouds. One that does not answer holds up no other.
+    """Rents the machines of one run in several clouds. A cloud that does not answer does not hold up the others.
 
     Args:
-        clouds: The clouds, by the name that their markets have, such as `aws`. All run by this machine's clock.
+        clouds: The clouds, by their name in markets, such as `aws`. All use this machine's clock.
     """
 
     def __init__(self, clouds: Mapping[str, RentingCloud]) -> None:
@@ -52,16 +52,16 @@ class SeveralClouds:
 
     def terminate(self, token: str) -> float | None:
         own = self._listed.part_of(token)
-        # Its own cloud first, so that others that do not answer are not waited for.
+        # Ask the machine's own cloud first, so as not to wait for other clouds that do not answer.
         ordered = sorted(self._clouds, key=lambda name: name != own)
         return first_found(partial(self._clouds[name].terminate, token) for name in ordered)
 
     def instances(self) -> Sequence[Instance]:
-        """All machines; those of a cloud that does not answer are as they were when it last did."""
+        """All machines; for a cloud that does not answer, those of its last answer."""
         return self._listed.listed({name: cloud.instances for name, cloud in self._clouds.items()}, self.now_s)
 
     def end_all(self) -> dict[str, str]:
-        """Request the end of every machine of the run, in all clouds; as the clouds have it."""
+        """Request the end of every machine of the run in all clouds, as in `RentingCloud.end_all`."""
         return all_ended(cloud.end_all for cloud in self._clouds.values())
 
     def _cloud_of(self, market: Market) -> RentingCloud:

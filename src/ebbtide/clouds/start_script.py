@@ -1,6 +1,6 @@
-"""The script that a machine runs at its start: set up, fetch the agent, run it until the machine is to end.
+"""The start script of a machine: set up, fetch the agent, and run it until the machine is to end.
 
-The agent is fetched in the machine's role. An address signed by the controller would open the store to whoever
+The machine fetches the agent with its own role. A URL signed by the controller would open the store to anyone who
 reads the script, and would expire while a machine waits.
 """
 
@@ -20,7 +20,7 @@ from ebbtide.agent.bundle import PROGRAM
 from ebbtide.clouds.machines import MachineSettings
 from ebbtide.errors import InputError
 
-# Lines that end a part of the script, so that no line of `setup` may be one of them.
+# Heredoc delimiters of the script, so no line of `setup` may equal one.
 _MARKS = ("EBBTIDE_SETUP", "EBBTIDE_BOOTSTRAP")
 
 _SCRIPT = """#!/bin/bash
@@ -63,8 +63,8 @@ class ScriptRules:
     Attributes:
         cloud: Name of the cloud, for errors.
         most_bytes: Longest script that the cloud accepts, in bytes.
-        console: Command of the cloud that shows what a machine wrote to its console.
-        off: Command with which a machine ends itself.
+        console: Command of the cloud that shows a machine's console output.
+        off: Command by which a machine ends itself.
     """
 
     cloud: str
@@ -75,12 +75,12 @@ class ScriptRules:
 
 EC2 = ScriptRules("EC2", 16_384, "aws ec2 get-console-output")
 GCP = ScriptRules("GCP", 262_144, "gcloud compute instances get-serial-port-output")
-# What SkyPilot started ends with its script: a cluster without a job is taken down.
+# SkyPilot takes down a cluster without a job, so the machine ends with its script.
 SKYPILOT = ScriptRules("SkyPilot", 262_144, "sky logs", off="exit")
 
 
 def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: ScriptRules) -> str:
-    """Return the shell script that a machine runs at its start, without credentials: those come from its role.
+    """Return the start script of a machine. It holds no credentials: those come from the machine's role.
 
     Args:
         settings: Settings of the run's machines.
@@ -122,7 +122,7 @@ def start_script(settings: MachineSettings, agent: Mapping[str, Any], rules: Scr
 
 
 def _endpoint(settings: MachineSettings) -> str:
-    """The line that names the store's address, if it is not its cloud's own."""
+    """Return the line that exports the store's address, if it is not its cloud's own."""
     if not settings.store_endpoint_url:
         return ""
     name = "STORAGE_EMULATOR_HOST" if settings.store.startswith("gs://") else "AWS_ENDPOINT_URL_S3"

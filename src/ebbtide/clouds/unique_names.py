@@ -1,8 +1,8 @@
-"""Names of a run where it meets other people's runs: in an account, in a bucket, in MLflow.
+"""Names of a run where it shares a place with other people's runs: an account, a bucket, MLflow.
 
-A run's id is its user's word, and two people may have the same: nightly runs are named by their job and the time.
-So wherever it meets others it is called `ID-FINGERPRINT`. The fingerprint is made from the run's key, which copies
-of its folder have, too, and no other run has.
+Users choose run ids, so two people may choose the same: nightly runs are named by their job and the time. In
+shared places a run is therefore called `ID-FINGERPRINT`. The fingerprint is made from the run's key, which is
+unique to the run and is kept in copies of its folder, too.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ _DIGITS = 8
 
 
 def fingerprint_of(key: bytes) -> str:
-    """The fingerprint of a run's key: eight hexadecimal digits."""
+    """Return the fingerprint of a run's key: eight hexadecimal digits."""
     return hashlib.sha256(key).hexdigest()[:_DIGITS]
 
 
 def unique_name(run: str, fingerprint: str) -> str:
-    """The name of a run that no run of anybody else has.
+    """Return a run's name that no other run has.
 
     Args:
         run: Id of the run.
-        fingerprint: The fingerprint of its key; empty: an older Ebbtide began it, and it has its id alone.
+        fingerprint: The fingerprint of its key; empty: an older Ebbtide began the run, and its name is its id.
     """
     return f"{run}-{fingerprint}" if fingerprint else run
 
 
 def own_store(store: str, name: str) -> str:
-    """The address of a run's own part of a store that it shares with other runs.
+    """Return the address of a run's own part of a store that it shares with other runs.
 
     Args:
-        store: Folder or `s3://bucket/prefix`, as its user names it.
+        store: Folder or `s3://bucket/prefix`, as the user gave it.
         name: Unique name of the run.
     """
     return f"{store.rstrip('/')}/{name}"

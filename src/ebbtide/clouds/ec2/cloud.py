@@ -1,4 +1,4 @@
-"""EC2 as a cloud: spot and on-demand machines are requested with a token, tagged, described and ended.
+"""EC2 as a cloud: request, tag, describe and terminate spot and on-demand machines.
 
 Credentials come from AWS's standard chain and are never written anywhere. A machine is requested with a client
 token, so that a repeated request rents no second one; all machines are found again by their tags.
@@ -32,7 +32,7 @@ _LOGGER = logging.getLogger(__name__)
 
 RUN_TAG, TOKEN_TAG = "ebbtide:run", "ebbtide:token"
 
-# Codes for no capacity, or not at this price: the policy sees a failed launch, and may try another market.
+# Error codes for lack of capacity, price or quota: the policy sees a failed launch, and may try another market.
 _REFUSALS = frozenset(
     {
         "InsufficientInstanceCapacity",
@@ -45,13 +45,13 @@ _REFUSALS = frozenset(
     }
 )
 
-# EC2 remembers the token of a machine that has ended for longer than the machine: there will be no other by it.
+# EC2 remembers a client token for longer than its ended machine: the token can never rent another one.
 _ENDED = frozenset({"IdempotentInstanceTerminated", "IdempotentParameterMismatch"})
 
 # Codes for problems that only the user can solve.
 _NEVER = frozenset({"UnauthorizedOperation", "OptInRequired", "MissingParameter", "PendingVerification"})
 
-# One request takes no longer than this, or a request to stop would wait for it: the provider repeats what fails.
+# Bounds one request, so that it does not delay a stop of the run; the controller retries failed requests.
 _TRIES, _WITHIN_S, _CONNECT_S = 2, 10.0, 2.0
 
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"})
@@ -69,8 +69,8 @@ class Ec2Cloud:
     Args:
         run: Id of the run, with which machines are tagged.
         settings: Regions, images and other properties of machines.
-        prices: Gives the newest known prices; called whenever they are needed.
-        client: Makes an EC2 client of a region with a number of tries; None: boto3's client.
+        prices: Returns the newest known prices; called whenever they are needed.
+        client: Makes an EC2 client from a region and a number of attempts; None: boto3's client.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Ec2Cloud:
         self._run, self._settings, self._prices = run, settings, prices
         self._make = client or client_of
         self._clients = {region: self._make(region, _TRIES) for region in settings.regions}
-        # boto3 would repeat a launch that fails for lack of capacity; the policy must see that at once.
+        # boto3 would retry a launch that fails for lack of capacity; the policy must see the failure at once.
         self._launchers = {region: self._make(region, 1) for region in settings.regions}
         self._failed: dict[str, Instance] = {}
         self._root_devices: dict[str, str] = {}
@@ -131,7 +131,7 @@ class Ec2Cloud:
 
     def terminate(self, token: str) -> float | None:
         own = self._listed.part_of(token)
-        # Its own region first, so that others that do not answer are not waited for.
+        # Ask the machine's own region first, so as not to wait for other regions that do not answer.
         ordered = sorted(self._clients, key=lambda region: region != own)
         return first_found(partial(self._terminated, region, token) for region in ordered)
 
@@ -143,7 +143,7 @@ class Ec2Cloud:
         return self.now_s
 
     def instances(self) -> Sequence[Instance]:
-        """All machines; those of a region that does not answer are as they were when it last did."""
+        """All machines; for a region that does not answer, those of its last answer."""
         looks = {region: partial(self._listed_in, region) for region in self._clients}
         return self._with_failed(self._listed.listed(looks, self.now_s))
 
@@ -153,7 +153,7 @@ class Ec2Cloud:
         return [_instance(one) for one in described]
 
     def _end_stopped(self, region: str, described: Sequence[Mapping[str, Any]]) -> None:
-        """End machines that somebody stopped: nothing starts them again, and their volumes are paid for."""
+        """End machines that somebody stopped: Ebbtide never restarts them, and their volumes still cost."""
         stopped = {one["InstanceId"]: _token_of(one) for one in described if one["State"]["Name"] in _STOPPED}
         for token, why in self._end_each(region, stopped).items():
             if why:
@@ -169,10 +169,10 @@ class Ec2Cloud:
         """Request the end of every machine of the run, in all its regions.
 
         Returns:
-            The machines that still ran, by token: why each cannot be ended; empty: its end was requested.
+            By token of each machine that still ran, why it cannot be ended; empty: its end was requested.
 
         Raises:
-            CloudError: A region does not answer; in the other regions the end was requested all the same.
+            CloudError: A region does not answer; the end was still requested in the other regions.
         """
         return all_ended(partial(self._end_in, region) for region in self._clients)
 
@@ -182,7 +182,7 @@ class Ec2Cloud:
         return self._end_each(region, {one["InstanceId"]: _token_of(one) for one in running})
 
     def _end_each(self, region: str, tokens: Mapping[str, str]) -> dict[str, str]:
-        """End all in one request, or if that is refused, one by one: one refusal must not keep the others."""
+        """End all in one request, or one by one if that fails: one refusal must not keep the others running."""
         if not tokens:
             return {}
         try:
@@ -220,7 +220,7 @@ class Ec2Cloud:
             "UserData": start_script(settings, wanted.agent, EC2),
             "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in kinds],
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
-            # An agent without its controller shuts its machine down, which must end the instance.
+            # An agent that loses its controller shuts its machine down; that must terminate the instance.
             "InstanceInitiatedShutdownBehavior": "terminate",
         }
         if not wanted.on_demand:
@@ -240,7 +240,7 @@ class Ec2Cloud:
         return request
 
     def _root_device(self, region: str) -> str:
-        """The root device's name in the image: another name would add a second volume, empty and paid for."""
+        """Return the image's root device name: any other name would add a second, empty volume that costs."""
         if region not in self._root_devices:
             image = self._settings.image_in(region)
             found = self._ask(region, "describe_images", ImageIds=[image])["Images"]
@@ -269,7 +269,7 @@ class Ec2Cloud:
         except ClientError as error:
             code = error.response["Error"]["Code"]
             if code in _EXPIRED:
-                # A new client finds credentials that were renewed where they are kept.
+                # A new client reads credentials again, so it finds renewed ones.
                 self._clients[region] = self._make(region, _TRIES)
                 self._launchers[region] = self._make(region, 1)
                 problem = f"the AWS credentials have expired; renew them, and the run continues: {error}"
@@ -289,7 +289,7 @@ class _Ec2Error(CloudError):
 
 
 def client_of(region: str, tries: int) -> Any:
-    """An EC2 client of a region, which tries each request so many times."""
+    """Make an EC2 client for a region, which tries each request at most `tries` times."""
     import boto3
     from botocore.config import Config
 
@@ -303,12 +303,12 @@ def client_of(region: str, tries: int) -> Any:
 
 
 def _client_token(token: str) -> str:
-    """The token as EC2 takes it, which has 64 characters at most."""
+    """Return the token, hashed if it exceeds EC2's limit of 64 characters."""
     return token if len(token) <= _MOST_TOKEN else hashlib.sha256(token.encode()).hexdigest()
 
 
 def _token_of(described: Mapping[str, Any]) -> str:
-    """The token that a machine was requested with; its instance id if that tag was removed."""
+    """Return the token that a machine was requested with; its instance id if the tag was removed."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
     return str(tags.get(TOKEN_TAG, described["InstanceId"]))
 

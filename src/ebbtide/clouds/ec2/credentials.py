@@ -1,4 +1,4 @@
-"""Checks that the AWS credentials in use are valid until a run's expected end."""
+"""Check that the AWS credentials in use are valid until a run's expected end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ebbtide.base.utc import iso
 from ebbtide.errors import InputError
 
-# How boto3 names credentials from the environment, which do not change while the process runs.
+# boto3's name for credentials from the environment, which cannot change while the process runs.
 _FROM_ENVIRONMENT = "env"
 
 
@@ -20,7 +20,7 @@ def check_credentials(expected_end_s: float, session: Any = None) -> str | None:
         session: A boto3 session; None: a new one.
 
     Returns:
-        A warning if their end is not known; None: they are valid for long enough, or renew themselves.
+        A warning if their expiry is not known; None: they are valid for long enough, or renew themselves.
 
     Raises:
         InputError: There are no credentials, or they expire before the run's end.

@@ -1,6 +1,7 @@
-"""Present spot prices of EC2, with those of the weeks before, fetched again every few minutes.
+"""Current spot prices of EC2 and those of the past weeks, refreshed every few minutes.
 
-Who asks for them looks after machines, and does not wait for an answer, which may take minutes or never come.
+Prices are fetched in a thread of their own: the caller looks after machines, and must not wait for an answer that
+may take minutes or never come.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from ebbtide.market.prices import PriceHistory
 
 _LOGGER = logging.getLogger(__name__)
 
-# A region that does not answer is asked so often in a row.
+# Attempts for each region that does not answer.
 _ATTEMPTS = 3
-# Where prices are known from before, as when a run is resumed, newer ones are waited for so long.
+# If prices are already known, as in a resumed run, the first call waits this long for newer ones.
 _WAITED_FOR_S = 20.0
 
 
@@ -33,7 +34,7 @@ class CurrentPrices:
         store: Price store in which fetched prices are kept.
         sweep: The sweep that says which markets are allowed.
         regions: Regions whose prices are fetched.
-        catalogue: Instance types, of which some have what the sweep asks for; None: those that ship with Ebbtide.
+        catalogue: Instance types to choose from by the sweep's requirements; None: those that ship with Ebbtide.
         every_s: Seconds between two fetches of prices.
 
     Raises:
@@ -53,13 +54,13 @@ class CurrentPrices:
 
         self._catalogue = catalogue or default_catalogue()
         types = sweep.types_wanted(self._catalogue)
-        # Each by itself: one region that does not answer keeps no price of another back.
+        # One source per region, so that a region that does not answer does not hold up the others.
         sources = [Ec2Prices([region], types, attempts=_ATTEMPTS, name=f"EC2 {region}") for region in regions]
         self._monitor = Monitor(sources, store)
         self._store, self._sweep, self._every_s = store, sweep, every_s
         self._fetched_s = -math.inf
         self._history: PriceHistory | None = None
-        # The controller's thread and its attendant's ask.
+        # Both the controller's thread and its attendant's ask for prices.
         self._lock = threading.Lock()
         self._fetching: threading.Thread | None = None
 
@@ -67,14 +68,14 @@ class CurrentPrices:
         with self._lock:
             if self._history is None:
                 first = self._first()
-                # What was fetched meanwhile is newer.
+                # The fetching thread may have set newer prices meanwhile.
                 self._history = first if self._history is None else self._history
             elif time.monotonic() - self._fetched_s >= self._every_s:
                 self._begin()
             return self._history
 
     def _first(self) -> PriceHistory:
-        """The first prices: without any, no run can begin."""
+        """Return the first prices, waiting for them if none are stored: no run can begin without."""
         fetching = self._begin()
         try:
             known = self._known()
@@ -85,7 +86,7 @@ class CurrentPrices:
         return known
 
     def _begin(self) -> threading.Thread:
-        """Fetch prices beside all else, unless that is under way."""
+        """Fetch prices in a background thread, unless a fetch is under way."""
         if self._fetching is None or not self._fetching.is_alive():
             self._fetched_s = time.monotonic()
             self._fetching = threading.Thread(target=self._fetch, name="ebbtide-prices", daemon=True)
@@ -100,7 +101,7 @@ class CurrentPrices:
             try:
                 self._history = self._known()
             except InputError as error:
-                # Whoever waits for the first reads them once more.
+                # `_first` reads the store again, and raises this error to its caller.
                 _LOGGER.debug("no prices can be used: %s", error)
 
     def _known(self) -> PriceHistory:

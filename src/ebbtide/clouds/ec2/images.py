@@ -1,7 +1,7 @@
-"""The image of a run's machines in each region: given by id, found by name, or copied from another region.
+"""Find the image of a run's machines in each region: given by id, found by name, or copied from another region.
 
-A copy has the name of its source, so a second run, or one after a killed one, finds it and makes no other. Copies
-are never deleted here: other runs may use them.
+A copy has the name of its source, so later runs find it and make no second one. Ebbtide never deletes copies,
+since other runs may use them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ebbtide.errors import InputError
 
 _LOGGER = logging.getLogger(__name__)
 
-# What a copy is marked with: region and id of its source.
+# Tag of a copy; its value is the region and id of the source.
 SOURCE_TAG = "ebbtide:copy-of"
 
-# Seconds between looks at a copy; tens of gigabytes take some minutes.
+# Seconds between checks of a copy; tens of gigabytes take some minutes.
 _LOOK_S = 10.0
-# Seconds between lines about copies that are not there yet.
+# Seconds between log lines about copies that are not ready yet.
 _TELL_S = 300.0
-# A copy of a large image takes the better part of an hour.
+# Timeout of a copy; a large image takes most of an hour.
 _MOST_S = 4 * 3600.0
 
 # Makes an EC2 client of a region.
@@ -46,14 +46,14 @@ class _Found:
 
 
 def with_images(settings: Ec2Settings, client: Client, sleep: Callable[[float], None] = time.sleep) -> Ec2Settings:
-    """The settings with an image id in every region, once all of these images are available.
+    """Return the settings with an image id in every region, once all of these images are available.
 
-    Copies are begun in all regions before the first is waited for. Their storage costs, which is logged.
+    All copies are begun before the first is waited for. A warning is logged that their storage costs.
 
     Args:
-        settings: Regions, of which some may have an image by name alone.
+        settings: Settings whose regions may lack an image id, which is then found by the image's name.
         client: Makes an EC2 client of a region.
-        sleep: Waits for so many seconds.
+        sleep: Waits for a number of seconds.
 
     Raises:
         InputError: There is no such image, a copy failed, or EC2 refused.
@@ -80,10 +80,10 @@ def with_images(settings: Ec2Settings, client: Client, sleep: Callable[[float], 
 
 
 def _found(client: Any, region: str, image: Ec2Image) -> _Found | None:
-    """The newest image of the name that is available, else a copy that is under way; None: there is neither."""
+    """Return the newest available image of that name, else a pending one; None: there is neither."""
     images = _named(client, region, image, image.owners)
     if image.copy_from and "self" not in image.owners:
-        # A copy is the account's own, whosever its source is.
+        # A copy belongs to this account, whoever owns its source.
         images += _named(client, region, image, ["self"])
     newest = sorted(images, key=lambda one: one.get("CreationDate", ""), reverse=True)
     for state in ("available", "pending"):
@@ -106,7 +106,7 @@ def _named(client: Any, region: str, image: Ec2Image, owners: list[str]) -> list
 
 
 def _source(client: Client, image: Ec2Image, missing: list[str]) -> str:
-    """Id of the image that is copied."""
+    """Return the id of the image to copy."""
     where, owners = ", ".join(missing), ", ".join(image.owners)
     if not image.copy_from:
         raise InputError(
@@ -125,9 +125,9 @@ def _source(client: Client, image: Ec2Image, missing: list[str]) -> str:
 
 
 def _copied(client: Any, region: str, image: Ec2Image, source_id: str) -> _Found:
-    """A copy that is begun now."""
+    """Begin a copy."""
     failed = [one["ImageId"] for one in _named(client, region, image, ["self"])]
-    # The same request again gives the same copy, unless that has failed.
+    # A repeated request returns the same copy, unless that one has failed.
     said = "/".join((image.copy_from, source_id, region, image.name, *sorted(failed)))
     tags = [{"Key": SOURCE_TAG, "Value": f"{image.copy_from}/{source_id}"}]
     copy_id = _ask(
@@ -157,7 +157,7 @@ def _wait(copies: Mapping[str, str], client: Client, image: Ec2Image, sleep: Cal
     waiting, waited_s = dict(copies), 0.0
     while waiting:
         for region, image_id in list(waiting.items()):
-            # A copy that was begun just now may not be listed yet.
+            # A new copy may not be listed yet.
             images = _ask(
                 client(region),
                 region,

@@ -1,8 +1,8 @@
-"""A real interruption of a spot machine of one's own, by AWS's Fault Injection Service.
+"""Interrupt one of the user's own spot machines for real, by AWS's Fault Injection Service (FIS).
 
-The service sends what EC2 sends before it takes a machine: a rebalance recommendation, and two minutes before the
-end the notice; then EC2 ends the machine. It needs a role that FIS may assume, with
-`ec2:SendSpotInstanceInterruptions` for the machine.
+FIS sends what EC2 sends before it revokes a machine: a rebalance recommendation, and the notice two minutes before
+the end; then EC2 ends the machine. FIS needs a role that it may assume, with `ec2:SendSpotInstanceInterruptions`
+for the machine.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from ebbtide.clouds.ec2.cloud import TOKEN_TAG, client_of
 from ebbtide.errors import CloudError, InputError
 
-# As the service's documentation has them.
+# Names from the documentation of FIS.
 _ACTION, _TARGET, _RESOURCE = "aws:ec2:send-spot-instance-interruptions", "SpotInstances", "aws:ec2:spot-instance"
-# It takes no shorter time; the notice comes two minutes before the end, and so at once.
+# The shortest time that FIS accepts. The notice precedes the end by two minutes, so it comes at once.
 _BEFORE = "PT2M"
-# Lengths of the notice, seconds.
+# Length of the notice, seconds.
 NOTICE_S = 120.0
 _BEGUN = frozenset({"running", "completed"})
 _PENDING = frozenset({"pending", "initiating"})
@@ -32,8 +32,8 @@ class SpotInterruptions:
     """Interrupts spot machines.
 
     Attributes:
-        role: ARN of the role that the service takes on.
-        client: Makes a client of a service in a region.
+        role: ARN of the role that FIS assumes.
+        client: Makes a client from the name of a service and a region; None: boto3's.
     """
 
     role: str
@@ -102,7 +102,7 @@ class SpotInterruptions:
         """Wait until the experiment has begun.
 
         Raises:
-            CloudError: It failed, or has not begun for long.
+            CloudError: It failed, or has not begun within a minute.
         """
         until_s = time.monotonic() + _WITHIN_S
         while True:

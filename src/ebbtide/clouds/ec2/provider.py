@@ -20,12 +20,12 @@ from ebbtide.market.price_store import PriceStore
 
 _LOGGER = logging.getLogger(__name__)
 
-# Tries of each request for images: nothing is rented yet, and nobody waits for a stop.
+# More attempts for image requests: nothing is rented yet, so they delay no stop.
 _IMAGE_TRIES = 5
 
 
 class Ec2Provider:
-    """Machines of EC2; what each method does, and raises, is told by `Provider`."""
+    """Machines of EC2; `CloudProvider` documents the methods."""
 
     cloud_name, billing, example = "aws", "ec2-second", "examples/live/ec2.yaml"
     knows_addresses = True
@@ -40,7 +40,7 @@ class Ec2Provider:
         warning = check_credentials(expected_end_s)
         if warning:
             _LOGGER.warning("%s", warning)
-        # What is found or copied now is kept, so that a run that is resumed has the same machines.
+        # The run keeps these image ids, so that it has the same images when it is resumed.
         return with_images(settings, lambda region: client_of(region, _IMAGE_TRIES))
 
     def regions(self, settings: Ec2Settings) -> Sequence[str]:

@@ -15,16 +15,16 @@ _Text = Annotated[str, Field(min_length=1)]
 
 
 class Ec2Image(Frozen):
-    """An image by name, which has another id in each region.
+    """An image given by name, since its id differs by region.
 
     Attributes:
-        name: Its exact name; of several, the newest one that is available is used.
-        owners: Whose images count: account numbers, `self` or `amazon`.
-        copy_from: Region from which it is copied to those that lack it; empty: it has to be in all of them. The
-            storage of copies costs, and they stay.
+        name: Its exact name; if several images have it, the newest available one is used.
+        owners: Owners of the images to consider: account numbers, `self` or `amazon`.
+        copy_from: Region from which it is copied to regions that lack it; empty: every region must have it. Copies
+            are kept, and their storage costs.
     """
 
-    # Without * and ?, which would stand for others.
+    # No * or ?: EC2's name filter takes them as wildcards.
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9()\[\] ./'@_-]{3,128}$", examples=["my-training-1"])]
     owners: Annotated[list[_Text], Field(min_length=1)] = Field(default=["self"], examples=[["self"]])
     copy_from: Annotated[str, Field(pattern=r"^([a-z]+(-[a-z]+)+-\d+)?$")] = Field(
@@ -36,9 +36,9 @@ class Ec2Region(Frozen):
     """Settings of machines in one region.
 
     Attributes:
-        image_id: An image with Python 3.10 or later, and what the training needs, such as PyTorch. Ebbtide need
-            not be on it: the agent is sent with the run. None: the one of the settings' `image`.
-        subnets: Subnet ids by zone; a zone without one uses its default subnet.
+        image_id: An image with Python 3.10 or later, and what the training needs, such as PyTorch. It need not
+            have Ebbtide: machines fetch the agent from the store. None: the image that `image` names.
+        subnets: Subnet ids by zone; a zone without an entry uses its default subnet.
         security_groups: Ids of each machine's security groups; no port needs to be open.
     """
 
@@ -54,12 +54,12 @@ class Ec2Settings(MachineSettings):
 
     Attributes:
         regions: Regions in which machines may be rented, with their settings, by name.
-        image: The image of regions without an image_id, by name: when a run begins it is found in each of them,
-            or copied there; None: each has an image_id.
+        image: Name of the image for regions without an image_id, found or copied there when a run begins;
+            None: every region has an image_id.
         store: `s3://bucket/prefix` for code, agent, checkpoints, orders and reports.
-        instance_profile: Name of a role that may read and write the store, and nothing else; empty: none, for an
-            image with credentials of its own.
-        volume_gib: Size of the root volume in GiB; 0: as the image has it.
+        instance_profile: Name of an instance profile whose role may read and write the store, and nothing else;
+            empty: none, for an image with credentials of its own.
+        volume_gib: Size of the root volume in GiB; 0: the image's size.
     """
 
     regions: Annotated[dict[str, Ec2Region], Field(min_length=1)]
@@ -79,10 +79,10 @@ class Ec2Settings(MachineSettings):
         return self
 
     def image_in(self, region: str) -> str:
-        """Id of the image in a region.
+        """Return the id of the image in a region.
 
         Raises:
-            InputError: It was not looked up yet (`with_images`).
+            InputError: `with_images` has not looked it up yet.
         """
         image_id = self.regions[region].image_id
         if image_id is None:
@@ -97,7 +97,7 @@ class Ec2Settings(MachineSettings):
             InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range.
         """
         found = validated(cls, read_mapping(path, "EC2 settings: a mapping with regions, store..."), path)
-        # Those that a run keeps have both, once the image was found.
+        # Only a user's file is checked: the settings that a run keeps have both, once the image was found.
         if found.image is not None and all(region.image_id for region in found.regions.values()):
             raise InputError(
                 "is for regions without an image_id, and all have one: leave one of them out",

@@ -1,4 +1,4 @@
-"""Google Cloud as a cloud: Spot and on-demand VMs are requested by a name and an id, labelled, listed and deleted.
+"""Google Cloud as a cloud: request, label, list and delete Spot and on-demand VMs.
 
 Credentials come from Google's standard chain and are never written anywhere. An instance's name follows from its
 token, so that a repeated request rents no second one; all instances of a run are found again by their label.
@@ -29,7 +29,7 @@ from ebbtide.market.prices import PriceHistory
 
 _LOGGER = logging.getLogger(__name__)
 
-# Reasons for no capacity: the policy sees a failed launch, and may try another market.
+# Error reasons for lack of capacity or quota: the policy sees a failed launch, and may try another market.
 _REFUSALS = frozenset(
     {
         "quotaExceeded",
@@ -42,7 +42,7 @@ _REFUSALS = frozenset(
     }
 )
 
-# Told of a machine that is being deleted, or stopped, already.
+# Reason of the error for a machine that is already being deleted or stopped.
 _ENDING = "resourceNotReady"
 
 _STOPPED = frozenset({"STOPPED", "TERMINATED", "SUSPENDED"})
@@ -57,8 +57,8 @@ class GcpCloud:
     Args:
         run: Id of the run, with which machines are labelled.
         settings: Project, zones, image and other properties of machines.
-        prices: Gives the newest known prices; called whenever they are needed.
-        compute: Compute Engine; None: with the credentials of Google's standard chain.
+        prices: Returns the newest known prices; called whenever they are needed.
+        compute: Client of Compute Engine; None: one with the credentials of Google's standard chain.
     """
 
     def __init__(
@@ -130,20 +130,20 @@ class GcpCloud:
         for zone, found in self._instances(f"name = {name}", silent).items():
             if any(one["name"] == name for one in found) and self._delete(zone, name):
                 return self.now_s
-        # A list may lack a zone that answers when it is asked alone; others say nothing of this machine.
+        # A zone missing from the list may still answer a request of its own. Other zones do not have this machine.
         if own in silent and self._delete(own, name):
             return self.now_s
         if silent and (own is None or own in silent):
             raise CloudError(f"GCP does not answer for {', '.join(sorted(silent))}")
         ended = self._instance(token, None, self._operations(name).get(name, []))
         if ended is None or math.isnan(ended.ended_s):
-            # Requested, and not there yet: it is ended when it is.
+            # Requested but not listed yet: the controller ends it once it is listed.
             return None if ended is None else self.now_s
         return ended.ended_s
 
     def instances(self) -> Sequence[Instance]:
-        """All machines; those of a zone that does not answer are as they were when it last did."""
-        # Operations first: what they say was made is then listed, or was ended since.
+        """All machines; for a zone that does not answer, those of its last answer."""
+        # Operations first, so that any machine they created is either in the later list or has ended since.
         operations = self._operations(f"{self._names.beginning}.*")
         now_s = self.now_s
         silent: set[str] = set()
@@ -161,7 +161,7 @@ class GcpCloud:
         self._end_stopped(described)
         self._answered |= self._zones - silent
         if silent - self._answered:
-            # One that never answered may have machines of the run that nobody knows of.
+            # A zone that never answered may have machines of the run that this process has not seen.
             raise CloudError(f"GCP does not answer for {', '.join(sorted(silent - self._answered))}")
         self._warn_of(silent)
         return [*self._known.values(), *(one for token, one in self._failed.items() if token not in self._known)]
@@ -170,7 +170,7 @@ class GcpCloud:
         """Request the end of every machine of the run, in all zones.
 
         Returns:
-            The machines that still were there, by token: why each cannot be ended; empty: its end was requested.
+            By token of each machine still listed, why it cannot be ended; empty: its end was requested.
 
         Raises:
             CloudError: Google does not answer.
@@ -193,12 +193,12 @@ class GcpCloud:
         found = machine_of(token, described, Operations(operations))
         before = self._known.get(token)
         if found is not None and before is not None and described is None and not math.isnan(before.started_s):
-            # Once it is gone, only what was listed before says when charging began.
+            # Once the machine is gone, only its last listing says when charging began.
             return replace(found, started_s=before.started_s, running_s=before.running_s)
         return found
 
     def _is_requested(self, zone: str, name: str) -> bool:
-        """Return whether an instance of the name was ever requested; Google forgets request ids in about 1 h."""
+        """Return whether the instance was ever requested, since Google forgets request ids after about 1 h."""
         return any(
             Operations(listed).inserted is not None
             for found, listed in self._operations(name, zone).items()
@@ -206,11 +206,11 @@ class GcpCloud:
         )
 
     def _operations(self, name: str, zone: str = "") -> dict[str, list[Mapping[str, Any]]]:
-        """Operations on instances by the instance's name.
+        """Return operations on instances, by the instance's name.
 
         Args:
             name: Pattern of the names.
-            zone: The zone that is asked; empty: all.
+            zone: Zone to ask; empty: all zones.
         """
         found: dict[str, list[Mapping[str, Any]]] = {}
         given = {"filter": f"targetLink eq .*/instances/{name}"}
@@ -228,11 +228,11 @@ class GcpCloud:
         return found
 
     def _instances(self, only: str, silent: set[str]) -> dict[str, list[Described]]:
-        """Instances by zone.
+        """Return instances by zone.
 
         Args:
             only: Filter of the instances.
-            silent: Gets the run's zones that do not answer.
+            silent: Set to which the run's zones that do not answer are added.
         """
         found: dict[str, list[Described]] = {}
         for page in self._compute.pages("aggregated/instances", filter=only, **_PARTIAL):
@@ -244,14 +244,14 @@ class GcpCloud:
         return found
 
     def _forget_missing(self, now_s: float, silent: set[str]) -> None:
-        """Drop machines that are not listed, and are not known to have ended: their run looks again."""
+        """Drop machines that are no longer listed and not known to have ended."""
         for token, one in list(self._known.items()):
             is_missing = one.listed_s < now_s and math.isnan(one.ended_s)
             if is_missing and self._zone_of.get(token) not in silent:
                 del self._known[token]
 
     def _end_stopped(self, described: Mapping[str, Described]) -> None:
-        """Delete machines that somebody, or their own agent, has stopped: their disks are paid for."""
+        """Delete machines that somebody, or their own agent, has stopped: their disks still cost."""
         for token, one in described.items():
             if one.get("status") in _STOPPED:
                 why = self._deleted(self._zone_of[token], str(one["name"]))
@@ -260,7 +260,7 @@ class GcpCloud:
                     self._warnings.warn(token, told)
 
     def _deleted(self, zone: str, name: str) -> str:
-        """Request that an instance be deleted; why that is refused, empty: it is not."""
+        """Request that an instance be deleted; returns why that was refused, empty if it was not."""
         try:
             self._delete(zone, name)
         except CloudError as error:

@@ -1,4 +1,4 @@
-"""A small client of Compute Engine's REST API: requests with a token, pages, and errors by their reason."""
+"""A small client of Compute Engine's REST API: authentication, paging, retries, and typed errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ebbtide.errors import CloudError
 from ebbtide.storage.google_tokens import GoogleTokens
 
 _URL = "https://compute.googleapis.com/compute/v1/"
-# As Google's own command line knows it.
+# The variable that gcloud reads, too.
 _URL_FROM = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 
-# One request takes no longer than this, or a request to stop would wait for it: the provider repeats what fails.
+# Bounds one request, so that it does not delay a stop of the run; the controller retries failed requests.
 _TRIES, _WITHIN_S, _CONNECT_S = 2, 10.0, 2.0
 _PAUSE_S = 0.5
 _AGAIN = frozenset(
@@ -51,17 +51,17 @@ class ComputeError(CloudError):
 
     @property
     def may_pass(self) -> bool:
-        """True if the same request may succeed later: too many were sent, or the service has a failure."""
+        """True if the same request may succeed later: a rate limit was hit, or the service failed."""
         return self.status in _AGAIN or self.reason in ("rateLimitExceeded", "userRateLimitExceeded")
 
 
 class Compute:
-    """The part of Compute Engine that belongs to a project.
+    """Client of Compute Engine for one project.
 
     Args:
         project: Id of the project.
-        tokens: Gives the token of each request; None: those of Google's standard chain.
-        sleep: Waits between two tries, seconds.
+        tokens: Returns the access token of each request; None: from Google's standard chain.
+        sleep: Waits between two attempts, seconds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Compute:
         return self._ask("GET", path, parameters)
 
     def pages(self, path: str, **parameters: str) -> Iterator[dict[str, Any]]:
-        """All pages of a list; the same errors."""
+        """Yield all pages of a list; raises as `get` does."""
         while True:
             page = self.get(path, **parameters)
             yield page
@@ -92,11 +92,11 @@ class Compute:
             parameters["pageToken"] = str(page["nextPageToken"])
 
     def post(self, path: str, body: Mapping[str, Any], **parameters: str) -> dict[str, Any]:
-        """Send something; repeated with the same `requestId` it counts once. The same errors."""
+        """Post a request, which counts once if repeated with the same `requestId`; raises as `get` does."""
         return self._ask("POST", path, parameters, body)
 
     def delete(self, path: str, **parameters: str) -> dict[str, Any]:
-        """Delete what is at a path; the same errors."""
+        """Delete the resource at a path; raises as `get` does."""
         return self._ask("DELETE", path, parameters)
 
     def _ask(
@@ -140,7 +140,7 @@ class Compute:
 
 
 def _error(status: int, content: Mapping[str, Any]) -> ComputeError:
-    """The error of an answer, told in one line."""
+    """Return the error of an answer, with its message in one line."""
     error = content.get("error")
     error = error if isinstance(error, dict) else {}
     listed = [one for one in error.get("errors") or () if isinstance(one, dict)]

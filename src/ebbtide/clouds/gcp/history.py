@@ -1,7 +1,7 @@
-"""History of the machines of a run: instances that Google lists, and operations on those no longer listed.
+"""State of a run's machines, from listed instances and from operations on those no longer listed.
 
-A machine that was preempted or deleted is no longer listed; the operations that made and ended it are, for two
-weeks at least.
+Google stops listing a machine once it was preempted or deleted, but lists the operations that created and ended it
+for at least two weeks.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ebbtide.market.leases import LeaseState
 PREEMPTED, INSERTED, DELETED = "compute.instances.preempted", "insert", "delete"
 
 _BOOTING = frozenset({"PROVISIONING", "STAGING", "PENDING", "REPAIRING"})
-# Until it has stopped, its agent may still be saving.
+# Still running: until the machine has stopped, its agent may be saving a checkpoint.
 _STOPPING = frozenset({"STOPPING", "PENDING_STOP", "SUSPENDING"})
 
-# Operations of Google's own begin with this; all others of these end the machine.
+# Prefix of operations that Google starts itself; all but those in `_GOES_ON` end the machine.
 _OWN = "compute.instances."
 _GOES_ON = frozenset({f"{_OWN}automaticRestart", f"{_OWN}migrateOnHostMaintenance"})
 
 
 @dataclass(frozen=True)
 class Operations:
-    """Operations on one instance, as the API has them.
+    """Operations on one instance, as the API lists them.
 
     Attributes:
         listed: All of them, in any order.
@@ -38,22 +38,22 @@ class Operations:
 
     @property
     def inserted(self) -> Mapping[str, Any] | None:
-        """The operation that made it; None: none did, or it is forgotten."""
+        """The operation that created it; None: there is none, or Google no longer lists it."""
         return self._first(INSERTED)
 
     @property
     def preempted(self) -> Mapping[str, Any] | None:
-        """The operation that preempted it; None: none did."""
+        """The operation that preempted it; None: there is none."""
         return self._first(PREEMPTED)
 
     @property
     def deleted(self) -> Mapping[str, Any] | None:
-        """The first request of ours or somebody else's that it be deleted; None: there is none."""
+        """The first successful request to delete it, by Ebbtide or anybody else; None: there is none."""
         return next((one for one in self._of(DELETED) if not _problem(one)), None)
 
     @property
     def ended(self) -> Mapping[str, Any] | None:
-        """The operation that ended it; None: none has."""
+        """The operation that ended it; None: there is none."""
         others = [one for one in self.listed if _ends(str(one.get("operationType"))) and not _problem(one)]
         return self.preempted or self.deleted or min(others, key=_began_s, default=None)
 
@@ -65,7 +65,7 @@ class Operations:
 
 
 def machine_of(token: str, described: Mapping[str, Any] | None, operations: Operations) -> Instance | None:
-    """A machine, as the cloud has it.
+    """Return the state of a machine.
 
     Args:
         token: Token that the machine was requested with.
@@ -73,7 +73,7 @@ def machine_of(token: str, described: Mapping[str, Any] | None, operations: Oper
         operations: The operations on it.
 
     Returns:
-        The machine; None: it is not listed, and why is not known yet.
+        The machine; None: it is not listed, and no operation says why yet.
     """
     if described is not None:
         return _listed(token, described, operations)
@@ -143,12 +143,12 @@ def _began_s(operation: Mapping[str, Any]) -> float:
 
 
 def _ended_s(operation: Mapping[str, Any]) -> float:
-    """Time at which an operation was done or, until then, requested, in seconds since 1970; NaN: not known."""
+    """Time at which an operation ended or, until then, was requested, in seconds since 1970; NaN: not known."""
     return epoch_s(operation.get("endTime") or operation.get("insertTime"))
 
 
 def epoch_s(said: object) -> float:
-    """A time as the API writes it, in seconds since 1970; NaN: it is not said."""
+    """Convert the API's time to seconds since 1970; NaN: it is missing or malformed."""
     try:
         return datetime.fromisoformat(str(said)).timestamp() if said else math.nan
     except ValueError:

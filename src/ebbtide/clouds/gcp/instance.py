@@ -1,4 +1,4 @@
-"""Request to Google for one machine: its type, disk, network, account, and when it ends."""
+"""Body of the request to Google for one machine: its type, disk, network, account and scheduling."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ebbtide.clouds.start_script import GCP, start_script
 from ebbtide.errors import InputError
 
 RUN_LABEL, TOKEN_LABEL = "ebbtide-run", "ebbtide-token"
-# Of the metadata: labels cannot hold every token as it is.
+# A metadata item, since a label cannot hold every token unchanged.
 TOKEN_ITEM = "ebbtide-token"
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
-# `n1-standard-8+nvidia-tesla-t4:1`: N1 machines are given their accelerators; others have them by their type.
+# `n1-standard-8+nvidia-tesla-t4:1`: N1 machines name their accelerators; other types imply them.
 _TYPE = re.compile(r"(?P<machine>[a-z0-9-]+)(\+(?P<kind>[a-z0-9-]+):(?P<count>[1-9]\d?))?")
 _HAS_ACCELERATORS = re.compile(r"(a[234]|g[24])[a-z]*-")
 
 
 def instance_body(name: str, run: str, wanted: MachineRequest, settings: GcpSettings) -> dict[str, Any]:
-    """The instance that is requested, as the API has it.
+    """Return the request for an instance, as the API expects it.
 
     Args:
         name: Name of the instance.
@@ -33,13 +33,13 @@ def instance_body(name: str, run: str, wanted: MachineRequest, settings: GcpSett
         settings: Settings of the run's machines.
 
     Raises:
-        InputError: The instance type cannot be one, or the start script is too long.
+        InputError: The instance type is malformed, or the start script is too long.
     """
     market = wanted.market
     machine, accelerators = _machine(market.instance_type, market.zone)
     labels = {**settings.labels, RUN_LABEL: label(run), TOKEN_LABEL: label(wanted.token)}
     agent = {**wanted.agent, "metadata_of": "gcp", "notice_s": float(settings.notice_s)}
-    # Which of several clouds rents it out is not known before; the others are those of the run.
+    # Set here, since a run on several clouds does not know before which one rents the machine.
     agent["notice_poll_s"] = settings.notice_poll_s
     disk: dict[str, Any] = {
         "sourceImage": settings.image,
@@ -104,11 +104,11 @@ def _has_accelerators(machine: str) -> bool:
 def _scheduling(wanted: MachineRequest, settings: GcpSettings, has_accelerators: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "provisioningModel": "STANDARD" if wanted.on_demand else "SPOT",
-        # A machine that is only stopped keeps its disk, which is paid for.
+        # A stopped machine would keep its disk, which still costs.
         "instanceTerminationAction": "DELETE",
         "maxRunDuration": {"seconds": str(round(settings.longest_h * 3600.0))},
         "automaticRestart": False,
-        # What has accelerators, and every spot machine, cannot be moved to another host.
+        # Spot machines and machines with accelerators cannot migrate to another host.
         "onHostMaintenance": "MIGRATE" if wanted.on_demand and not has_accelerators else "TERMINATE",
     }
     if not wanted.on_demand and settings.notice_s > 30:

@@ -21,7 +21,7 @@ from ebbtide.storage.google_tokens import GoogleTokens
 
 
 class GcpProvider:
-    """Machines of Google Cloud; what each method does, and raises, is told by `Provider`."""
+    """Machines of Google Cloud; `CloudProvider` documents the methods."""
 
     cloud_name, billing, example = "gcp", "gcp-spot", "examples/live/gcp.yaml"
     knows_addresses = True
@@ -33,7 +33,7 @@ class GcpProvider:
         return validated(GcpSettings, content, file).beside(file)
 
     def ready(self, settings: GcpSettings, expected_end_s: float) -> GcpSettings:  # noqa: ARG002
-        # Tokens last an hour and are renewed; what gives them does not say for how long it does.
+        # Access tokens last an hour and are renewed; the credentials do not say when they themselves expire.
         try:
             GoogleTokens().token()
         except CloudError as error:
@@ -51,20 +51,20 @@ class GcpProvider:
 
 
 def in_zones(history: PriceHistory, settings: GcpSettings) -> PriceHistory:
-    """The prices of each market in the settings' zones; a price of a whole region holds in all its zones.
+    """Return the prices of each market in the settings' zones; a price of a whole region holds in all its zones.
 
     Raises:
-        InputError: None of them is priced.
+        InputError: No market in these zones has a price.
     """
     zones = {Place("gcp", name): region.zones for name, region in settings.regions.items()}
     return in_places(history, zones, settings.prices, only="gcp")
 
 
 def gcp_prices(settings: GcpSettings, work: Runnable, catalogue: Catalogue) -> FilePrices:
-    """The prices of the settings' file.
+    """Return the prices in the file that the settings name.
 
     Raises:
-        InputError: It cannot be read, or has none in the settings' zones.
+        InputError: The file cannot be read, or has no price in the settings' zones.
     """
     return FilePrices(
         settings.prices, settings.price_poll_s, lambda found: in_zones(found, settings), work, catalogue

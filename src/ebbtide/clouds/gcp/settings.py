@@ -20,7 +20,7 @@ class GcpRegion(Frozen):
 
     Attributes:
         zones: Zones in which machines may be rented, such as `us-central1-a`.
-        subnetwork: Name of the subnetwork that they are in; empty: the network's own in this region.
+        subnetwork: Name of the machines' subnetwork; empty: the network's own in this region.
     """
 
     zones: Annotated[list[_Name], Field(min_length=1)] = Field(examples=[["us-central1-a", "us-central1-b"]])
@@ -34,21 +34,20 @@ class GcpSettings(MachineSettings):
         project: Id of the project that pays for the machines.
         regions: Regions in which machines may be rented, with their settings, by name.
         prices: Path of a file with spot prices of `gcp`, as `ebbtide ingest` writes it: Google publishes no price
-            history. It is read again when it has changed; where it has prices by region, they hold in each zone.
+            history. It is read again when it has changed. A price of a region holds in each of its zones.
         image: Image with Python 3.10 or later and what the training needs: `projects/P/global/images/family/F`, or
             `projects/P/global/images/I`.
         store: `gs://bucket/prefix` for code, agent, checkpoints, orders and reports; or `s3://bucket/prefix`, for
             an image with AWS credentials of its own.
-        service_account: Email address of the account of the machines, which may read and write the store and
+        service_account: Email address of the machines' service account, which may read and write the store and
             nothing else; empty: none, so that only a store at S3 can be used.
-        network: Name of the network that they are in.
-        external_ip: Whether they have addresses on the Internet; without, the subnetwork needs Private Google
+        network: Name of the machines' network.
+        external_ip: Whether machines have external IP addresses; without them, the subnetwork needs Private Google
             Access, or machines do not reach the store.
-        tags: Network tags of each machine, for rules of firewalls; no port needs to be open.
-        disk_gib: Size of the boot disk in GiB; 0: as the image has it.
+        tags: Network tags of each machine, for firewall rules; no port needs to be open.
+        disk_gib: Size of the boot disk in GiB; 0: the image's size.
         disk_type: Type of the boot disk, such as `pd-balanced` or `hyperdisk-balanced`.
-        longest_h: Hours after which Google deletes a machine whatever else happens, also where its controller is
-            lost.
+        longest_h: Hours after which Google deletes a machine in any case, even if its controller is lost.
         notice_s: Seconds of the notice before a machine is preempted: 30, or 120, which Google grants on request.
     """
 
@@ -89,7 +88,7 @@ class GcpSettings(MachineSettings):
 
     @classmethod
     def read(cls, path: str | Path) -> GcpSettings:
-        """Read settings from a YAML file such as examples/live/gcp.yaml; its path of prices is relative to it.
+        """Read settings from a YAML file such as examples/live/gcp.yaml; its `prices` path is relative to it.
 
         Raises:
             InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range.
@@ -98,5 +97,5 @@ class GcpSettings(MachineSettings):
         return found.beside(path)
 
     def beside(self, file: str | Path) -> GcpSettings:
-        """The settings with an absolute path of their prices, which was relative to a file's folder."""
+        """Return the settings with their `prices` path, relative to a file's folder, made absolute."""
         return self.model_copy(update={"prices": str((Path(file).parent / self.prices).resolve())})

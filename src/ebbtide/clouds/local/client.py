@@ -1,4 +1,4 @@
-"""The controller's side of a local cloud: starting it, asking it, ending it."""
+"""The controller's side of a local cloud: start it, send it requests, end it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ebbtide.replay.replayed_market import cleared_prices
 _SERVER = "ebbtide.clouds.local.server"
 _STARTS_S = 60.0
 _ENDS_S = 6.0
-# It runs on the same machine. One that did not answer is not waited for so long again, until it does.
+# Timeout of a request to the cloud, and a shorter one while the cloud does not answer.
 _TIMEOUT_S, _SILENT_TIMEOUT_S = 3.0, 0.5
 
 
@@ -43,19 +43,19 @@ class LocalCloudSettings:
 
     Attributes:
         folder: Path of the cloud's own folder.
-        prices: Path of the file of prices that it replays.
+        prices: Path of the file of prices to replay.
         start_s: Market time at which the replay starts, in seconds since 1970.
         speed: Market seconds in a real second.
         billing: Name of a billing preset.
-        least_notice_s: Least length of a revocation notice in real seconds.
+        least_notice_s: Minimum length of a revocation notice in real seconds.
         request_s: Market seconds until a request is answered.
         boot_s: Market seconds from then until a machine has booted.
-        forgotten_s: Real seconds without a request after which it ends itself.
+        forgotten_s: Real seconds without a request after which the cloud ends itself.
         lock: Path of a file that the cloud's user holds locked; empty: there is none.
-        unused_s: Real seconds without a request after which it ends itself if nobody holds that lock and no
-            machine of it is open.
+        unused_s: Real seconds without a request after which the cloud ends itself if nobody holds that lock and
+            none of its machines is open.
         catalogue: Path of a file of instance types and list prices; empty: those that ship with Ebbtide.
-        availability: Path of a file of the markets' capacity; empty: they always have machines.
+        availability: Path of a file of the markets' capacity; empty: capacity is unlimited.
     """
 
     folder: str
@@ -83,7 +83,7 @@ def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
     folder.mkdir(parents=True, exist_ok=True)
     catalogue = Catalogue.read(settings.catalogue) if settings.catalogue else default_catalogue()
     prices = PriceHistory.read(settings.prices, catalogue)
-    # As the cloud itself has them: in an auction, a policy sees no price of the round under way.
+    # The same prices as the cloud's own: in an auction, a policy does not see the price of the round under way.
     prices = cleared_prices(prices, billing_preset(settings.billing))
     clear_dead_cloud(folder)
     if not (folder / ADDRESS).exists():
@@ -96,7 +96,7 @@ def start_local_cloud(settings: LocalCloudSettings) -> LocalCloud:
 
 
 def _start(folder: Path) -> None:
-    """Start the process, unless another one is starting in the folder already, and wait until it can be asked."""
+    """Start the process, unless another one is starting in the folder, and wait until it accepts requests."""
     command = [sys.executable, "-m", _SERVER, str(folder / "settings.json")]
     until_s = time.monotonic() + _STARTS_S
     process: subprocess.Popen[bytes] | None = None
@@ -118,12 +118,12 @@ def _start(folder: Path) -> None:
 
 
 def clear_dead_cloud(folder: Path) -> int:
-    """Clear up after a local cloud that was killed: end processes of its machines, and remove its address.
+    """Clean up after a local cloud that was killed: end processes of its machines, and remove its address.
 
     Returns:
-        The number of machines that had left processes; 0 also if there was no cloud, or it still runs.
+        The number of machines that still had processes; 0 also if there was no cloud, or it still runs.
     """
-    # Where the address is damaged, the cloud cannot be reached.
+    # A damaged address also gives no process id: such a cloud cannot be reached.
     if not (folder / ADDRESS).exists() or _pid(folder) is not None:
         return 0
     left = clear_left_machines(folder)
@@ -132,10 +132,10 @@ def clear_dead_cloud(folder: Path) -> int:
 
 
 def end_cloud(folder: Path) -> int:
-    """End the local cloud of a folder and all its machines, whether it answers, hangs or was killed.
+    """End the local cloud of a folder and all its machines, even if it hangs or was killed.
 
     Returns:
-        The number of machines that it left, which were ended for it; 0 where it ended them all itself.
+        The number of machines that the cloud left running and that were ended here.
     """
     until_s, is_asked = time.monotonic() + _ENDS_S, False
     while (pid := _pid(folder)) is not None and time.monotonic() < until_s and not _is_stopped(pid):
@@ -144,14 +144,14 @@ def end_cloud(folder: Path) -> int:
             is_asked = True
         time.sleep(0.05)
     if pid is not None:
-        # It hangs: its machines are ended all the same.
+        # The cloud hangs: kill it, and end its machines below.
         _signal(pid, signal.SIGKILL)
         time.sleep(0.1)
     return clear_dead_cloud(folder)
 
 
 def machines_running(folder: Path) -> int:
-    """The number of machines that run in the local cloud of a folder; 0 where it does not answer."""
+    """Return the number of machines that run in the local cloud of a folder; 0 if it does not answer."""
     pid = _pid(folder)
     if pid is None or _is_stopped(pid):
         return 0
@@ -162,7 +162,7 @@ def machines_running(folder: Path) -> int:
 
 
 def _pid(folder: Path) -> int | None:
-    """Process id of the local cloud that runs in a folder; None: none runs, as far as its address says."""
+    """Return the process id of a folder's local cloud; None: it does not run, or its address is damaged."""
     try:
         pid = int(json.loads((folder / ADDRESS).read_text(encoding="utf-8"))["pid"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -176,7 +176,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Return whether a process is a local cloud, and not another process that has since got its id."""
+    """Return whether a process is a local cloud, and not another process with a reused id."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any(_SERVER in part for part in process.cmdline())
@@ -187,7 +187,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a process is suspended, so that it does not end when asked to."""
+    """Return whether a process is suspended, so that SIGTERM does not end it."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -203,13 +203,13 @@ def _last_line(folder: Path) -> str:
 
 
 class _Api:
-    """The interface of a local cloud that runs.
+    """The API of a running local cloud.
 
     Args:
         folder: Path of the cloud's own folder.
 
     Raises:
-        CloudError: None runs there, or its address is damaged.
+        CloudError: No cloud runs there, or its address is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -224,11 +224,11 @@ class _Api:
         self._timeout_s = _TIMEOUT_S
 
     def ask(self, what: str, content: Any = None) -> Any:
-        """The answer to a request.
+        """Send a request and return the answer.
 
         Args:
-            what: Name of what is asked for.
-            content: What is sent; None: nothing, it is only read.
+            what: Last part of the request's path.
+            content: Content to post; None: send a GET request.
 
         Raises:
             CloudError: There is no answer.
@@ -256,7 +256,7 @@ class LocalCloud:
 
     Args:
         folder: Path of the cloud's own folder.
-        prices: Price history that it replays.
+        prices: The price history that the cloud replays.
 
     Attributes:
         pid: Id of its process.
@@ -300,7 +300,7 @@ class LocalCloud:
         return ended_s
 
     def interrupt(self, token: str) -> bool:
-        """Have a running machine revoked, with its notice; returns whether there is one that had none yet."""
+        """Have a running machine revoked, with a notice; False: it does not run, or has a notice already."""
         return bool(self._api.ask("interrupt", {"token": token})["is_noticed"])
 
     def instances(self) -> Sequence[Instance]:

@@ -1,4 +1,4 @@
-"""The local cloud's machines: agents as processes, revoked when the market says so, and what each cost."""
+"""The local cloud's machines: run agents as processes, revoke them by the market, and bill them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from ebbtide.replay.replayed_market import ReplayedMarket
 
 _TICK_S = 0.02
 _GRACE_S = 5.0
-# An agent that ends by itself is started again, as a service manager does.
+# An agent that exits by itself is restarted, as by a service manager, after this delay.
 _RESTART_S = 0.2
 
 
-# Machines share the cores of this one, so threads of a training that wait for each other must not spin; those of
-# one training reach each other by loopback addresses.
+# All machines share this machine's cores, so a training's threads must not spin while they wait. Machines of one
+# training reach each other by loopback addresses.
 _PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -126,10 +126,10 @@ class Machines:
             return machine.lease.ended_s
 
     def interrupt(self, token: str) -> bool:
-        """Give a running machine the notice that it is revoked, as a cloud does that is asked for a rehearsal.
+        """Give a running machine a revocation notice, as clouds do on request for a rehearsal.
 
         Returns:
-            Whether there is such a machine, which runs and had no notice.
+            Whether the machine exists, runs, and had no notice yet.
         """
         with self._lock:
             machine = self._machines.get(token)
@@ -151,7 +151,7 @@ class Machines:
             return [{"token": token, **machine.bill} for token, machine in self._machines.items() if machine.bill]
 
     def if_ended_now(self) -> list[tuple[Instance, dict[str, Any]]]:
-        """Each machine that is charged and has not ended, as if it were released now, and its bill then."""
+        """Return each open machine that is charged, as if it were released now, with its bill."""
         found = []
         with self._lock:
             for token, machine in self._machines.items():
@@ -227,7 +227,7 @@ class Machines:
             "folder": str(_work(folder)),
             "metadata_url": f"{self._url}/{folder.name}",
         }
-        # It holds a key, which another machine of this number had before the cloud was started again.
+        # The file holds a key. An earlier cloud may have left the file of another machine of this number.
         (folder / "agent.json").unlink(missing_ok=True)
         write_secret(folder / "agent.json", json.dumps(config))
         command = [sys.executable, "-m", "ebbtide.agent", str(folder / "agent.json")]
@@ -256,9 +256,9 @@ class Machines:
                 self._start_agent(machine)
 
     def _ended(self, machine: _Machine, ending: LeaseEnding) -> None:
-        """End all processes of a machine, and write down once what it cost."""
+        """End all processes of a machine, and record its bill."""
         if machine.process is not None:
-            # The agent is among them: it carries the mark.
+            # This ends the agent, too: it carries the machine's mark in its environment.
             end_machine(_work(machine.folder))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(machine.process.pid, signal.SIGKILL)
@@ -305,7 +305,7 @@ def clear_left_machines(folder: Path) -> int:
 
 
 def _address(number: int) -> str:
-    """The loopback address of a machine, by its number: each has its own, so that programs meet as on hosts."""
+    """Return a machine's own loopback address, so that programs reach each other as on separate hosts."""
     return f"127.1.{number // 250 % 256}.{number % 250 + 1}"
 
 

@@ -38,7 +38,7 @@ from ebbtide.replay.start_delay import StartDelay
 ADDRESS, BILLS, CLOCK, LOCK = "cloud.json", "bills.json", "clock.json", "cloud.lock"
 _ENDED, _OPEN = "ended.json", "open.json"
 
-# Exit code of a second cloud in a folder: one that is starting has left no address yet, or one is ending.
+# Exit code if another cloud holds the folder's lock: it has not written its address yet, or is ending.
 ANOTHER = 75
 
 _LOOK_S = 1.0
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: what matters is in the machines' logs."""
+        """Log nothing: the machines' logs hold what matters."""
 
 
 def serve(settings: dict[str, Any]) -> None:
@@ -130,14 +130,14 @@ def serve(settings: dict[str, Any]) -> None:
     prices = PriceHistory.read(settings["prices"], catalogue)
     billing = billing_preset(settings["billing"])
     speed = settings["speed"]
-    # Programs run at their real speed, so a notice must not be shorter than so many real seconds.
+    # Programs run at their real speed, so a notice needs a minimum length in real seconds.
     billing = billing.with_least_notice(settings["least_notice_s"] * speed)
     delay = StartDelay(settings["request_s"], settings["boot_s"])
-    # The market continues where an earlier cloud in this folder ended, whose machines are still listed and billed.
+    # The market continues where an earlier cloud in this folder ended; its machines stay listed and billed.
     capacity = Availability.read(settings["availability"]) if settings["availability"] else None
     begins_s = began_at(folder, settings["start_s"])
     market = ReplayedMarket(prices, begins_s, billing, availability=capacity, delay=delay)
-    # Those that a killed cloud left have ended when it last wrote, which is when this one's market goes on.
+    # A killed cloud's machines count as ended at its last write, where this cloud's market continues.
     billed, past = bills_of(folder), _ended(folder)
     left = _left_open(folder, {instance.token for instance in past})
     past += [instance for instance, _ in left]
@@ -163,7 +163,7 @@ def serve(settings: dict[str, Any]) -> None:
         silent_s = time.monotonic() - handler.asked_s  # type: ignore[attr-defined]
         if silent_s > settings["forgotten_s"]:
             break
-        # A controller that ended with an error leaves the cloud running, until its machines have saved and ended.
+        # After a controller failed, the cloud runs on until its machines have saved and ended.
         if silent_s > settings["unused_s"] and not machines.any_open and _is_free(settings["lock"]):
             break
     machines.close()
@@ -173,7 +173,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def _is_free(lock: str) -> bool:
-    """Return whether nobody holds a lock file (no path: False); a paused controller still holds it."""
+    """Return whether nobody holds a lock file (empty path: False); a paused controller still holds it."""
     if not lock:
         return False
     try:
@@ -187,7 +187,7 @@ def _is_free(lock: str) -> bool:
 
 
 def began_at(folder: Path, start_s: float) -> float:
-    """Market time at which a cloud starts: where an earlier one in the folder ended, else `start_s`."""
+    """Return the market time at which a cloud starts: the end of the folder's earlier cloud, else `start_s`."""
     try:
         return max(float(json.loads((folder / CLOCK).read_text(encoding="utf-8"))["now_s"]), start_s)
     except (OSError, ValueError, KeyError, TypeError):
@@ -195,7 +195,7 @@ def began_at(folder: Path, start_s: float) -> float:
 
 
 def bills_of(folder: Path) -> list[dict[str, Any]]:
-    """Bills of all machines of the clouds in a folder so far, as they were written down."""
+    """Return the recorded bills of all machines of the folder's clouds so far."""
     try:
         found: list[dict[str, Any]] = json.loads((folder / BILLS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -204,7 +204,7 @@ def bills_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def _ended(folder: Path) -> list[Instance]:
-    """Machines of the clouds in a folder so far that have ended, as they were written down."""
+    """Return the recorded machines of the folder's clouds so far that have ended."""
     try:
         found = json.loads((folder / _ENDED).read_text(encoding="utf-8"))
         return [instance_of(values) for values in found]
@@ -213,11 +213,11 @@ def _ended(folder: Path) -> list[Instance]:
 
 
 def _left_open(folder: Path, ended: Set[str]) -> list[tuple[Instance, dict[str, Any]]]:
-    """Machines that were alive when a cloud in a folder was killed, and their bills until then.
+    """Return machines that were alive when a folder's cloud was killed, and their bills until then.
 
     Args:
-        folder: Folder that the clouds have in common.
-        ended: Tokens of machines whose end was written down.
+        folder: Folder of the clouds.
+        ended: Tokens of machines whose end was recorded.
     """
     try:
         found = json.loads((folder / _OPEN).read_text(encoding="utf-8"))
@@ -228,7 +228,7 @@ def _left_open(folder: Path, ended: Set[str]) -> list[tuple[Instance, dict[str, 
 
 
 def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> None:
-    """Write down clock, ends and bills, so that a killed cloud leaves at most a second unknown."""
+    """Write the clock, ends and bills, so that a killed cloud loses at most about a second of them."""
     still_open = [
         {"instance": instance_values(replace(instance, why="the local cloud was killed")), "bill": bill}
         for instance, bill in machines.if_ended_now()
@@ -237,19 +237,19 @@ def _keep(folder: Path, machines: Machines, billed: list[dict[str, Any]]) -> Non
     with contextlib.suppress(OSError):
         write_text(folder / CLOCK, json.dumps({"now_s": machines.now_s}))
         _write_changed(folder / _OPEN, json.dumps(still_open))
-        # Bills before ends: whatever has ended is billed, wherever between these lines it is killed.
+        # Bills before ends: if the cloud is killed between these writes, every recorded end has its bill.
         _write_changed(folder / BILLS, json.dumps([*billed, *machines.bills()]))
         _write_changed(folder / _ENDED, json.dumps(ended))
 
 
 def _write_changed(path: Path, text: str) -> None:
-    """Write a file, unless that is what it holds."""
+    """Write a file, unless it holds that text already."""
     if not path.exists() or path.read_bytes() != text.encode():
         write_text(path, text)
 
 
 def main() -> int:
-    """Serve as the only cloud of a folder, whose clock and bills another one would replace by its own."""
+    """Serve as the only cloud of a folder: a second one would overwrite its clock and bills."""
     settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         with only_one(Path(settings["folder"]) / LOCK, "local cloud"):

@@ -1,1 +1,1 @@
-"""SkyPilot as a launcher: its API server rents machines of twenty clouds, on which our agents run."""
+"""SkyPilot as a launcher: its API server rents machines of twenty clouds, which run Ebbtide's agents."""

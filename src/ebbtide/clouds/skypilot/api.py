@@ -1,4 +1,4 @@
-"""A small client of SkyPilot's API server: requests that are queued, and what became of them."""
+"""A small client of SkyPilot's API server: queue requests, and look up their outcome."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from urllib3.util import Timeout
 
 from ebbtide.errors import CloudError, InputError
 
-# As SkyPilot's own tools know them.
+# Environment variables of SkyPilot's own tools.
 _SERVER, _TOKEN = "SKYPILOT_API_SERVER_ENDPOINT", "SKYPILOT_SERVICE_ACCOUNT_TOKEN"
 _HERE = "http://127.0.0.1:46580"
-# The version of its interface that this client speaks; servers take those of earlier clients.
+# API version of this client; newer servers accept older versions.
 _API_VERSION = "62"
 _REQUEST_ID = "X-Skypilot-Request-ID"
 _CONNECT_S, _WITHIN_S = 2.0, 20.0
 _DONE = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 _MOST = 500
-# No time is after the year 9999, seconds since 1970.
+# About the year 9999, seconds since 1970; a later time is no time.
 _LATEST_S = 2.5e11
-# What it says is made for terminals.
+# The server's messages are made for terminals.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True)
 class SkyRequest:
-    """A request as the server keeps it.
+    """A request as the server reports it.
 
     Attributes:
-        request_id: Its id.
-        what: What was asked for, such as `launch`.
-        cluster: Name of the cluster that it is about; empty: of none.
+        request_id: Id of the request.
+        what: Kind of the request, such as `launch`.
+        cluster: Name of its cluster; empty: it concerns no cluster.
         status: Its status: `PENDING`, `RUNNING`, `SUCCEEDED`, `FAILED`...
-        created_s: When it was made, seconds since 1970.
-        finished_s: When it was finished, seconds since 1970; None: it is not, or that is not known.
+        created_s: Time at which it was made, seconds since 1970.
+        finished_s: Time at which it finished, seconds since 1970; None: not yet, or not known.
     """
 
     request_id: str
@@ -61,17 +61,17 @@ class SkyRequest:
 
 
 class SkyApi:
-    """The API server.
+    """Client of an API server.
 
     Args:
-        server: Its address; empty: as SkyPilot's own tools find it.
+        server: Address of the server; empty: as SkyPilot's own tools find it.
 
     Attributes:
-        url: Its address.
+        url: Address of the server.
 
     Raises:
-        InputError: The address is none, or holds a password; the token cannot be one, or would be sent to another
-            machine unencrypted.
+        InputError: The address is malformed or holds a password, or the token is malformed or would be sent to
+            another machine unencrypted.
     """
 
     def __init__(self, server: str = "") -> None:
@@ -87,15 +87,15 @@ class SkyApi:
         self._headers = {"User-Agent": "ebbtide", "X-SkyPilot-API-Version": _API_VERSION}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        # The server tells users by it; it is no secret.
+        # The server distinguishes users by this id; it is no secret.
         self._user = {"SKYPILOT_USER_ID": secrets.token_hex(4), "SKYPILOT_USER": "ebbtide"}
         self._pool = urllib3.PoolManager(timeout=Timeout(connect=_CONNECT_S, read=_WITHIN_S), retries=False)
 
     def check(self) -> None:
-        """Ask whether it is there.
+        """Check that the server answers and is healthy.
 
         Raises:
-            InputError: It does not answer, is not well, or is something else than SkyPilot's API server.
+            InputError: It does not answer, is not healthy, or is not SkyPilot's API server.
         """
         try:
             found, _ = self._ask("GET", "/api/health")
@@ -110,7 +110,7 @@ class SkyApi:
             raise InputError(f"SkyPilot's API server at {self.url} says {status!r:.60}", field="server")
 
     def launch(self, cluster: str, task: str) -> str:
-        """Have a cluster launched that runs a task; gives the id of the request.
+        """Launch a cluster that runs a task; returns the id of the request.
 
         Args:
             cluster: Name of the cluster.
@@ -119,11 +119,11 @@ class SkyApi:
         return self._begin("/launch", {"cluster_name": cluster, "task": task, "quiet_optimizer": True})
 
     def down(self, cluster: str) -> str:
-        """Have a cluster taken down, or its launch given up; gives the id of the request."""
+        """Take down a cluster; returns the id of the request."""
         return self._begin("/down", {"cluster_name": cluster})
 
     def clusters(self) -> list[Mapping[str, Any]]:
-        """All clusters, as they were at the server's last look at their clouds."""
+        """Return all clusters, as of the server's last refresh from their clouds."""
         asked = {
             "refresh": "NONE",
             "include_credentials": False,
@@ -144,12 +144,12 @@ class SkyApi:
     def requests(
         self, cluster: str = "", ids: Sequence[str] = (), *, only_active: bool = False
     ) -> list[SkyRequest]:
-        """Return requests as the server keeps them, the oldest first.
+        """Return the requests that the server still keeps, the oldest first.
 
         Args:
-            cluster: Name of the cluster that the requests are about; empty: any.
+            cluster: Name of the requests' cluster; empty: any.
             ids: Ids of the requests; none: any.
-            only_active: Whether requests that are done are left out.
+            only_active: Whether to leave out requests that are done.
         """
         asked: list[tuple[str, str]] = [("request_ids", one) for one in ids]
         asked += [("cluster_name", cluster)] if cluster else []
@@ -161,7 +161,7 @@ class SkyApi:
         return sorted(kept, key=lambda one: one.created_s)
 
     def failure(self, request_id: str) -> tuple[str, str]:
-        """Return why a request that is done failed: the kind of the error, and its message in one line.
+        """Return why a request failed: the kind of the error, and its message in one line.
 
         Both are empty if the request did not fail, or the server has forgotten it.
         """
@@ -175,7 +175,7 @@ class SkyApi:
         return "", ""
 
     def cancel(self, request_ids: Sequence[str]) -> None:
-        """Have requests given up that are not done."""
+        """Cancel requests that are not done."""
         self._begin("/api/cancel", {"request_ids": list(request_ids)})
 
     def _begin(self, path: str, content: Mapping[str, Any]) -> str:
@@ -211,7 +211,7 @@ class SkyApi:
 
 
 def _parts(url: str, field: str) -> SplitResult:
-    """The parts of an address. No message repeats it: it may hold a password."""
+    """Split an address into its parts. Error messages do not repeat it, since it may hold a password."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -235,7 +235,7 @@ class _Refused(CloudError):
 
 
 class _FailedRequest(_Refused):
-    """A request that was asked for has failed."""
+    """The request whose result was asked for has failed."""
 
     def __init__(self, status: int, kind: str, said: str) -> None:
         super().__init__(status, f"SkyPilot: {kind}: {said}")
@@ -243,7 +243,7 @@ class _FailedRequest(_Refused):
 
 
 def _refusal(status: int, content: Any) -> _Refused:
-    """The error of an answer, in one line."""
+    """Return the error of an answer, with its message in one line."""
     detail = content.get("detail") if isinstance(content, dict) else None
     if isinstance(detail, dict) and "request_id" in detail:
         return _FailedRequest(status, *_error(detail.get("error")))
@@ -265,12 +265,12 @@ def _request(kept: Mapping[str, Any]) -> SkyRequest:
 
 
 def _time_s(value: Any) -> float | None:
-    """A time in seconds since 1970, as far as it is one."""
+    """Return a time in seconds since 1970; None: the value is no time."""
     return float(value) if isinstance(value, int | float) and 0 < value < _LATEST_S else None
 
 
 def _error(error: Any) -> tuple[str, str]:
-    """Kind of an error and what it says, in one line; the pickled object that comes with it is not read."""
+    """Return an error's kind and its message in one line, without unpickling the object sent with it."""
     try:
         found = json.loads(error) if isinstance(error, str) else error
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""SkyPilot as a cloud: each machine is a cluster of one node, launched, listed and taken down by its API server.
+"""SkyPilot as a cloud: each machine is a one-node cluster, launched, listed and taken down by the API server.
 
 A cluster's name follows from its token, so that a repeated request rents no second one; all clusters of a run are
-found again by what their names begin with. Nothing that the server sends is unpickled.
+found again by their names' prefix. Nothing that the server sends is unpickled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ebbtide.market.prices import PriceHistory
 _LOGGER = logging.getLogger(__name__)
 
 _LAUNCH = "launch"
-# Errors of a launch that another market or a later time does not change.
+# Launch errors that only the user can fix; neither another market nor a retry helps.
 _USERS = frozenset(
     {
         "CloudUserIdentityError",
@@ -41,13 +41,13 @@ _USERS = frozenset(
         "UserRequestRejectedByPolicy",
     }
 )
-# A cluster that should have gone is taken down again so often, seconds.
+# Seconds between requests to take down a cluster that should be gone.
 _AGAIN_S = 15.0
-# A cluster that is still there so long after its end was requested has not ended, seconds.
+# A cluster still listed this many seconds after its end was requested counts as running again.
 _GONE_S = 60.0
-# A cluster that was up and is in trouble counts as taken after so long, seconds: it may only be out of sight.
+# A cluster that was up and no longer is counts as revoked after this many seconds: it may be unreachable only.
 _NOT_UP_S = 120.0
-# A launch of which the server has neither a cluster nor a request has failed after so long, seconds.
+# A launch has failed if the server has neither its cluster nor its request after this many seconds.
 _APPEARS_S = 60.0
 
 
@@ -57,8 +57,8 @@ class SkyPilotCloud:
     Args:
         run: Id of the run, from which names of clusters follow.
         settings: Places, server and other properties of machines.
-        prices: Gives the newest known prices; called whenever they are needed.
-        api: The API server; None: that of the settings.
+        prices: Returns the newest known prices; called whenever they are needed.
+        api: Client of the API server; None: of the server in the settings.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SkyPilotCloud:
         self._run, self._settings, self._prices = run, settings, prices
         self._api = api or SkyApi(settings.server)
         self._names = Names(run)
-        # Machines by token as they were last seen; and when each was requested, and taken down, by this process.
+        # By token: machines as last seen, and the times at which this process requested them and took them down.
         self._known: dict[str, Instance] = {}
         self._launched_s: dict[str, float] = {}
         self._downed_s: dict[str, float] = {}
@@ -99,13 +99,13 @@ class SkyPilotCloud:
         return epoch_s
 
     def launch(self, wanted: MachineRequest) -> None:
-        """Request a machine; what becomes of that is told by `instances`."""
+        """Request a machine; `instances` reports the outcome."""
         token = wanted.token
         if token in self._known or token in self._launched_s:
             return
         name = self._names.name(token)
         if self._cluster(name) is not None or self._is_launched(name):
-            # By an earlier controller of the run.
+            # An earlier controller of the run has requested it.
             self._launched_s[token] = self.now_s
             return
         if not wanted.on_demand:
@@ -123,7 +123,7 @@ class SkyPilotCloud:
         if known is not None and not math.isnan(known.ended_s):
             return known.ended_s
         if token in self._downed_s:
-            # Where it is there still, `instances` asks again.
+            # If the cluster is still listed, `instances` takes it down again.
             return self._downed_s[token]
         is_coming = self._give_up_launch(name)
         if cluster is None and not is_coming and token not in self._launched_s:
@@ -151,7 +151,7 @@ class SkyPilotCloud:
         """Request the end of every machine of the run.
 
         Returns:
-            The machines that still were there, by token: why each cannot be ended; empty: its end was requested.
+            By token of each machine still listed, why it cannot be ended; empty: its end was requested.
 
         Raises:
             CloudError: SkyPilot does not answer.
@@ -173,7 +173,7 @@ class SkyPilotCloud:
         return left
 
     def _instance(self, token: str, cluster: Mapping[str, Any] | None, now_s: float) -> Instance | None:
-        """A machine as it is now; None: nothing is known of it."""
+        """Return the current state of a machine; None: nothing is known of it."""
         before = self._known.get(token)
         if token in self._downed_s:
             return self._ended(token, cluster, now_s)
@@ -197,7 +197,7 @@ class SkyPilotCloud:
             since_s = self._not_up_s.setdefault(token, now_s)
             if state != "STOPPED" and now_s - since_s < _NOT_UP_S:
                 return found
-            # Its node was taken, or has stopped: what is left of it is taken down.
+            # The node was revoked or has stopped: take down what is left of the cluster.
             self._end_left(token, cluster)
             return self._revoked(found, since_s)
         failed = self._failed_launch(token, now_s, has_cluster=True)
@@ -207,19 +207,19 @@ class SkyPilotCloud:
         return Instance(token, LeaseState.REQUESTED, math.nan, math.nan, math.nan)
 
     def _ended(self, token: str, cluster: Mapping[str, Any] | None, now_s: float) -> Instance:
-        """A machine whose end was requested."""
+        """Return the state of a machine whose end was requested."""
         ended_s = self._downed_s[token]
         self._end_left(token, cluster)
         before = self._known.get(token) or Instance(token, LeaseState.REQUESTED, math.nan, math.nan, math.nan)
         if cluster is not None and now_s - ended_s > _GONE_S:
-            # It is paid for, so it counts as running until it has gone.
+            # It still costs, so it counts as running until it is gone.
             self._warnings.warn(token, f"machine {token} is still there {now_s - ended_s:.0f} s after its end")
             is_up = not math.isnan(before.started_s)
             return replace(before, state=LeaseState.RUNNING if is_up else LeaseState.REQUESTED, ended_s=math.nan)
         return replace(before, state=LeaseState.RELEASED, ended_s=ended_s)
 
     def _missing(self, token: str, before: Instance | None, now_s: float) -> Instance | None:
-        """A machine that has no cluster: it was taken, its launch failed, or it has none yet."""
+        """Return the state of a machine without a cluster: revoked, failed, or not launched yet."""
         if before is not None and not math.isnan(before.running_s):
             return before if not math.isnan(before.ended_s) else self._revoked(before, now_s)
         failed = self._failed_launch(token, now_s, has_cluster=False)
@@ -232,16 +232,16 @@ class SkyPilotCloud:
         return replace(before, state=LeaseState.REVOKED, ended_s=max(ended_s, before.started_s), why=why)
 
     def _taken_unseen(self, token: str, launch: SkyRequest, now_s: float) -> Instance:
-        """A machine that was up between two looks, and has gone."""
+        """Return a machine that came up and was revoked between two listings."""
         began_s = min(launch.created_s, now_s)
         up_s = min(max(launch.finished_s or began_s, began_s), now_s)
         return self._revoked(Instance(token, LeaseState.RUNNING, began_s, up_s, math.nan), now_s)
 
     def _failed_launch(self, token: str, now_s: float, *, has_cluster: bool) -> Instance | None:
-        """A machine whose launch has failed, or was in vain; None: it may still come.
+        """Return a machine whose launch has failed, or whose cluster is gone; None: it may still come up.
 
         Raises:
-            InputError: It failed for a reason that only the user can change.
+            InputError: The launch failed for a reason that only the user can fix.
         """
         name = self._names.name(token)
         launches = self._launches(name)
@@ -267,21 +267,21 @@ class SkyPilotCloud:
         return [one for one in self._api.requests(name) if one.what == _LAUNCH and one.cluster == name]
 
     def _is_launched(self, name: str) -> bool:
-        """Return whether a launch was requested, and did not fail for what its user may have fixed since."""
+        """Return whether a launch was requested, other than one whose failure the user may have fixed since."""
         launches = self._launches(name)
         if not launches or launches[-1].status != "FAILED":
             return bool(launches)
         return self._api.failure(launches[-1].request_id)[0] not in _USERS
 
     def _give_up_launch(self, name: str) -> bool:
-        """Cancel launches of a cluster that are under way; returns whether there were any."""
+        """Cancel a cluster's launches under way; returns whether there were any."""
         active = [one.request_id for one in self._launches(name) if not one.is_done]
         if active:
             self._api.cancel(active)
         return bool(active)
 
     def _end_left(self, token: str, cluster: Mapping[str, Any] | None) -> None:
-        """Take down again what should have gone."""
+        """Take down again a cluster that should be gone, if it is still listed."""
         now_s = self.now_s
         if cluster is None or now_s - self._asked_again_s.get(token, -math.inf) < _AGAIN_S:
             return
@@ -295,6 +295,6 @@ class SkyPilotCloud:
 
 
 def _began_s(cluster: Mapping[str, Any], now_s: float) -> float:
-    """Launch time of a cluster by its server's clock; `now_s` if it is missing or that clock is ahead."""
+    """Return a cluster's launch time by the server's clock; `now_s` if it is missing or lies in the future."""
     found = cluster.get("launched_at")
     return float(found) if isinstance(found, int | float) and 0 < found < now_s else now_s

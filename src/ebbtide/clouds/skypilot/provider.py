@@ -17,7 +17,7 @@ from ebbtide.jobs.parsing import validated
 
 
 class SkyPilotProvider:
-    """Machines that SkyPilot rents; what each method does, and raises, is told by `Provider`."""
+    """Machines that SkyPilot rents; `CloudProvider` documents the methods."""
 
     cloud_name, billing, example = "skypilot", "by-cloud", "examples/live/skypilot.yaml"
     knows_addresses = False
@@ -31,7 +31,7 @@ class SkyPilotProvider:
     def ready(self, settings: SkyPilotSettings, expected_end_s: float) -> SkyPilotSettings:  # noqa: ARG002
         api = SkyApi(settings.server)
         api.check()
-        # Which server it was is kept: the run may be resumed where the environment names another.
+        # Keep the server's address: the run may be resumed where the environment names another server.
         return settings.model_copy(update={"server": api.url})
 
     def regions(self, settings: SkyPilotSettings) -> Sequence[str]:

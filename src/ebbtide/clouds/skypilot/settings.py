@@ -21,7 +21,7 @@ class SkyPilotPlace(Frozen):
     """Settings of machines in one region of one cloud.
 
     Attributes:
-        zones: Zones in which machines may be rented; none: in all that have a price. Where a price is of the whole
+        zones: Zones in which machines may be rented; none: in all that have a price. If the price is for the whole
             region, SkyPilot chooses the zone.
         image: Image as SkyPilot names it there, such as `ami-...` or `docker:python:3.12`; empty: SkyPilot's own.
     """
@@ -34,19 +34,18 @@ class SkyPilotSettings(MachineSettings):
     """Settings of machines that SkyPilot rents, in any of its clouds.
 
     Attributes:
-        places: Where machines may be rented, as `CLOUD/REGION`, such as `lambda/us-west-1`, each with its
-            settings.
+        places: Settings by place in which machines may be rented: `CLOUD/REGION`, such as `lambda/us-west-1`.
         prices: Path of a file with prices of those clouds, as `ebbtide ingest` writes it: SkyPilot has no price
             history. It is read again when it has changed.
-        server: Address of SkyPilot's API server; empty: that in SKYPILOT_API_SERVER_ENDPOINT, or else on this
-            machine, where `sky api start` starts it.
+        server: Address of SkyPilot's API server; empty: the one in SKYPILOT_API_SERVER_ENDPOINT, or else the one
+            that `sky api start` starts on this machine.
         store: `s3://bucket/prefix` or `gs://bucket/prefix` for code, agent, checkpoints, orders and reports; all
-            machines need credentials for it, which SkyPilot gives those of the same cloud.
-        disk_gib: Size of the disk in GiB; 0: as SkyPilot has it.
+            machines need credentials for it, which SkyPilot provides to machines of the same cloud.
+        disk_gib: Size of the disk in GiB; 0: SkyPilot's default.
         idle_min: Minutes without an agent after which SkyPilot takes a machine down by itself.
         folder: Folder on the machine for everything that Ebbtide writes there; the programs' user makes it.
-        setup: Lines of shell that set up the training's needs, run before the agent as SkyPilot's user; if one
-            fails, the machine ends.
+        setup: Shell lines that install what the training needs, run before the agent as SkyPilot's user; if one
+            fails, or they take longer than `setup_limit_s`, the machine ends.
     """
 
     places: Annotated[dict[_Place, SkyPilotPlace], Field(min_length=1)]
@@ -61,14 +60,14 @@ class SkyPilotSettings(MachineSettings):
 
     @property
     def zones(self) -> Mapping[Place, list[str]]:
-        """Zones in which machines may be rented, by place; none: in all."""
+        """Zones in which machines may be rented, by place; an empty list: all zones."""
         return {Place(*name.split("/")): place.zones for name, place in self.places.items()}
 
     @classmethod
     def read(cls, path: str | Path) -> SkyPilotSettings:
         """Read settings from a YAML file such as examples/live/skypilot.yaml.
 
-        The path of prices in it is relative to it.
+        Its `prices` path is relative to the file.
 
         Raises:
             InputError: The file is missing, is not YAML, or a field is missing, unknown or out of range.
@@ -77,5 +76,5 @@ class SkyPilotSettings(MachineSettings):
         return validated(cls, content, path).beside(path)
 
     def beside(self, file: str | Path) -> SkyPilotSettings:
-        """The settings with an absolute path of their prices, which was relative to a file's folder."""
+        """Return the settings with their `prices` path, relative to a file's folder, made absolute."""
         return self.model_copy(update={"prices": str((Path(file).parent / self.prices).resolve())})

@@ -1,4 +1,4 @@
-"""The SkyPilot task that runs an agent: what machine, where, and the script that starts it."""
+"""The SkyPilot task that runs an agent: its machine, its place, and the start script."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ebbtide.market.markets import Market
 
 RUN_LABEL, TOKEN_LABEL = "ebbtide-run", "ebbtide-token"
 
-# Seconds from a notice to the revocation, on clouds whose metadata do not say when that is.
+# Assumed seconds from notice to revocation, on clouds whose metadata do not give the revocation's time.
 _NOTICE_S = 30.0
 
 
 def task_yaml(run: str, wanted: MachineRequest, settings: SkyPilotSettings) -> str:
-    """The task as YAML text.
+    """Return the task as YAML text.
 
     Args:
         run: Id of the run.
@@ -37,12 +37,12 @@ def task_yaml(run: str, wanted: MachineRequest, settings: SkyPilotSettings) -> s
         "infra": infra(market),
         "instance_type": market.instance_type,
         "use_spot": not wanted.on_demand,
-        # Whatever becomes of its controller, a machine on which nothing runs is taken down.
+        # An idle machine is taken down even if its controller is lost.
         "autostop": {"idle_minutes": settings.idle_min, "down": True},
         "labels": {**settings.labels, RUN_LABEL: label(run), TOKEN_LABEL: label(wanted.token)},
     }
     if not wanted.on_demand and math.isfinite(wanted.max_price_usd_per_hour):
-        # By the price that SkyPilot knows, which may be older or newer than ours.
+        # SkyPilot compares this with its own price, which may be older or newer than Ebbtide's.
         resources["max_hourly_cost"] = wanted.max_price_usd_per_hour
     place = settings.places.get(f"{market.cloud}/{market.region}")
     if place is not None and place.image:
@@ -54,7 +54,7 @@ def task_yaml(run: str, wanted: MachineRequest, settings: SkyPilotSettings) -> s
 
 
 def infra(market: Market) -> str:
-    """Cloud, region and zone as SkyPilot names them; the zone where it has a name of its own, as us-east-1a."""
+    """Return cloud, region and zone as SkyPilot names them, without the zone if that is the whole region."""
     place = f"{market.cloud}/{market.region}"
     named = re.fullmatch(rf"{re.escape(market.region)}-?[a-z]\d?", market.zone)
     return f"{place}/{market.zone}" if named else place
