@@ -1,6 +1,6 @@
 """Tools for tests of your own policies, clouds, object stores and price sources.
 
-Contract suites are classes that a test class inherits from: it makes the object, the suite checks it.
+A test class inherits from a contract suite: the test class makes the object, and the suite checks it.
 
 from ebbtide.testing import PolicyContract
 
@@ -11,5 +11,5 @@ class TestMine(PolicyContract):
 
 import lazy_loader as _lazy
 
-# What the stub beside this file names is imported when it is first used.
+# Names in the stub beside this file are imported on first use.
 __getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""An HTTP server on this machine with instance metadata as EC2's and GCP's, for tests and for stand-ins."""
+"""A local HTTP server for instance metadata like EC2's and GCP's, for tests and stand-ins."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class MetadataServer:
     """Instance metadata on loopback, at a free port.
 
     Args:
-        state: Gives the present state of a machine by its path prefix, None: there is no such machine. By default
-            all prefixes are one machine, whose state is set by the attributes.
+        state: Returns the current state of a machine by its path prefix, None: there is no such machine. By
+            default all prefixes belong to one machine, whose state the attributes set.
 
     Attributes:
-        taken_at_s: When that machine will be revoked, seconds since 1970; None: there is no notice.
-        rebalance: Whether its metadata recommend that it is left.
-        service: What answers the requests, with its tokens.
+        taken_at_s: Time at which that machine will be revoked, seconds since 1970; None: there is no notice.
+        rebalance: Whether its metadata show a rebalance recommendation.
+        service: The service that answers requests and holds the tokens.
         url: Address of the server, without a path.
     """
 
@@ -44,7 +44,7 @@ class MetadataServer:
             do_PUT = do_GET
 
             def log_message(self, *_: Any) -> None:
-                """Nothing: requests are not logged."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

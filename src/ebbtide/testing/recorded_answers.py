@@ -14,7 +14,7 @@ from ebbtide.testing.stand_in.server import LoopbackServer, Start
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came.
+    """A request as received.
 
     Attributes:
         method: Method of the request, such as GET.
@@ -31,13 +31,13 @@ class Asked:
     body: str
 
 
-# An answer's text, or a status with a text; of several the next one each time, the last again and again.
+# An answer's text, or a status with a text. Several answers are sent in turn, and the last is repeated.
 Answer = str | tuple[int, str]
 
 
 @dataclass
 class RecordedAnswers:
-    """Answers by method and path; anything else is not found.
+    """Sends answers by method and path, and 404 for any other request.
 
     Attributes:
         routes: Answers by method and path, such as `GET /v1/skus`; HOST in a text is the server's own address.

@@ -19,20 +19,20 @@ from ebbtide.replay.replay import ReplayProvider
 from ebbtide.replay.replayed_market import ReplayedMarket
 from ebbtide.replay.start_delay import StartDelay
 
-# In such a replay a machine is given 20 s after its request and has booted after 100 s more.
+# In this module's replays, requests take 20 s and boots another 100 s.
 DELAY = StartDelay(request_s=20.0, boot_s=100.0)
 READY_S = DELAY.request_s + DELAY.boot_s
 
 
 @dataclass(frozen=True)
 class Scripted:
-    """Answers each event with what the script says for its kind, and keeps every event.
+    """Answers each event with the script for its kind, and records every event.
 
     Attributes:
-        script: The answer to an event, by its kind; kinds that are left out are not answered.
-        wakes_on: Kinds of events beyond those that every policy is told.
+        script: The answer to an event, by its kind; other kinds are not answered.
+        wakes_on: Kinds of events that it subscribes to, beyond those that every policy gets.
         name: Its name in tables and errors.
-        period_lead_s: How long before the end of a charge period it is woken, seconds.
+        period_lead_s: Seconds before the end of a charge period at which it is woken.
         seen: All events so far, in order.
     """
 
@@ -49,7 +49,7 @@ class Scripted:
                 yield from self.script[event.wake](view, event)
 
     def times(self, wake: Wake) -> list[float]:
-        """Times of the events of this kind, in seconds after the first event of the run."""
+        """Return the times of events of this kind, in seconds after the run's first event."""
         return [event.time_s - self.seen[0].time_s for event in self.seen if event.wake is wake]
 
 
@@ -64,16 +64,16 @@ def replay(
     delay: StartDelay = DELAY,
     seed: int = 0,
 ) -> Outcome:
-    """Run a policy once in a replay, with a timeline; before a revocation jobs are saved up to the last second.
+    """Run a policy once in a replay, with a timeline; the last save before a revocation ends just in time.
 
     Args:
         policy: The policy that decides.
-        jobs: The jobs to be done, in the order of their ids.
+        jobs: The jobs to do, in the order of their ids.
         prices: The price history that is replayed.
         billing: Name of the billing preset of spot leases.
-        start_s: When the run starts, seconds since 1970; None: at the start of the history.
+        start_s: Start of the run, seconds since 1970; None: at the start of the history.
         availability: Recorded capacity of the markets that have a record; None: all are unlimited.
-        delay: How long machines take to be given and to boot.
+        delay: Time that requests and boots take.
         seed: Seed of the policy's random numbers.
 
     Raises:

@@ -9,15 +9,15 @@ E = TypeVar("E", bound=Exception)
 
 
 def refused(kind: type[E], call: Callable[[], object], about: str) -> E:
-    """The error that a call raises.
+    """Return the error that a call raises, which must be of the expected kind.
 
     Args:
-        kind: The kind of error that is right.
+        kind: The expected kind of error.
         call: The call that must raise it.
-        about: The call in words, for the message of a failure.
+        about: Description of the call, for the failure's message.
 
     Raises:
-        AssertionError: Another error came, or none.
+        AssertionError: The call raised another error, or none.
     """
     try:
         result = call()

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class CloudContract:
-    """Tests of a cloud. Inherit from it in a class whose name begins with `Test`, and start your cloud:
+    """Tests of a cloud. Inherit from this class in one whose name begins with `Test`, and start your cloud:
 
         from contextlib import contextmanager
 
@@ -40,20 +40,20 @@ class CloudContract:
                 cloud.end()
 
             def make_wanted(self, cloud, token):
-                return Wanted(token, cloud.markets[0], math.inf, False, agent={...})
+                return MachineRequest(token, cloud.markets[0], math.inf, False, agent={...})
 
-    One cloud serves all tests of a class, which ask for machines with tokens of their own. Tests that need more of
-    your cloud (a refusal, a revocation, an outage) are skipped until you say how it is brought about.
+    One cloud serves all tests of a class, and each test uses its own tokens. Tests of a refusal, a revocation and
+    an outage are skipped until you override the methods that cause them.
 
     Attributes:
-        within_s: Real seconds for which the suite waits for a machine to boot, or to be revoked.
+        within_s: Timeout in real seconds for a machine to boot or to be revoked.
     """
 
     within_s: float = 60.0
 
     @classmethod
     def make_cloud(cls, folder: Path) -> AbstractContextManager[Cloud]:
-        """A context manager around a running cloud without machines, which is ended with it.
+        """Return a context manager around a running cloud without machines; its exit ends the cloud.
 
         Args:
             folder: Path of an empty folder, for a cloud that needs one.
@@ -61,15 +61,15 @@ class CloudContract:
         raise NotImplementedError("a test class of CloudContract needs make_cloud(cls, folder), a context manager")
 
     def make_wanted(self, cloud: Cloud, token: str) -> MachineRequest:
-        """A request for a machine that the cloud grants and does not revoke by itself."""
+        """Return a request for a machine that the cloud grants and does not revoke by itself."""
         raise NotImplementedError("a test class of CloudContract needs make_wanted(self, cloud, token)")
 
     def make_refused(self, cloud: Cloud, token: str) -> MachineRequest:  # noqa: ARG002
-        """A request that the cloud will refuse for lack of capacity or for its price."""
+        """Return a request that the cloud will refuse for lack of capacity or for its price."""
         return pytest.skip("make_refused(self, cloud, token) is not given")
 
     def make_revocable(self, cloud: Cloud, token: str) -> MachineRequest:
-        """A request for a machine that `revoke` can have revoked."""
+        """Return a request for a machine that `revoke` can revoke."""
         return self.make_wanted(cloud, token)
 
     def revoke(self, cloud: Cloud, token: str) -> str:  # noqa: ARG002
@@ -81,7 +81,7 @@ class CloudContract:
         return Metadata(url)
 
     def silenced(self, cloud: Cloud) -> AbstractContextManager[None]:  # noqa: ARG002
-        """A context manager within which the cloud does not answer."""
+        """Return a context manager within which the cloud does not answer."""
         return pytest.skip("silenced(self, cloud) is not given")
 
     @pytest.fixture(scope="class")
@@ -159,7 +159,7 @@ class CloudContract:
         assert not [one for one in cloud.instances() if one.token == "never-requested"]
 
     def test_a_refusal_is_a_machine_that_failed(self, cloud: Cloud) -> None:
-        """A policy is told why, and asks elsewhere with another token."""
+        """The policy gets the reason, and requests another machine with another token."""
         wanted = self.make_refused(cloud, "refused")
         cloud.launch(wanted)
         found = self.waited(
@@ -204,7 +204,7 @@ class CloudContract:
         assert isinstance(list(cloud.instances()), list), "it does not answer after its silence"
 
     def instance(self, cloud: Cloud, token: str) -> Instance:
-        """The one machine with a token; ended machines are listed, too."""
+        """Return the one machine with a token; ended machines are listed, too."""
         found = [one for one in cloud.instances() if one.token == token]
         assert len(found) == 1, f"instances() lists {len(found)} machines with the token {token!r}; one is right"
         return found[0]
@@ -224,9 +224,9 @@ class CloudContract:
         """Wait until `look` returns a good state, and return it; fail after `within_s`.
 
         Args:
-            look: Returns the present state.
+            look: Returns the current state.
             good: Whether a state is the one to wait for.
-            what: The state to wait for, in words.
+            what: Description of the state to wait for.
         """
         until_s = time.monotonic() + self.within_s
         while True:

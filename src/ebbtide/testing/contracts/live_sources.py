@@ -1,4 +1,4 @@
-"""Contract tests of live sources: prices in the schema, signals in range, each failure told in one line."""
+"""Contract tests of live sources: prices in the schema, signals in range, one-line error messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DAMAGED = ("", "<html>", "[]", "{}", "null", '{"unknown": [{"a": 1}]}', "[1, 2]
 
 
 class LiveSourceContract:
-    """Tests of a live source on recorded answers. Inherit from it in a class whose name begins with `Test`:
+    """Tests of a live source on recorded answers. Inherit from this class in one whose name begins with `Test`:
 
         from ebbtide.testing import LiveSourceContract
 
@@ -32,21 +32,21 @@ class LiveSourceContract:
                 return MySource(url, headers={"Authorization": f"Bearer {self.secret}"})
 
     Attributes:
-        secret: A text that the source is to send as its credentials; no message may show it.
+        secret: The credentials that the source must send; no error message may show them.
     """
 
     secret = "not-to-be-shown"
 
     def answers(self) -> Mapping[str, Sequence[Answer]]:
-        """Answers of the service, by method and path, such as `GET /prices`.
+        """Return answers of the service, by method and path, such as `GET /prices`.
 
-        An answer is a text, or a status with a text. Several answers are given in turn, and the last is repeated.
+        An answer is a text, or a status with a text. Several answers are sent in turn, and the last is repeated.
         HOST in a text stands for the server's address.
         """
         raise NotImplementedError("a test class of LiveSourceContract needs answers(self)")
 
     def make_source(self, url: str) -> LiveSource:
-        """A source that asks the service at this address, and waits some milliseconds before it asks again.
+        """Make a source for the service at this address, which retries after some milliseconds.
 
         Args:
             url: Address of the recorded service, on 127.0.0.1.

@@ -34,7 +34,7 @@ _PLENTY = 1_000
 
 
 class PolicyContract:
-    """Tests of a policy. Inherit from it in a class whose name begins with `Test`, and make your policy:
+    """Tests of a policy. Inherit from this class in one whose name begins with `Test`, and make your policy:
 
         from ebbtide.testing import PolicyContract
 
@@ -42,21 +42,21 @@ class PolicyContract:
             def make_policy(self):
                 return Mine()
 
-    Every test replays a small job on a generated market of a few days. Give another job, or other prices, if your
-    policy is for others.
+    Every test replays a small job on a generated market of a few days. Override `make_jobs` or `make_prices` if
+    your policy needs other jobs or prices.
     """
 
     def make_policy(self) -> Policy:
-        """A new object of the policy, with the same parameters at every call."""
+        """Make a new object of the policy, with the same parameters at every call."""
         raise NotImplementedError("a test class of PolicyContract needs make_policy(self), which gives the policy")
 
     def make_jobs(self) -> list[Job]:
-        """The jobs of the runs; a few hours of work for one machine."""
+        """Make the jobs of the runs: a few hours of work for one machine."""
         checkpoint = Checkpointing(save_s=20.0, restore_s=20.0, size_bytes=50_000_000)
         return [Job(name="small", steps=2_000, other_steps_per_hour_per_vcpu=250.0, checkpoint=checkpoint)]
 
     def make_prices(self) -> PriceHistory:
-        """The market of the runs, of at least five days; no price is missing at its beginning."""
+        """Make the market of the runs: at least five days, with all prices from the beginning."""
         return _market()
 
     def test_it_has_a_name_and_says_what_wakes_it(self) -> None:
@@ -120,7 +120,7 @@ class PolicyContract:
         )
 
     def test_it_survives_the_loss_of_every_machine(self) -> None:
-        """Half an hour into the run all capacity goes, and comes back two hours later."""
+        """All capacity disappears half an hour into the run, and returns two hours later."""
         run = self._run(capacity=[(0.0, _PLENTY), (0.5 * HOUR_S, _NOTHING), (2.5 * HOUR_S, _PLENTY)])
         _check_ends_well(run.ending)
 
@@ -152,11 +152,11 @@ class PolicyContract:
         """Replay a policy under observation.
 
         Args:
-            policy: The policy that decides; None: a new one.
+            policy: The policy to replay; None: a new one.
             jobs: The jobs of the run; None: those of the suite.
             prices: The price history of the run; None: that of the suite.
-            start_s: When the run starts, seconds since 1970; None: a day into the history.
-            capacity: Machines in every market, by seconds after the start; None: without limit.
+            start_s: Start of the run, seconds since 1970; None: a day into the history.
+            capacity: Capacity of every market, as pairs of seconds after the start and machines; None: unlimited.
         """
         history = self.make_prices() if prices is None else prices
         begins_s = history.start_s + _PAST_S if start_s is None else start_s
@@ -171,7 +171,7 @@ class PolicyContract:
                 seed=1,
             )
         except InputError as error:
-            # A policy may say that it cannot do this job on this market.
+            # A policy may refuse a job that it cannot do on this market.
             observed.ending = error
         except PolicyError as error:
             raise AssertionError(f"a policy answers with what can be done: {error}") from error
@@ -180,16 +180,16 @@ class PolicyContract:
 
 @dataclass
 class ObservedPolicy:
-    """Wraps a policy, and notes what it does.
+    """Wraps a policy, and records its decisions and mistakes.
 
     Attributes:
         policy: The policy under observation.
-        decisions: Time, seconds since 1970, and actions of every decision that had any.
-        problems: Values in the memory that JSON cannot hold, in words.
-        useless: Markets that it asked for although the job cannot run there.
-        changed_events: Times at which it changed the events that it was shown.
-        shown: Each job that it was shown, and a copy of it from before its first decision.
-        ending: How the run ended: its outcome, or the refusal of the policy.
+        decisions: Time, seconds since 1970, and actions of every decision with actions.
+        problems: Descriptions of values in the memory that JSON cannot hold.
+        useless: Markets that the policy requested although the job cannot run there.
+        changed_events: Times at which the policy changed the events in its view.
+        shown: Each job in its view, and a copy from before its first decision.
+        ending: The outcome of the run, or the policy's refusal.
     """
 
     policy: Policy
@@ -230,7 +230,7 @@ class ObservedPolicy:
 
 @dataclass(frozen=True)
 class Restarted:
-    """A policy whose object is new at every decision, and whose memory went through JSON.
+    """A policy that is recreated for every decision, with its memory stored as JSON in between.
 
     Attributes:
         make: Makes a new object of the policy, always with the same parameters.
@@ -268,7 +268,7 @@ def _can_run(view: View, request: Request) -> bool:
 
 
 def _check_ends_well(ending: Outcome | InputError | None) -> None:
-    """The run finished its jobs, or was given up with a reason; a refusal says in one line why."""
+    """Check that the run finished its jobs or was given up with a reason, or was refused in one line."""
     if isinstance(ending, InputError):
         assert "\n" not in str(ending), f"a refusal is told in one line, not as {str(ending)!r}"
         return
@@ -288,7 +288,7 @@ def _first_difference(one: ObservedPolicy, other: ObservedPolicy) -> str:
 
 
 def _not_json(value: Any, where: str) -> list[str]:
-    """Find the values that JSON cannot hold, in words; empty if there are none."""
+    """Describe the values that JSON cannot hold; empty if there are none."""
     if isinstance(value, dict):
         names = [f"{where} has the key {key!r}" for key in value if type(key) is not str]
         return names + [one for key, inner in value.items() for one in _not_json(inner, f"{where}[{key!r}]")]

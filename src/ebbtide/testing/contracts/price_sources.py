@@ -23,12 +23,12 @@ _MOST_CHARACTERS = 1_000
 
 @dataclass(frozen=True)
 class PriceRecord:
-    """Price of a market from a point in time, as given to a source.
+    """A market's price from a point in time, as given to a source.
 
     Attributes:
-        time: Time from which the price holds, ISO 8601 in UTC; tests of bad records may give another text.
+        time: Time from which the price holds, ISO 8601 in UTC; any text in tests of bad records.
         market: Market that has the price.
-        usd_per_hour: Price in USD per hour as text; tests of bad records may give another text.
+        usd_per_hour: Price in USD per hour as text; any text in tests of bad records.
     """
 
     time: str
@@ -37,7 +37,7 @@ class PriceRecord:
 
 
 class PriceSourceContract:
-    """Tests of a reader of prices. Inherit from it in a class whose name begins with `Test`:
+    """Tests of a reader of prices. Inherit from this class in one whose name begins with `Test`:
 
         from ebbtide.testing import PriceSourceContract
 
@@ -47,8 +47,8 @@ class PriceSourceContract:
                 path.write_text("".join(f"{r.time},{r.market.zone},{r.usd_per_hour}\\n" for r in records))
                 return read_my_export(path)
 
-    The suite cleans what is read as `ebbtide ingest` does, so a source may leave rows in any order, and may leave
-    checks of cells to the cleaning.
+    The suite cleans the result as `ebbtide ingest` does, so a source may return rows in any order, and need not
+    check cells that the cleaning checks.
 
     Attributes:
         markets: Two markets that the source can tell apart.
@@ -60,10 +60,10 @@ class PriceSourceContract:
     )
 
     def read(self, records: Sequence[PriceRecord], folder: Path) -> pd.DataFrame:
-        """The records, written in the source's own form and read back by the source.
+        """Write the records in the source's own format, and read them back with the source.
 
         Args:
-            records: The prices in the order in which the source is to have them; there may be none.
+            records: The prices, in the order in which to write them; there may be none.
             folder: Path of an empty folder of the test.
         """
         raise NotImplementedError("a test class of PriceSourceContract needs read(self, records, folder)")
@@ -81,7 +81,7 @@ class PriceSourceContract:
         assert not frame.isna().any().any(), "a cell is missing"
 
     def test_it_gives_times_and_prices_as_they_were(self, tmp_path: Path) -> None:
-        """A price in cents, or a time in another zone, shows here."""
+        """Catches prices in cents and times in another time zone."""
         records = self._records()
         _check_same(self._history(records, tmp_path), records)
 
@@ -135,7 +135,7 @@ class PriceSourceContract:
         assert error.row is not None, f"a record with the {what} {bad!r}: the error names no row: {error}"
 
     def _records(self) -> list[PriceRecord]:
-        """Prices of both markets, in order of time; one price stays as it was."""
+        """Return prices of both markets, in order of time; one record repeats the price before it."""
         first, second = self.markets
         steps = (
             (0, first, "0.0321"),
@@ -147,7 +147,7 @@ class PriceSourceContract:
         return [PriceRecord(iso(_START_S + hours * HOUR_S), market, usd) for hours, market, usd in steps]
 
     def _history(self, records: Sequence[PriceRecord], folder: Path) -> PriceHistory:
-        """Price history that `ebbtide ingest` makes of the records."""
+        """Return the price history that `ebbtide ingest` makes from the records."""
         return PriceHistory.from_frame(cleaned(self.read(records, folder), "source")[0])
 
 
@@ -158,7 +158,7 @@ def _check_told(error: InputError) -> None:
 
 
 def _check_same(found: PriceHistory, records: Sequence[PriceRecord]) -> None:
-    """At every time of a record the market has its price, and no other market has any."""
+    """Check each market's price at every record's time, and that no other market has prices."""
     markets = {record.market for record in records}
     assert set(found) == markets, f"it gives the markets {_names(found)}; {_names(markets)} are right"
     for record in records:

@@ -12,7 +12,7 @@ from ebbtide.testing.contracts._checking import refused
 
 _WRITERS = 8
 _EVERY_BYTE = bytes(range(256)) * 3
-# More than one part of a multipart upload by boto3, whose parts have 8 MiB.
+# More than one part of boto3's multipart uploads, whose parts have 8 MiB.
 _BIG_BYTES = 20 * 2**20
 
 _GOOD_KEYS = ("a", "A/b", "0/1/2/3/4/5", "lr=0.1_seed=7/step-00001200.tar.gz", "under_score/=x", "x" * 200)
@@ -35,7 +35,7 @@ _BAD_KEYS = (
 
 
 class ObjectStoreContract:
-    """Tests of an object store. Inherit from it in a class whose name begins with `Test`, and open your store:
+    """Tests of an object store. Inherit from this class in one whose name begins with `Test`, and open your store:
 
     from ebbtide.testing import ObjectStoreContract
 
@@ -45,7 +45,7 @@ class ObjectStoreContract:
     """
 
     def make_store(self, folder: Path) -> ObjectStore:
-        """A store without objects.
+        """Open a store without objects.
 
         Args:
             folder: Path of an empty folder of the test, for a store that needs one.
@@ -93,7 +93,7 @@ class ObjectStoreContract:
         assert store.get("x") == bytes(won) * 100_000, "the object is not that of the writer who was told so"
 
     def test_a_reader_never_sees_a_part(self, tmp_path: Path) -> None:
-        """A file is replaced again and again while others read it: each sees the one or the other, whole."""
+        """Readers of an object that is replaced repeatedly see the old or the new content, whole."""
         store = self.make_store(tmp_path / "store")
         contents = [bytes([number]) * 300_000 for number in range(2)]
         files = [tmp_path / f"file-{number}" for number in range(2)]
@@ -184,7 +184,7 @@ class ObjectStoreContract:
                 refused(InputError, lambda: use(key), f"{name}({key!r}) with a bad key")  # noqa: B023
 
     def test_two_stores_at_one_place_see_the_same_objects(self, tmp_path: Path) -> None:
-        """A machine writes and its controller reads, each with a store object of its own."""
+        """A machine writes and its controller reads, each with its own store object."""
         one, other = self.make_store(tmp_path / "store"), self.open_again(tmp_path / "store")
         if other is None:
             return
@@ -193,13 +193,13 @@ class ObjectStoreContract:
         assert not other.put_once("a", b"2"), "another store object at the same place replaced an object"
 
     def open_again(self, folder: Path) -> ObjectStore | None:
-        """Another store object with the same objects as the store that was made last; None: there can be none."""
+        """Open a second store object at the same place as the last one; None: not possible."""
         del folder
         return None
 
 
 def _together(calls: list[Callable[[], None]]) -> None:
-    """Make the calls at the same time, each in a thread; the first error is raised again."""
+    """Make the calls at the same time, each in a thread; raises the first error."""
     errors: list[BaseException] = []
 
     def run(call: Callable[[], None]) -> None:

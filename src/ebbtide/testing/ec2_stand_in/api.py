@@ -1,4 +1,4 @@
-"""moto's server with our prices and refusals on request, over real HTTP for a real boto3."""
+"""moto's server over real HTTP, for a real boto3, with given prices and injected refusals."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _STATUS = {
 
 @dataclass
 class RefusedRequests:
-    """The requests that EC2 refuses.
+    """Requests for the stand-in to refuse.
 
     Attributes:
-        launches: Error codes of the next launches, one each; empty text: the launch succeeds.
+        launches: Error codes for the next launches, one each; empty text: the launch succeeds.
         expired: Access keys that have expired.
         ends: Error code for terminations of machines; empty: they succeed.
         sent: Error codes that were sent, in order.
@@ -55,7 +55,7 @@ class Moved:
     """An object that was written to S3, or read from it.
 
     Attributes:
-        access_key: Access key of who asked; that of a machine ends in its instance id.
+        access_key: Access key of the client; a machine's ends in its instance id.
         is_upload: Whether it was written.
         path: Bucket and key of the object.
         size_bytes: Its size in bytes.
@@ -71,12 +71,12 @@ class StandInApi:
     """Serves EC2 and S3 until it is closed.
 
     Attributes:
-        refusals: The requests that EC2 refuses.
+        refusals: Requests to refuse.
         prices: Price history that EC2 reports.
-        copied: What was asked of each copy of an image, by the API's names.
-        moved: Objects that were written or read whole, in order; without uploads in parts.
-        experiments: What the Fault Injection Service was asked for, in order.
-        interrupted: Called with the id of an instance that it is to interrupt.
+        copied: Parameters of each request to copy an image, by the API's names.
+        moved: Objects that were written or read whole, in order; multipart uploads are left out.
+        experiments: Experiments of the Fault Injection Service.
+        interrupted: Called with the id of an instance that an experiment interrupts.
 
     Args:
         prices: Price history that EC2 reports at first.
@@ -104,7 +104,7 @@ class StandInApi:
         self._server.close()
 
     def change_price(self, market: Market, usd_per_hour: float) -> None:
-        """Let a market have another price from the present second on, USD per hour."""
+        """Change a market's price, USD per hour, from the current second on."""
         now_s = math.floor(time.time())
         before = self.prices[market]
         changed = PriceSeries(np.append(before.times_s, now_s), np.append(before.prices, usd_per_hour))
@@ -144,7 +144,7 @@ class StandInApi:
             return
         with self._lock:
             if method == "PUT":
-                # What is sent in chunks is longer than the object.
+                # A chunked body is longer than the object.
                 whole = environ.get("HTTP_X_AMZ_DECODED_CONTENT_LENGTH") or environ.get("CONTENT_LENGTH") or 0
                 self._sizes[path] = int(whole)
             self.moved.append(Moved(signed.group(1), method == "PUT", path, self._sizes.get(path, 0)))
@@ -153,7 +153,7 @@ class StandInApi:
         return self._app(environ, start)
 
     def _give_addresses(self) -> None:
-        """Give each instance a loopback address of its own, at which the programs of others reach its own."""
+        """Give each instance a loopback address of its own, at which other machines' programs reach it."""
         with self._lock:
             for instance in instances():
                 if instance.id not in self._addresses:
@@ -174,7 +174,7 @@ class StandInApi:
             return code
 
     def _history(self, region: str, asked: dict[str, str]) -> str:
-        """The price history as XML, on one page."""
+        """Return the price history as XML, on one page."""
         types = {value for name, value in asked.items() if name.startswith("InstanceType")}
         items = [
             f"<item><instanceType>{market.instance_type}</instanceType><productDescription>{LINUX}</productDescription>"

@@ -1,4 +1,4 @@
-"""As much of AWS's Fault Injection Service as interrupting spot machines takes, for the real client."""
+"""The part of AWS's Fault Injection Service that interrupts spot machines, for the real client."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Experiments:
     """Experiments of the service.
 
     Attributes:
-        templates: Templates that there are, by id.
+        templates: Existing templates, by id.
         started: Templates that were started, in order.
-        refuses: Why experiments fail; empty: they do not.
+        refuses: Reason for which experiments fail; empty: they succeed.
     """
 
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Experiments:
         """Answer one request.
 
         Args:
-            environ: The request, as WSGI has it.
+            environ: The request's WSGI environment.
             start: Begins the answer.
             interrupted: Called with the id of an instance that is to be interrupted.
         """

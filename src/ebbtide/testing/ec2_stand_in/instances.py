@@ -13,20 +13,20 @@ from ebbtide.testing.stand_in.machines import StandInInstance
 _TAKEN = "Server.SpotInstanceTermination"
 _SHUT_DOWN = "Client.InstanceInitiatedShutdown"
 
-# Held while moto launches instances: it lists one before it notes that it is a spot instance.
+# Held while moto launches instances: moto lists an instance before marking it as spot.
 LAUNCHING = threading.Lock()
 
 
 class MotoInstances:
-    """The instances of moto, which is one for the whole process."""
+    """The instances of moto, whose state is global to the process."""
 
     def running(self) -> Sequence[StandInInstance]:
-        """Those that run."""
+        """Return the running instances."""
         with LAUNCHING:
             return [_rented(instance) for instance in instances() if str(instance._state.name) == "running"]
 
     def end(self, rented: StandInInstance, taken: bool, ended_s: float) -> None:
-        """Terminate one as EC2 does, not as a user does."""
+        """Terminate an instance as EC2 does, not as a user does."""
         from moto.ec2.models.instances import StateReason
 
         instance, reason = rented.instance, _TAKEN if taken else _SHUT_DOWN
@@ -36,12 +36,12 @@ class MotoInstances:
         instance.state_reason = StateReason(f"{reason}: ended by EC2", reason)
 
     def environment(self, metadata_url: str) -> Mapping[str, str]:
-        """The variable by which AWS's tools find the metadata."""
+        """Return the variable by which AWS's tools find the metadata."""
         return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata_url}
 
 
 def instances() -> list[Any]:
-    """All instances that moto has, in all regions."""
+    """Return all of moto's instances, in all regions."""
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.ec2.models import ec2_backends
 

@@ -15,12 +15,12 @@ from ebbtide.testing.stand_in.environment import environment_variables
 from ebbtide.testing.stand_in.machines import StandInMachines
 
 REGIONS = ("us-east-1",)
-# Access keys of the user: the first, and one that it is renewed by.
+# The user's access keys: the first one, and its replacement after a renewal.
 KEYS = ("FIRST", "RENEWED")
 _BUCKET = "stand-in"
-# Where a bucket is that is made without saying where.
+# Region of a bucket made without a location.
 _DEFAULT_REGION = "us-east-1"
-# The user's own keys.
+# Variables with the user's real credentials.
 _HIDDEN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
 
 
@@ -28,7 +28,7 @@ _HIDDEN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "A
 def stand_in(
     folder: Path, prices: PriceHistory, python: str = sys.executable, regions: Sequence[str] = REGIONS
 ) -> Iterator[tuple[StandInApi, StandInMachines, Ec2Settings]]:
-    """A stand-in for EC2 with a bucket, a credentials file and settings for machines.
+    """Run a stand-in for EC2 with a bucket, a credentials file and settings for machines.
 
     Args:
         folder: Folder for all files.
@@ -71,5 +71,5 @@ def stand_in(
 
 
 def write_credentials(path: Path, key: str) -> None:
-    """Write a credentials file, as a user does to renew them."""
+    """Write a credentials file, as a user does to renew credentials."""
     path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = none\n")

@@ -1,1 +1,1 @@
-"""A stand-in for Google Cloud on loopback: Compute Engine's API, object storage, tokens, machines that run."""
+"""A stand-in for Google Cloud on loopback: Compute Engine's API, object storage, tokens, running machines."""

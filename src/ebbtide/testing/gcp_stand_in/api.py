@@ -26,10 +26,10 @@ _STATUS = {
     503: "503 Service Unavailable",
 }
 
-# Where all buckets are.
+# Location of all buckets.
 _LOCATION = "US-CENTRAL1"
 
-# moto tells what is asked by the signature.
+# moto recognises the service from the signature.
 _AS_S3 = "AWS4-HMAC-SHA256 Credential=stand-in/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
@@ -37,13 +37,13 @@ class GcpApi:
     """Serves Google's APIs until it is closed.
 
     Args:
-        project: Id of the one project that there is.
+        project: Id of the only project.
 
     Attributes:
         compute: The API of Compute Engine.
-        url: Address of the server: of object storage, and with a path of the other APIs.
-        given: Access tokens that the user was given, in order; those of machines come from their metadata.
-        expired: Access tokens that are refused.
+        url: Address of the server, which serves object storage; other APIs have a path below it.
+        given: Access tokens issued to the user, in order; machines get theirs from their metadata.
+        expired: Access tokens to refuse.
     """
 
     def __init__(self, project: str) -> None:
@@ -56,7 +56,7 @@ class GcpApi:
 
     @property
     def token_url(self) -> str:
-        """The address that gives the user tokens."""
+        """Address at which the user gets tokens."""
         return self.url + _TOKEN
 
     def close(self) -> None:
@@ -89,16 +89,16 @@ class GcpApi:
         return sent(start, _STATUS[reply.status], json.dumps(reply.content), _JSON)
 
     def _stored(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        """Object storage, where its API differs from S3's as Google's does."""
+        """Answer a request for object storage: moto's S3, with the differences of Google's API."""
         if environ.get("QUERY_STRING") == "location" and environ["REQUEST_METHOD"] == "GET":
             return sent(start, _STATUS[200], f"<LocationConstraint>{_LOCATION}</LocationConstraint>")
         if "HTTP_IF_NONE_MATCH" in environ and environ["REQUEST_METHOD"] == "PUT":
-            # Of writes it is ignored there.
+            # Google ignores this header on writes.
             del environ["HTTP_IF_NONE_MATCH"]
         if environ.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", None) == "0":
             environ["HTTP_IF_NONE_MATCH"] = "*"
         environ["HTTP_AUTHORIZATION"] = _AS_S3
-        # moto reads the path as it was sent, and clients differ in what they escape.
+        # moto reads the raw path, and clients differ in which characters they escape.
         query = environ.get("QUERY_STRING")
         environ["RAW_URI"] = environ["REQUEST_URI"] = quote(environ["PATH_INFO"]) + (f"?{query}" if query else "")
         if environ["REQUEST_METHOD"] == "DELETE" and not environ.get("QUERY_STRING"):

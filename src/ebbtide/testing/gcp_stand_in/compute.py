@@ -1,4 +1,4 @@
-"""The part of Compute Engine's REST API that Ebbtide asks, with instances in memory and operations on them."""
+"""The part of Compute Engine's REST API that Ebbtide uses, with instances and operations in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EQUALS = re.compile(r"(?P<field>[\w.-]+) (=|eq) (?P<value>\S+)")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _PAGE = 50
 
-# What is refused when an instance is requested, with the status of the answer.
+# Reasons with which a request for an instance is refused at once, and the status of the answer.
 _AT_ONCE = {
     "quotaExceeded": 403,
     "rateLimitExceeded": 403,
@@ -35,13 +35,13 @@ _AT_ONCE = {
 
 @dataclass
 class GcpRefusals:
-    """The requests that Google refuses.
+    """Requests for the stand-in to refuse.
 
     Attributes:
-        launches: Codes of the next requests for instances, one each; empty text: it succeeds. Reasons such as
+        launches: Codes for the next requests for instances, one each; empty text: it succeeds. Reasons such as
             `quotaExceeded` are answered at once, codes such as `ZONE_RESOURCE_POOL_EXHAUSTED` by the operation.
-        empty_zones: Zones in which every request ends for lack of capacity.
-        silent_zones: Zones that lists leave out as unreachable.
+        empty_zones: Zones in which every request fails for lack of capacity.
+        silent_zones: Zones that lists report as unreachable.
         ends: Reason for which deletions are refused; empty: they succeed.
         sent: Codes that were sent, in order.
     """
@@ -70,11 +70,11 @@ class ComputeApi:
     """Compute Engine in memory.
 
     Args:
-        project: Id of the one project that there is.
+        project: Id of the only project.
 
     Attributes:
-        refusals: The requests that are refused.
-        requested: What was sent for each instance, in order.
+        refusals: Requests to refuse.
+        requested: Body of each request for an instance, in order.
         boots_s: Real seconds for which an instance is staging before it runs.
         stops_s: Real seconds for which an instance is stopping after its deletion was requested.
     """
@@ -85,11 +85,11 @@ class ComputeApi:
         self.boots_s, self.stops_s = 0.2, 0.3
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
-        # By zone and name; and what was answered, by request id.
+        # Instances by zone and name; answers to requests for instances by request id.
         self._instances: dict[tuple[str, str], dict[str, Any]] = {}
         self._operations: list[dict[str, Any]] = []
         self._answered: dict[str, dict[str, Any]] = {}
-        # When each thing under way is done, and what is to be done then.
+        # Pending changes: the time of each, and the function that makes it.
         self._due: list[tuple[float, Callable[[], None]]] = []
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> Reply:
@@ -121,16 +121,16 @@ class ComputeApi:
                 return self._delete(zone, name)
         return _refused(404, "notFound", f"The resource {path} was not found")
 
-    # As the machines see it.
+    # Interface for the stand-in's machines.
 
     def running(self) -> Sequence[StandInInstance]:
-        """Instances that run."""
+        """Return the running instances."""
         with self._lock:
             self._go_on()
             return [_rented(one) for one in self._instances.values() if one["status"] == "RUNNING"]
 
     def end(self, rented: StandInInstance, taken: bool, ended_s: float) -> None:
-        """Preempt an instance, which deletes it; or stop it, as one that shuts down is stopped and kept."""
+        """Preempt an instance, which deletes it; or stop it after it shut down, which keeps it."""
         instance = rented.instance
         with self._lock:
             zone, name = instance["zone"], instance["name"]
@@ -142,10 +142,10 @@ class ComputeApi:
                 instance["status"], instance["lastStopTimestamp"] = "TERMINATED", _time(ended_s)
 
     def environment(self, metadata_url: str) -> Mapping[str, str]:
-        """The variable by which Google's tools find the metadata."""
+        """Return the variable by which Google's tools find the metadata."""
         return {"GCE_METADATA_HOST": metadata_url.removeprefix("http://")}
 
-    # Requests.
+    # Handlers of requests.
 
     def _all(self, kind: str, query: Mapping[str, str]) -> Reply:
         every = self._operations if kind == "operations" else list(self._instances.values())
@@ -210,7 +210,7 @@ class ComputeApi:
         return Reply(200, dict(operation))
 
     def _go_on(self) -> None:
-        """Do what is due."""
+        """Make the pending changes that are due."""
         now_s = time.time()
         due = [do for at_s, do in self._due if at_s <= now_s]
         self._due = [one for one in self._due if one[0] > now_s]
@@ -249,7 +249,7 @@ def _rented(instance: Mapping[str, Any]) -> StandInInstance:
     machine_type = instance["machineType"].rpartition("/")[2]
     market = Market("gcp", zone.rpartition("-")[0], zone, machine_type)
     is_spot = instance["scheduling"]["provisioningModel"] == "SPOT"
-    # Of the id alone it is not seen which it is.
+    # The prefix tells that the id is GCP's.
     return StandInInstance(f"gcp-{instance['id']}", market, is_spot, began_s, items["startup-script"], instance)
 
 

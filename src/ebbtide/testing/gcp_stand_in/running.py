@@ -31,15 +31,15 @@ def gcp_stand_in(
     on_machines: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Iterator[tuple[GcpApi, StandInMachines, GcpSettings]]:
-    """A stand-in for Google Cloud; within the block Google's standard chain of credentials leads to it.
+    """Run a stand-in for Google Cloud; within the block, Google's standard credentials chain uses it.
 
     Args:
         folder: Folder for all files.
-        prices: Spot prices, which are written into a file.
+        prices: Spot prices, written to the file that the settings name.
         python: Python of the machines, with the packages of their programs; the agent needs none.
         regions: Zones in which machines may be rented, by region.
-        on_machines: More environment variables of machines, as their image sets them.
-        **more: Settings of machines that differ.
+        on_machines: Further environment variables of machines, as their image would set them.
+        **more: Settings of machines that replace the defaults.
     """
     folder.mkdir(parents=True)
     api = GcpApi(PROJECT)
@@ -76,7 +76,7 @@ def gcp_stand_in(
 
 
 def write_service_account(path: Path, token_url: str) -> None:
-    """Write the file of a service account with a new key, with which tokens are available at an address."""
+    """Write the file of a service account with a new key, which gets its tokens at an address."""
     from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 

@@ -1,4 +1,4 @@
-"""The part of SkyPilot's API server that Ebbtide asks, with clusters in memory, over real HTTP."""
+"""The part of SkyPilot's API server that Ebbtide uses, over real HTTP, with clusters in memory."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _PICKLED = "bm90IHRvIGJlIHJlYWQ="
 
 @dataclass
 class SkyRefusals:
-    """Refusals of the server.
+    """Requests for the stand-in to refuse.
 
     Attributes:
-        launches: Kinds of errors of the next launches, one each, such as `ResourcesUnavailableError`; empty text:
+        launches: Kinds of errors for the next launches, one each, such as `ResourcesUnavailableError`; empty text:
             the launch succeeds.
         downs: Kind of error that prevents clusters from being taken down; empty: they are taken down.
         token: The token that requests must have; empty: none.
-        is_silent: Whether the server answers that it is unavailable.
+        is_silent: Whether the server answers every request with 503.
         sent: Kinds of errors of launches that were sent, in order.
     """
 
@@ -64,11 +64,11 @@ class SkyPilotApi:
 
     Attributes:
         url: Address of the server.
-        refusals: What it refuses.
+        refusals: Requests to refuse.
         asked: Path and body of each request that was queued, in order.
         boots_s: Real seconds from a launch until its cluster is up.
         ends_s: Real seconds from a request to take a cluster down until it is gone.
-        launched_at: What is listed as the time of every launch; `...`: when it was.
+        launched_at: Listed launch time of every cluster; `...`: the real one.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class SkyPilotApi:
         self._numbers = itertools.count(1)
         self._clusters: dict[str, _Cluster] = {}
         self._requests: dict[str, dict[str, Any]] = {}
-        # Requests under way, and when each is done.
+        # Requests under way: the time at which each is done, and its id.
         self._due: list[tuple[float, str]] = []
         self._server = LoopbackServer(self._answer)
         self.url = self._server.url
@@ -90,25 +90,25 @@ class SkyPilotApi:
         self._server.close()
 
     def names(self) -> list[str]:
-        """Names of the clusters that there are."""
+        """Return the names of all clusters."""
         with self._lock:
             self._go_on()
             return list(self._clusters)
 
     def show(self, name: str, status: str) -> None:
-        """Have a cluster listed with another status, such as `STOPPED`."""
+        """List a cluster with another status, such as `STOPPED`."""
         with self._lock:
             self._clusters[name].status = status
 
     def take_away(self, name: str) -> None:
-        """Have a cluster gone, as the next look at its cloud finds it after a revocation."""
+        """Remove a cluster, as the server does after a revocation when it next refreshes from the cloud."""
         with self._lock:
             del self._clusters[name]
 
-    # As the machines see it.
+    # Interface for the stand-in's machines.
 
     def running(self) -> Sequence[StandInInstance]:
-        """Clusters that are up."""
+        """Return the clusters that are up."""
         with self._lock:
             self._go_on()
             return [_rented(one) for one in self._clusters.values() if one.status == "UP"]
@@ -120,7 +120,7 @@ class SkyPilotApi:
             self._clusters.pop(rented.id, None)
 
     def environment(self, metadata_url: str) -> Mapping[str, str]:
-        """The variables by which the tools of AWS and of Google find the metadata."""
+        """Return the variables by which AWS's and Google's tools find the metadata."""
         host = metadata_url.removeprefix("http://")
         return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata_url, "GCE_METADATA_HOST": host}
 
@@ -157,7 +157,7 @@ class SkyPilotApi:
         return _sent(start, 200, kept)
 
     def _listed(self, query: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Requests, the newest first, without what they gave, or why they failed."""
+        """Return requests, the newest first, without their results and errors."""
         found = list(reversed(self._requests.values()))
         if "request_ids" in query:
             found = [one for one in found if one["request_id"] in query["request_ids"]]
@@ -221,7 +221,7 @@ class SkyPilotApi:
             self._due.append((time.time() + self.ends_s, request_id))
 
     def _go_on(self) -> None:
-        """Do what is due by now."""
+        """Finish the requests that are due."""
         now_s = time.time()
         due = [request_id for at_s, request_id in self._due if at_s <= now_s]
         self._due = [(at_s, request_id) for at_s, request_id in self._due if at_s > now_s]
@@ -247,7 +247,7 @@ class SkyPilotApi:
 
 
 def _shown(cluster: _Cluster) -> dict[str, Any]:
-    """A cluster as `/status` lists it, without most of its fields."""
+    """Return a cluster as `/status` lists it, without most of its fields."""
     return {
         "name": cluster.name,
         "launched_at": int(cluster.launched_s),

@@ -29,14 +29,14 @@ def skypilot_stand_in(
     places: Mapping[str, SkyPilotPlace] = PLACES,
     **more: Any,
 ) -> Iterator[tuple[SkyPilotApi, StandInMachines, SkyPilotSettings]]:
-    """A stand-in for SkyPilot; within the block the environment leads to it.
+    """Run a stand-in for SkyPilot; within the block, the environment points to it.
 
     Args:
         folder: Folder for all files.
-        prices: Spot prices, which are written into a file.
+        prices: Spot prices, written to the file that the settings name.
         python: Python of the machines, with the packages of their programs; the agent needs none.
-        places: Where machines may be rented, by cloud and region.
-        **more: Settings of machines that differ.
+        places: Places in which machines may be rented, by cloud and region.
+        **more: Settings of machines that replace the defaults.
     """
     import boto3
 

@@ -1,4 +1,4 @@
-"""Environment variables of this process, for a while."""
+"""Set environment variables of this process temporarily."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment_variables(values: Mapping[str, str], hidden: Sequence[str] = ()) -> Iterator[None]:
-    """Set environment variables within the block, and hide others.
+    """Set environment variables within the block, and unset others.
 
     Args:
         values: The values by name.
-        hidden: Names of variables that are unset.
+        hidden: Names of variables to unset.
     """
     before = {name: os.environ.get(name) for name in (*values, *hidden)}
     for name in hidden:

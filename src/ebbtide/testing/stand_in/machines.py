@@ -1,4 +1,4 @@
-"""Instances of a stand-in as local processes, which run their start script and are revoked with a notice."""
+"""A stand-in's instances as local processes, which run their start scripts and are revoked with a notice."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ebbtide.testing.metadata_server import MetadataServer
 
 _TICK_S = 0.05
 
-# The role of the machines, who get its credentials from their metadata.
+# The machines' role, whose credentials they get from their metadata.
 _ROLE, ROLE_KEY = "stand-in-role", "OF-THE-ROLE"
 _ROLE_S = 3600.0
 
-# Stands for the shutdown command, which ends a machine.
+# Replaces the `shutdown` command.
 _SHUTDOWN = '#!/bin/sh\ntouch "$EBBTIDE_STAND_IN/shut-down"\n'
 
 
 @dataclass(frozen=True)
 class StandInInstance:
-    """An instance as the stand-in's API has it.
+    """An instance as the stand-in's API reports it.
 
     Attributes:
         id: Id of the instance, unique in the stand-in.
         market: Market in which it was rented.
         is_spot: Whether it is charged the spot price.
-        began_s: When charging began, seconds since 1970.
+        began_s: Time at which charging began, seconds since 1970.
         script: Start script of the instance.
         instance: The API's own object.
     """
@@ -53,29 +53,29 @@ class StandInInstances(Protocol):
     """The instances of a stand-in's API."""
 
     def running(self) -> Sequence[StandInInstance]:
-        """Those that run."""
+        """Return the running instances."""
         ...
 
     def end(self, rented: StandInInstance, taken: bool, ended_s: float) -> None:
-        """Have the API list one as ended: revoked, or shut down by itself."""
+        """List an instance as ended: revoked, or shut down by itself."""
         ...
 
     def environment(self, metadata_url: str) -> Mapping[str, str]:
-        """Environment variables by which programs of a machine find its metadata."""
+        """Return the environment variables by which a machine's programs find its metadata."""
         ...
 
 
 @dataclass(eq=False)
 class StandInMachine:
-    """Instance of the stand-in, run as a local process.
+    """An instance of the stand-in, run as a local process.
 
     Attributes:
-        rented: The instance as the API has it.
+        rented: The instance as the API reports it.
         folder: Folder that stands for its file system.
         process: Process that runs its start script.
         began_s: Time of its start, seconds since 1970.
         taken_at_s: Time of its revocation, seconds since 1970; infinity: no notice.
-        ended_s: Time of its end, seconds since 1970; NaN: it runs.
+        ended_s: Time of its end, seconds since 1970; NaN: it still runs.
         taken: Whether it was revoked.
     """
 
@@ -95,15 +95,15 @@ class StandInMachine:
 
 @dataclass(eq=False)
 class StandInMachines:
-    """All instances of a stand-in as processes.
+    """Runs all instances of a stand-in as processes.
 
     Attributes:
         folder: Folder for all files of the machines.
-        written: Path in start scripts that is replaced by a folder of each machine.
+        written: Path in start scripts to replace by a folder of each machine.
         environment: Environment variables of every machine, beyond those of a bare one.
-        instances: The instances of its API.
+        instances: The instances of the stand-in's API.
         all: Machines that ever ran, by instance id.
-        ignores_shutdown: Machines that shut down keep running, as if the shutdown hung.
+        ignores_shutdown: Whether machines that shut down keep running, as if the shutdown hung.
     """
 
     folder: Path
@@ -132,17 +132,17 @@ class StandInMachines:
             return [machine for machine in self.all.values() if math.isnan(machine.ended_s)]
 
     def take(self, machine: StandInMachine, notice_s: float) -> None:
-        """Revoke a machine: its metadata shows a notice, after which it ends."""
+        """Revoke a machine: its metadata shows a notice, and it ends `notice_s` later."""
         machine.taken_at_s = time.time() + notice_s
 
     def metadata_url(self, machine: StandInMachine) -> str:
-        """The address of a machine's metadata."""
+        """Return the address of a machine's metadata."""
         return f"{self._metadata.url}/{machine.rented.id}"
 
     def _state_of(self, name: str) -> MachineState:
         machine = self.all.get(name)
         has_notice = machine is not None and math.isfinite(machine.taken_at_s)
-        # So that it is seen which machine asks.
+        # The key names the machine, so that requests can be attributed to it.
         role = RoleCredentials(_ROLE, f"{ROLE_KEY}-{name}", "none", time.time() + _ROLE_S)
         return MachineState(machine.taken_at_s if machine and has_notice else None, credentials=role)
 
@@ -180,7 +180,7 @@ class StandInMachines:
         folder = self.folder / rented.id
         folder.mkdir()
         (folder / "start.sh").write_text(rented.script.replace(self.written, str(folder / "root")))
-        # A machine does not see what is installed here.
+        # Do not inherit this process's environment: a machine must not see what is installed here.
         environment = {
             **self.environment,
             "EBBTIDE_STAND_IN": str(folder),
@@ -202,7 +202,7 @@ class StandInMachines:
             self.all[rented.id] = StandInMachine(rented, folder, process, time.time())
 
     def _end(self, machine: StandInMachine) -> None:
-        """End a machine with its processes; trainings have their own process group and end with their agent."""
+        """Kill a machine's process group; trainings have their own groups, and end with their agent."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(machine.process.pid, signal.SIGKILL)
         machine.process.wait()

@@ -14,19 +14,19 @@ from ebbtide.testing.stand_in.machines import StandInMachine
 
 
 def until_now(prices: PriceHistory, now_s: float) -> PriceHistory:
-    """The prices shifted in time, so that they end now."""
+    """Shift prices in time, so that they end now."""
     later_s = now_s - prices.end_s
     series = {market: PriceSeries(one.times_s + later_s, one.prices) for market, one in prices.items()}
     return PriceHistory(series, start_s=prices.start_s + later_s, end_s=now_s)
 
 
 def billed(machines: Iterable[StandInMachine], prices: PriceHistory, billing: Billing) -> float:
-    """Cost of machines, USD, computed independently from each one's start and end.
+    """Compute the cost of machines, USD, independently of the ledger, from each machine's start and end.
 
     Args:
         machines: The machines, which have ended.
         prices: Spot prices of their markets.
-        billing: How spot machines are charged; names the rule of on-demand machines.
+        billing: Billing rule of spot machines, which names the rule of on-demand machines.
     """
     usd = 0.0
     for machine in machines:

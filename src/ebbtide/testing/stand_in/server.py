@@ -19,7 +19,7 @@ class LoopbackServer:
         url: Address of the server, without a path.
 
     Args:
-        application: Answers all of the requests.
+        application: Answers all requests.
     """
 
     def __init__(self, application: Application) -> None:
@@ -28,7 +28,7 @@ class LoopbackServer:
         quiet = type("Quiet", (WSGIRequestHandler,), {"log": lambda *_: None})
         self._server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=quiet)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        # It looks this often whether it is to end, seconds.
+        # The argument is the poll interval for a shutdown, seconds.
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class LoopbackServer:
 
 
 def moto_application() -> Application:
-    """moto's API, which both stand-ins have their object storage from.
+    """Return moto's API, which all stand-ins use for object storage.
 
     Raises:
         InputError: moto is not installed.
@@ -52,7 +52,7 @@ def moto_application() -> Application:
 
 
 def one_at_a_time(application: Application) -> Application:
-    """The application, asked by one thread at a time: moto reads what another is deleting."""
+    """Serialise an application's requests: moto fails when one thread reads what another deletes."""
     lock = threading.Lock()
 
     def answered(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
@@ -63,7 +63,7 @@ def one_at_a_time(application: Application) -> Application:
 
 
 def sent(start: Start, status: str, content: str, kind: str = "text/xml") -> Iterable[bytes]:
-    """An answer with some content.
+    """Send an answer with some content.
 
     Args:
         start: Begins the answer with status and headers.
