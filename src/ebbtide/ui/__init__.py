@@ -1,1 +1,1 @@
-"""The page of live runs in a browser, read only, and the same figures for Prometheus."""
+"""A read-only web page of live runs, and the same figures for Prometheus."""

@@ -1,4 +1,4 @@
-"""Figures of a run on its page: curves and their forecasts, machines on their price lines, spend over time."""
+"""Figures of a run for its page: curves and their forecasts, machines on price lines, spend over time."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from ebbtide.jobs.sweep import Direction
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
-# Lines with more points are thinned: no screen shows them.
+# Lines with more points are thinned: a screen cannot show more.
 _POINTS = 200
-# Ends are predicted of so many trials, those that are best so far.
+# Maximum number of trials whose ends are predicted, the best so far.
 _PREDICTED = 30
-# Of each market so many price changes are shown, the last ones.
+# Maximum number of price changes shown for a market, the last ones.
 _CHANGES = 2000
 
 
 @dataclass(frozen=True)
 class RunFigures:
-    """The figures of one run, as its journal has it at one moment.
+    """The figures of one run, from its journal at one moment.
 
     Attributes:
-        work: What is trained.
+        work: The sweep or list of jobs.
         kept: The controller's snapshot; None: there is none yet.
         figures: The controller's last figures on open leases; None: there are none yet.
         prices: Price changes by market, pairs of time and USD per hour.
@@ -63,7 +63,7 @@ class RunFigures:
         return cls(runnable(folder.settings.sweep), kept, figures, prices, folder.catalogue)
 
     def curves(self) -> dict[str, Any]:
-        """The metric of each trial by step, and where those that are best so far are predicted to end."""
+        """The metric of each trial by step, and predicted ends for the best trials so far."""
         if self.kept is None or isinstance(self.work, JobList) or self.work.metric is None:
             return {"metric": None, "trials": [], "max_steps": None}
         trials = []
@@ -87,7 +87,7 @@ class RunFigures:
         return found
 
     def machines(self) -> dict[str, Any]:
-        """Every machine with its time, price and cost, and the price lines of their markets."""
+        """Every machine with its times, price and cost, and the price lines of all markets."""
         used = {str(lease.market) for lease in self._leases}
         rows = [
             {
@@ -116,7 +116,7 @@ class RunFigures:
     def spend(self) -> dict[str, Any]:
         """USD spent over time, what the same machine time would have cost on demand, and the budget.
 
-        A charge is spread over the time that it is for; a refund counts when its machine ended.
+        A charge is spread evenly over the time that it pays for; a refund counts from its machine's end.
         """
         spans: list[tuple[float, float, float]] = []
         drops: list[tuple[float, float]] = []
@@ -166,7 +166,7 @@ class RunFigures:
 
     @cached_property
     def _usd(self) -> dict[int, float]:
-        """Cost of each lease, refunds taken off, USD; of open ones so far."""
+        """Cost of each lease, net of refunds, USD; open leases so far."""
         open_usd = {} if self.figures is None else dict(self.figures["open_usd"])
         paid = {
             lease_id: math.fsum(one["usd"] for one in bill["charges"]) - float(bill["refund_usd"])
@@ -190,7 +190,7 @@ class RunFigures:
         return float(started_s) + self.work.deadline_h * HOUR_S
 
     def _line(self, lease: Lease) -> list[list[float]]:
-        """Times and prices of a machine while it was held; an on-demand one at the list price."""
+        """Times and prices of a machine while it was rented; an on-demand machine has the list price."""
         if not lease.is_charged:
             return []
         until_s = self.now_s if lease.is_open or math.isnan(lease.ended_s) else lease.ended_s
@@ -205,7 +205,7 @@ class RunFigures:
         return [*found, [until_s, found[-1][1]]] if found else []
 
     def _times(self, spans: Sequence[tuple[float, float, float]], drops: Sequence[tuple[float, float]]) -> Any:
-        """Times at which a sum is shown: where it changes its slope, thinned."""
+        """Times at which to show a sum: those where its slope changes, thinned."""
         at = {time_s for start_s, end_s, _ in spans for time_s in (start_s, end_s)}
         for time_s, _ in drops:
             at |= {time_s, math.nextafter(time_s, -math.inf)}
@@ -217,7 +217,7 @@ class RunFigures:
         return times[np.unique(np.linspace(0, len(times) - 1, 2 * _POINTS).round().astype(int))]
 
     def _predict(self, trials: list[dict[str, Any]]) -> None:
-        """Add where they would end to trials that have not been trained to their end, the best so far."""
+        """Add predicted ends to the best trials so far that have not been trained to their end."""
         assert self.kept is not None
         assert not isinstance(self.work, JobList)
         last, sign = self.work.max_trial_steps, -1.0 if self.work.direction is Direction.MAXIMIZE else 1.0
@@ -237,7 +237,7 @@ class RunFigures:
 
 @lru_cache(maxsize=512)
 def _end(steps: tuple[float, ...], metric: tuple[float, ...], last: float) -> tuple[float, float, float] | None:
-    """The predicted end of a curve of which lower is better, and its band; None: it cannot be predicted."""
+    """Predict the end of a curve, lower is better, and its band; None: not possible."""
     try:
         (end,) = default_calibration().everywhere.ends([observed(steps, metric, last)])
     except InputError:
@@ -246,14 +246,14 @@ def _end(steps: tuple[float, ...], metric: tuple[float, ...], last: float) -> tu
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most so many of a line's points, the first and the last among them."""
+    """Return at most `_POINTS` of a line's points, including the first and the last."""
     if len(points) <= _POINTS:
         return list(points)
     return [points[place] for place in np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))]
 
 
 def _spread(times: Any, spans: Sequence[tuple[float, float, float]]) -> Any:
-    """The sum of amounts, each spread evenly over its time, up to each of some times."""
+    """Return, for each time, the sum of amounts up to then, each spread evenly over its span."""
     total = np.zeros(len(times))
     for start_s, end_s, usd in spans:
         if end_s > start_s:

@@ -13,7 +13,7 @@ from ebbtide.clouds.settings import UnreadableRun
 from ebbtide.controller.run_state import State
 from ebbtide.runs.status import RunStanding
 
-# Name, what it is, and its value; what is not known has none.
+# By name: help text and value; unknown values are None and not exported.
 _GAUGES: dict[str, tuple[str, Callable[[RunStanding], float | None]]] = {
     "spent_usd": (
         "USD paid, net of refunds, open machines as if released now; simulated where ebbtide_run_info says so",
@@ -38,7 +38,7 @@ _GAUGES: dict[str, tuple[str, Callable[[RunStanding], float | None]]] = {
 
 
 def exposition(standings: Sequence[RunStanding | UnreadableRun]) -> bytes:
-    """The figures of runs in Prometheus's text format.
+    """Return the figures of runs in Prometheus's text format.
 
     Args:
         standings: Status of each run, or why it cannot be read.
@@ -49,12 +49,12 @@ def exposition(standings: Sequence[RunStanding | UnreadableRun]) -> bytes:
 
 
 class _Runs(Collector):
-    """Collects the figures of runs whose status is known."""
+    """Collects the figures of readable runs."""
 
     def __init__(self, standings: Sequence[RunStanding | UnreadableRun]) -> None:
         readable = [one for one in standings if isinstance(one, RunStanding)]
         self._unreadable = len(standings) - len(readable)
-        # A copy of a run's folder is called what the run is, and Prometheus refuses two samples of one name.
+        # A copied folder has the same run id, and Prometheus refuses two samples with the same labels.
         self._readable = list({one.run: one for one in readable}.values())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -1,7 +1,7 @@
-"""The server of the page: it reads journals, answers GET alone, and changes nothing.
+"""The server of the page: it reads journals, answers only GET and HEAD, and changes nothing.
 
-It has no users and no passwords: whoever reaches it reads what runs cost and print. So it binds to loopback, and
-answers only to names of this machine, which keeps pages of other sites from reading it through a browser.
+It has no authentication: anyone who can reach it can read what runs cost and print. So it binds to loopback, and
+answers only to this machine's names, so that other sites' pages cannot read it through a browser.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ebbtide.ui.prometheus import exposition
 
 _PAGE = Path(__file__).parent / "page"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
-# Nothing from elsewhere is loaded. Plotly sets styles on elements.
+# Load nothing from other sites. Plotly sets inline styles.
 _POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
-# What reading a run raises if its files are damaged or not ours: besides our own errors those of decoding.
+# Errors from reading a run whose files are damaged or not Ebbtide's: our own, and those of decoding.
 _DAMAGED = (EbbtideError, OSError, ValueError, TypeError, LookupError, AttributeError)
 _FILES = {"app.js": "text/javascript", "charts.js": "text/javascript", "app.css": "text/css"}
 
 
 def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
-    """The page and its data as an application.
+    """Make the application that serves the page and its data.
 
     Args:
         runs: Folder of the runs.
-        hosts: Names by which the server may be asked, besides those of loopback.
+        hosts: Host names to answer to, besides those of loopback.
     """
     app = FastAPI(title="Ebbtide", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *hosts])
@@ -103,14 +103,14 @@ def app_for(runs: Path, hosts: Sequence[str] = ()) -> FastAPI:
         return PlainTextResponse("ok\n")
 
     for route in app.routes:
-        # FastAPI, unlike Starlette below it, does not answer HEAD where it answers GET; probes ask so.
+        # FastAPI, unlike Starlette, does not answer HEAD on GET routes, and probes send HEAD.
         if isinstance(route, APIRoute) and route.methods is not None:
             route.methods.add("HEAD")
     return app
 
 
 def _standings(runs: Path) -> list[RunStanding | UnreadableRun]:
-    """Status of every run; one that cannot be read does not hide the others, and none is none."""
+    """Return the status of every run, unreadable ones included; empty if there is none."""
     try:
         folders = known_runs(runs)
     except InputError:
@@ -125,7 +125,7 @@ def _standings(runs: Path) -> list[RunStanding | UnreadableRun]:
 
 
 def _standing(folder: RunFolder) -> RunStanding:
-    """Status of a run; of one that is over it is not read again while its journal is as it was."""
+    """Return the status of a run; cached if the run is over, until its journal changes."""
     key, stamp = (str(folder.path), "status"), _stamp(folder)
     before = _KEPT.get(key)
     if before is not None and before[0] == stamp:
@@ -157,7 +157,7 @@ def _decisions(folder: RunFolder) -> Any:
     return [told.as_plain() for told in told_of(folder).all()]
 
 
-# What the page shows of one run, by the name in its address.
+# Views of one run, by their name in the URL.
 _VIEWS: dict[str, Callable[[RunFolder], Any]] = {
     "curves": lambda folder: RunFigures.of(folder).curves(),
     "machines": lambda folder: RunFigures.of(folder).machines(),
@@ -167,7 +167,7 @@ _VIEWS: dict[str, Callable[[RunFolder], Any]] = {
 
 
 def _unchanged(view: str, look: Callable[[RunFolder], Any]) -> Callable[[RunFolder], Any]:
-    """A look that is not taken again while a run's journal is as it was: pages ask every two seconds."""
+    """Cache a view until the run's journal changes: pages poll every two seconds."""
 
     def kept(folder: RunFolder) -> Any:
         key, stamp = (str(folder.path), view), _stamp(folder)
@@ -182,7 +182,7 @@ def _unchanged(view: str, look: Callable[[RunFolder], Any]) -> Callable[[RunFold
 
 
 def _stamp(folder: RunFolder) -> tuple[int, ...]:
-    """Differs whenever a run's journal was written."""
+    """Return a stamp that changes whenever the run's journal is written."""
     return journal_of(folder, read_only=True).stamp()
 
 
@@ -192,15 +192,15 @@ def _keep(key: tuple[str, str], stamp: tuple[int, ...], content: Any) -> None:
     _KEPT[key] = stamp, content
 
 
-# By folder and view: when the journal was last written, and what was seen then.
+# Cache by folder and view: the journal's stamp, and the content at that time.
 _KEPT: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
 _MOST_KEPT = 256
-# A run in one of these states changes only when somebody resumes it, which is written into its journal.
+# A run in one of these states changes only when it is resumed, which writes to its journal.
 _OVER = frozenset({State.FINISHED, State.FAILED})
 
 
 def _unless_known(request: Request, content: Any) -> Response:
-    """The content as JSON; nothing where the browser has it already."""
+    """Answer with the content as JSON, or with 304 if the browser has it already."""
     body = json.dumps(finite(content), allow_nan=False).encode()
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     if request.headers.get("if-none-match") == tag:
