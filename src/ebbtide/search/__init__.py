@@ -1,1 +1,1 @@
-"""Searches of other libraries whose trials are trained by Ebbtide: `ebbtide.search.optuna`."""
+"""Other libraries' searches with trials trained by Ebbtide: `ebbtide.search.optuna`, `ebbtide.search.ray_tune`."""

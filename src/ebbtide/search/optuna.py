@@ -1,4 +1,4 @@
-"""Studies of Optuna whose trials are trained on machines that may be taken.
+"""Train the trials of Optuna studies on spot machines.
 
     import optuna
     from ebbtide.search.optuna import SpotTrials
@@ -8,9 +8,9 @@
     study = optuna.create_study(storage="sqlite:///study.db", study_name="digits", load_if_exists=True)
     trials.optimize(study, n_trials=20, parallel=4)
 
-Optuna's sampler asks for values and its pruner decides who goes on; each trial is a run of Ebbtide's. A machine
-that is taken ends nothing: the run goes on elsewhere, and the trial is neither failed nor told. Where this program
-ends before its trials do, they stay in the study with the intermediate values they have; the next call goes on.
+Optuna's sampler suggests values and its pruner decides which trials continue; each trial is a run of Ebbtide. A
+revocation does not end a trial: its run continues on another machine, and the study does not notice. If this
+program ends before its trials, they stay in the study with their intermediate values; the next call resumes them.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.runs.handle import Run, resume
 from ebbtide.runs.run import RunOptions, run
 
-# What a trial of the study says of its run.
+# User attributes of a trial, about its run.
 RUN, RUNS_IN = "ebbtide_run", "ebbtide_runs"
 COST_USD, REVOCATIONS = "ebbtide_cost_usd", "ebbtide_revocations"
-# That a trial's policy ended it, as where its budget was spent; and that a trial was asked for, and no run begun.
+# Flags of a trial: its policy gave it up, as when its budget was spent; or its run was never begun.
 GAVE_UP, NEVER_BEGUN = "ebbtide_gave_up", "ebbtide_never_begun"
 
-# A trial that has no run so many seconds after it was asked for is that of a process which was killed. When it was
-# asked for is written by the clock of a host in another time zone, perhaps: all lie within so many seconds.
+# A trial without a run this many seconds after `ask` belongs to a killed process. Optuna stores the time of `ask`
+# without a time zone, and another host may be in another zone: zones differ by at most 26 h.
 _BEGINS_WITHIN_S, _TIME_ZONES_S = 120.0, 26 * 3600.0
 
-# Real seconds between looks at the runs.
+# Real seconds between polls of the runs.
 _LOOK_S = 0.5
 
 _DIRECTIONS = {StudyDirection.MINIMIZE: Direction.MINIMIZE, StudyDirection.MAXIMIZE: Direction.MAXIMIZE}
@@ -57,15 +57,15 @@ _DIRECTIONS = {StudyDirection.MINIMIZE: Direction.MINIMIZE, StudyDirection.MAXIM
 
 @dataclass(frozen=True)
 class SpotTrials:
-    """Trains the trials of a study, some at a time.
+    """Trains the trials of a study, several in parallel.
 
     Attributes:
-        work: The fields of a sweep's file but `grid`: `command`, with a placeholder for each value, and `metric`;
-            and what else it may have (`name`, `max_trial_steps`, `budget_usd` of each trial, `accelerators`...).
+        work: The fields of a sweep's file except `grid`: `command`, with a placeholder for each value, `metric`,
+            and any optional ones (`name`, `max_trial_steps`, `budget_usd` of each trial, `accelerators`...).
         space: Suggests the values of a trial, by name.
-        policy: Decides what each run rents, by name or as an object.
-        provider: Where it runs: `local`, `ec2`, `gcp` or `several`.
-        options: What else `eb.run` is given.
+        policy: Policy of each run, by name or as an object.
+        provider: Provider of machines: `local`, `ec2`, `gcp` or `several`.
+        options: Further arguments of `eb.run`.
     """
 
     work: Mapping[str, Any]
@@ -75,16 +75,16 @@ class SpotTrials:
     options: RunOptions = field(default_factory=lambda: RunOptions())
 
     def optimize(self, study: Study, n_trials: int, *, parallel: int = 1, budget_usd: float | None = None) -> None:
-        """Train trials until there are so many, those that an earlier call left among them.
+        """Train trials until the study has `n_trials`, resuming those that an earlier call left.
 
-        Whatever ends this early stops the runs: they have saved, and the next call resumes them.
+        If this call ends early, it saves and stops the runs; the next call resumes them.
 
         Args:
-            study: Keeps the trials. To go on after this process has ended, it needs a storage.
-            n_trials: Number of trials of the study that are trained, pruned or failed in the end.
-            parallel: Number of trials that are trained at a time, at most.
-            budget_usd: No trial begins once all have cost so much, USD, those that still train by what they have
-                paid so far; None: there is no limit.
+            study: Study that keeps the trials. It needs a storage if a later process is to resume them.
+            n_trials: Number of trials in the study at the end, whether complete, pruned or failed.
+            parallel: Maximum number of trials trained at the same time.
+            budget_usd: No trial begins once all trials together have cost this much, USD, including the cost so far of
+                running ones; None: there is no limit.
 
         Raises:
             InputError: The study has several objectives or another direction than the work, the work is wrong, or
@@ -92,7 +92,7 @@ class SpotTrials:
         """
         self._check(study, n_trials, parallel)
         open_: dict[int, _Running] = {}
-        # When each trial without a run was first seen.
+        # By trial without a run, the time at which this call first saw it.
         seen_s: dict[int, float] = {}
         try:
             for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -105,7 +105,7 @@ class SpotTrials:
                     try:
                         open_[trial.number] = self._begun(study, trial)
                     except BaseException:
-                        # Of two errors, as where the storage has failed, the first says what is wrong.
+                        # If `tell` fails, too, as when the storage has failed, raise the first error.
                         with suppress(Exception):
                             study.tell(trial, state=TrialState.FAIL)
                         raise
@@ -117,12 +117,12 @@ class SpotTrials:
                 time.sleep(_LOOK_S)
         finally:
             with ExitStack() as stopped:
-                # Each is stopped, whatever becomes of another.
+                # Stop every run, even if stopping another one fails.
                 for running in open_.values():
                     stopped.callback(running.stop)
 
     def _asked_only(self, study: Study, seen_s: dict[int, float]) -> bool:
-        """Return whether trials that others asked for have no run yet; abandoned ones are told as failed."""
+        """Return whether other processes' trials still have no run; marks abandoned ones as failed."""
         found = False
         for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if RUN in left.user_attrs:
@@ -133,7 +133,7 @@ class SpotTrials:
             if seen_for_s < _BEGINS_WITHIN_S and age_s < _BEGINS_WITHIN_S + _TIME_ZONES_S:
                 found = True
                 continue
-            # Somebody else may tell it at the same time.
+            # Another process may finish the trial at the same time.
             with suppress(UpdateFinishedTrialError):
                 Trial(study, left._trial_id).set_user_attr(NEVER_BEGUN, True)
                 study.tell(left.number, state=TrialState.FAIL, skip_if_finished=True)
@@ -164,7 +164,7 @@ class SpotTrials:
         return sum(one.state is not TrialState.WAITING for one in begun) < n_trials
 
     def _begun(self, study: Study, trial: Trial) -> _Running:
-        # The study knows the run before there is one: whatever ends this process, the next call finds it.
+        # Record the run in the study before it begins, so that the next call finds it if this process is killed.
         name = new_run_id(f"{self.work.get('name', 'trial')}-{trial.number}")
         trial.set_user_attr(RUNS_IN, str(Path(self.options.get("runs", RUNS)).resolve()))
         trial.set_user_attr(RUN, name)
@@ -175,7 +175,7 @@ class SpotTrials:
         if not values:
             raise InputError("space suggests no value: return what it suggests, by name")
         grid = {name: [value] for name, value in values.items()}
-        # Pruning is the study's; the sweep's own rules end no trial.
+        # The study prunes trials, so theta 1 keeps the sweep's own rule from ending any early.
         name = f"{self.work.get('name', 'trial')}-{trial.number}"
         own = {"name": name, "grid": grid, "direction": _DIRECTIONS[study.direction], "theta": 1.0, "mcnt": 1}
         sweep = validated(Sweep, {**self.work, **own})
@@ -202,8 +202,8 @@ class _Running:
 
     Attributes:
         trial: The study's trial.
-        run: Its run.
-        reported: The last step of which the study knows the metric.
+        run: Run of the trial.
+        reported: The last step whose metric the study has.
     """
 
     trial: Trial
@@ -211,8 +211,8 @@ class _Running:
     reported: int = 0
 
     def is_over(self, study: Study) -> bool:
-        """Tell the study what is new, and whether the trial is over."""
-        # In this order: what came until its end is then among its metrics.
+        """Report new metrics to the study, and return whether the trial is over."""
+        # In this order, so that a run that has ended has all its metrics.
         has_ended, metrics = self.run.wait(0.0), self._metrics()
         for step in sorted(step for step in metrics if step > self.reported):
             self.trial.report(metrics[step], step)
@@ -232,7 +232,7 @@ class _Running:
         return self.run.status().money.paid_usd
 
     def stop(self) -> None:
-        """Save, and give machines back."""
+        """Save, and release machines."""
         try:
             self.run.stop()
         except InputError:
@@ -251,7 +251,7 @@ class _Running:
         if state is State.FINISHED and metrics:
             self._tell(study, TrialState.COMPLETE, metrics[max(metrics)])
         elif state is State.GAVE_UP:
-            # Its policy ended it, for example when its budget was spent: what it reached counts.
+            # Its policy gave it up, for example because its budget was spent: its best value counts.
             best = min if study.direction is StudyDirection.MINIMIZE else max
             known = [value for value in metrics.values() if math.isfinite(value)]
             self.trial.set_user_attr(GAVE_UP, True)
@@ -259,7 +259,7 @@ class _Running:
         elif state in OVER:
             self._tell(study, TrialState.FAIL)
         else:
-            # Somebody stopped it.
+            # The user stopped the run.
             raise InputError(f"run {self.run.id} of trial {self.trial.number} ended before its training: {state}")
 
     def _tell(self, study: Study, state: TrialState, value: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Trials of Ray Tune that are trained on machines that may be taken.
+"""Train the trials of Ray Tune on spot machines.
 
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
@@ -15,10 +15,10 @@
     )
     results = tuner.fit()
 
-Ray's searcher chooses values and its scheduler decides who goes on; each trial is a run of Ebbtide's, which Ray
-only watches: give it no more of Ray's resources than that takes. A machine that is taken ends nothing: the run
-elsewhere, and Ray sees no failure. A trial that Ray begins again, after a failure of its own or a restart, finds
-its run by its name and goes on with it.
+Ray's searcher suggests values and its scheduler decides which trials continue; each trial is a run of Ebbtide that
+Ray only watches, so give a trial few of Ray's resources. A revocation does not end a trial: its run continues on
+another machine, and Ray sees no failure. If Ray begins a trial again, after a failure of Ray or a restart, the
+trial finds its run by name and resumes it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.runs.handle import Run, resume
 from ebbtide.runs.run import RunOptions, run
 
-# Real seconds between looks at a run.
+# Real seconds between polls of a run.
 _LOOK_S = 0.3
 _OVER = frozenset({State.FINISHED, State.FAILED, State.GAVE_UP})
 
@@ -49,17 +49,17 @@ _OVER = frozenset({State.FINISHED, State.FAILED, State.GAVE_UP})
 def spot_trainable(
     work: Mapping[str, Any], policy: str = "default", provider: str = "local", options: RunOptions | None = None
 ) -> type[tune.Trainable]:
-    """A trainable for `ray.tune.Tuner`.
+    """Make a trainable for `ray.tune.Tuner`.
 
     Args:
-        work: The fields of a sweep's file but `grid`: `command`, with a placeholder for each value, and `metric`;
-            and what else it may have (`name`, `max_trial_steps`, `budget_usd` of each trial, `accelerators`...).
-        policy: Name of the policy that decides what each run rents.
-        provider: Where it runs: `local`, `ec2`, `gcp` or `several`.
-        options: What else `eb.run` is given; relative paths are of the present folder, not of Ray's workers'.
+        work: The fields of a sweep's file except `grid`: `command`, with a placeholder for each value, `metric`,
+            and any optional ones (`name`, `max_trial_steps`, `budget_usd` of each trial, `accelerators`...).
+        policy: Name of the policy of each run.
+        provider: Provider of machines: `local`, `ec2`, `gcp` or `several`.
+        options: Further arguments of `eb.run`; paths are relative to the working directory of this call.
 
     Returns:
-        A class whose results have the metric by its name, `step`, `cost_usd` and `revocations`.
+        A class whose results have the metric under its name, `step`, `cost_usd` and `revocations`.
 
     Raises:
         InputError: The work has a grid, or no metric.
@@ -69,7 +69,7 @@ def spot_trainable(
     if not work.get("metric"):
         raise InputError("the work needs a metric, which is what Ray Tune is told", field="metric")
     given: dict[str, Any] = dict(options or {})
-    # Ray's workers run in folders of their own.
+    # Ray's workers run in other folders, so make paths absolute.
     for name, usual in (("folder", Path.cwd()), ("runs", RUNS)):
         given[name] = Path(given.get(name, usual)).resolve()
     for name in ("machines", "spells", "availability", "team"):
@@ -85,7 +85,7 @@ def spot_trainable(
 
 
 class _SpotTrainable(tune.Trainable):
-    """Trial of Ray Tune that trains as a run of Ebbtide, whose metrics it reports step by step."""
+    """A trial of Ray Tune that trains as a run of Ebbtide and reports the run's metric step by step."""
 
     _work: Mapping[str, Any]
     _policy: str
@@ -104,7 +104,7 @@ class _SpotTrainable(tune.Trainable):
         if not config:
             raise InputError("param_space names no value, and the command needs some")
         grid = {name: [value] for name, value in config.items()}
-        # Ending trials early is Ray's; the sweep's own rules end none.
+        # Ray ends trials early, so theta 1 keeps the sweep's own rule from ending any.
         own = {"name": name, "grid": grid, "theta": 1.0, "mcnt": 1}
         sweep = validated(Sweep, {**self._work, **own})
         options = {**self._options, "name": name}
@@ -115,14 +115,14 @@ class _SpotTrainable(tune.Trainable):
         try:
             return self._next()
         except BaseException:
-            # Nobody would pass on what it does from now on.
+            # Nothing would report the run's metrics from now on, so stop it.
             with suppress(Exception):
                 self.cleanup()
             raise
 
     def _next(self) -> dict[str, Any]:
         while True:
-            # In this order: what came until its end is then among its metrics.
+            # In this order, so that a run that has ended has all its metrics.
             has_ended, metrics = self._run.wait(0.0), self._metrics()
             new = sorted(step for step in metrics if step > self._reported)
             if new:
@@ -133,7 +133,7 @@ class _SpotTrainable(tune.Trainable):
             time.sleep(_LOOK_S)
 
     def cleanup(self) -> None:
-        """Ray ends the trial: save, and give machines back."""
+        """Save and release machines when Ray ends the trial."""
         try:
             self._run.stop()
         except (InputError, AttributeError):
@@ -141,10 +141,10 @@ class _SpotTrainable(tune.Trainable):
         self._run.wait()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the run saves, and is found again by its name."""
+        """Do nothing: the run saves its own checkpoints, and is found by its name."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing, for the same reason."""
 
     def _metrics(self) -> dict[int, float]:
         found = metrics_of(self._run.kept)
@@ -157,11 +157,11 @@ class _SpotTrainable(tune.Trainable):
         if status.state is State.FAILED or not metrics:
             raise TrainingError(f"run {self._run.id}: {status.trials[0].problem or 'it has told no metric'}", None)
         if status.state is State.GAVE_UP:
-            # Its policy ended it, for example when its budget was spent: what it reached counts.
+            # Its policy gave it up, for example because its budget was spent: its best value counts.
             best = max if self._work.get("direction") == Direction.MAXIMIZE else min
             return self._result(best(metrics.values()), is_over=True)
         if status.state is not State.FINISHED:
-            # Somebody stopped it.
+            # The user stopped the run.
             raise InputError(f"run {self._run.id} ended before its training: {status.state}")
         return self._result(metrics[max(metrics)], is_over=True)
 
