@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate on machines that may be taken: three lines in a program.
+"""Hugging Face Accelerate on spot machines: three lines in a program.
 
     from ebbtide.frameworks.accelerate import epochs
 
@@ -8,9 +8,10 @@
             ...
             accelerator.log({"loss": loss.item()})
 
-All that `prepare` and `register_for_checkpointing` were given is kept: models, optimizers, schedules, the scaler
-of mixed precision. A notice is answered after the current batch, and on the next machine training goes on with the
-next one, in the same order and with the same random numbers. What `accelerator.log` is given is reported.
+Checkpoints hold all that `prepare` and `register_for_checkpointing` got: models, optimizers, schedules, and the
+scaler of mixed precision. After a notice, training saves at the end of the current batch; the next machine
+continues with the next batch, in the same order and with the same random numbers. Values passed to
+`accelerator.log` are reported.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ebbtide.trial_torch import TorchState
 
 Batch = TypeVar("Batch")
 
-# Each process holds a part of the model, in a form of its own.
+# Each process holds only a part of the model, in a format of its own.
 _DIVIDED = (
     DistributedType.FSDP,
     DistributedType.DEEPSPEED,
@@ -39,24 +40,24 @@ _DIVIDED = (
 def epochs(
     accelerator: Accelerator, loader: Iterable[Batch], count: int | None = None
 ) -> Iterator[tuple[int, Batches[Batch]]]:
-    """Numbers of the epochs that are left, counted from 1, each with its batches that are left.
+    """Iterate over the remaining epochs, counted from 1, each with its remaining batches.
 
-    As `Trial.epochs`, with the state of an accelerator kept: call it once in a program, when everything is
-    prepared. Batches of another loader that the body reads are not passed over when training resumes.
+    Like `Trial.epochs`, and also keeps the accelerator's state. Call it once in a program, after everything is
+    prepared. If the body reads another loader, its batches are not skipped when training resumes.
 
     Args:
-        accelerator: The accelerator that has prepared what is trained.
+        accelerator: The accelerator that has prepared the model.
         loader: The loader that it has prepared.
-        count: Number of epochs in all; None: as many as the sweep's `max_trial_steps` batches need.
+        count: Total number of epochs; None: as many as the sweep's `max_trial_steps` batches need.
 
     Raises:
-        ValueError: Nothing was prepared, or the model is divided among processes; or the loader does not fit, as
-            `Trial.epochs` tells.
+        ValueError: Nothing was prepared, the model is divided among processes, or the loader is unsuitable for
+            `Trial.epochs`.
         RuntimeError: The program has trained before.
     """
     trial = Trial.of_program()
     trial.keep(_keeper(accelerator))
-    # `accelerator.log` gives to each of these what it is given.
+    # `accelerator.log` passes its values to each tracker.
     accelerator.trackers.append(_Reports(trial))
     return _counted(accelerator, trial.epochs(loader, count))
 
@@ -65,13 +66,13 @@ def _counted(
     accelerator: Accelerator, left: Iterator[tuple[int, Batches[Batch]]]
 ) -> Iterator[tuple[int, Batches[Batch]]]:
     for epoch, batches in left:
-        # By this number `accumulate` knows after which batch the optimizer steps; a new process begins at 0.
+        # `accumulate` decides by this counter after which batch the optimizer steps; a new process starts at 0.
         accelerator.step = batches.done
         yield epoch, batches
 
 
 def _keeper(accelerator: Accelerator) -> TorchState:
-    """Keeps all that an accelerator would save."""
+    """Make a keeper of everything that the accelerator would save."""
     kind = accelerator.distributed_type
     if kind in _DIVIDED:
         raise ValueError(
@@ -96,7 +97,7 @@ def _named(name: str, parts: Iterable[Any]) -> dict[str, Any]:
 
 
 class _Reports(GeneralTracker):
-    """Reports the numbers among what is logged."""
+    """Reports the numbers among the logged values."""
 
     name = "ebbtide"
     requires_logging_directory = False
@@ -107,11 +108,11 @@ class _Reports(GeneralTracker):
 
     @property
     def tracker(self) -> Trial:
-        """The trial that it reports to."""
+        """The trial that gets the reports."""
         return self._trial
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        """Report what is logged, a `/` in a name as `_`, as of the present step, whatever the program counts."""
+        """Report logged numbers at the trial's current step, ignoring `step`; a `/` in a name becomes `_`."""
         found = reportable(values)
         if found:
             self._trial.report(**found)

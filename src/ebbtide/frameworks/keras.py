@@ -1,12 +1,12 @@
-"""Keras with PyTorch beneath it on machines that may be taken: two lines in a program.
+"""Keras with the PyTorch backend on spot machines: two lines in a program.
 
     from ebbtide.frameworks.keras import SpotCallback
 
     model.fit(inputs, labels, epochs=10, callbacks=[SpotCallback()])
 
-A notice is answered after the current batch: weights, optimizer, metrics and random states are written, and the
-program exits. On the next machine `fit` goes on with the next batch, in the same order and with the same random
-numbers; Keras alone (`BackupAndRestore`) begins the epoch's data anew.
+After a notice, the callback saves weights, optimizer, metrics and random states at the end of the current batch,
+and the program exits. On the next machine `fit` continues with the next batch, in the same order and with the same
+random numbers; Keras's own `BackupAndRestore` would restart the epoch's data.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FILE = "keras.pt"
 
 
 class SpotCallback(keras.callbacks.Callback):
-    """Reports steps and metrics, saves when asked, and resumes within an epoch, no batch skipped or repeated.
+    """Reports steps and metrics, saves on request, and resumes within an epoch, no batch skipped or repeated.
 
-    A step is a batch. The batches of an epoch that are done are read again and passed over, so each epoch has to
-    go over all data anew, in an order that follows from random states alone: arrays, or a `DataLoader`. What a
-    generator, a `PyDataset` that shuffles itself in `on_epoch_end`, or another callback such as `EarlyStopping`
-    remembers is not kept, and an epoch that `steps_per_epoch` cuts short is not found again.
+    A step is a batch. To resume, the epoch's finished batches are read again and skipped, so each epoch has to go
+    over all data, in an order that depends on random states alone: arrays, or a `DataLoader`. The state of a
+    generator, of a `PyDataset` that shuffles in `on_epoch_end`, or of another callback such as `EarlyStopping` is
+    not kept, and an epoch that `steps_per_epoch` cuts short cannot be resumed.
 
     Args:
-        loader: The `DataLoader` that `fit` is given, if it has a generator of its own; None: it has none.
+        loader: The `DataLoader` passed to `fit`, if it has a generator of its own; None: it has none.
 
     Raises:
         ValueError: Keras runs on another backend than PyTorch.
@@ -51,17 +51,17 @@ class SpotCallback(keras.callbacks.Callback):
                 "KERAS_BACKEND=torch, or let the program keep checkpoints of its own in $EBBTIDE_CHECKPOINT_DIR"
             )
         self._trial = Trial.of_program()
-        # Random states, and those with which the epoch began.
+        # Holds the current random states, and those at the epoch's start.
         self._randoms, self._loader = TorchState(), loader
         self._epoch = self._done = 0
-        # Batches that are left to be passed over, and the state after them.
+        # Number of finished batches to skip, and the state after them.
         self._passing, self._restored = 0, dict[str, list[torch.Tensor]]()
         self._train: Callable[[Any], Any] | None = None
 
-    # As a keeper.
+    # Methods of a keeper.
 
     def save(self, folder: Path, *, within_step: bool) -> None:
-        """Write all variables and the place in the epoch into a folder, and the random states beside it."""
+        """Write all variables, the position in the epoch and the random states into a folder."""
         parts = {name: _values(variables) for name, variables in self._variables().items()}
         torch.save({"epoch": self._epoch, "done": self._done, **parts}, folder / _FILE)
         self._randoms.save(folder, within_step=within_step)
@@ -94,10 +94,10 @@ class SpotCallback(keras.callbacks.Callback):
         """Return how processes that train as one agree on the step to save at; None: there is one process."""
         return self._randoms.agreement()
 
-    # As a callback.
+    # Methods of a callback.
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Begin, or go on from the newest checkpoint.
+        """Begin, or resume from the newest checkpoint.
 
         Raises:
             ValueError: There are optimizers that cannot be kept, or the checkpoint is of another model.
@@ -105,12 +105,12 @@ class SpotCallback(keras.callbacks.Callback):
         self._check_optimizers()
         self._trial.keep(self)
         self._passing = self._done
-        # As Keras's own `BackupAndRestore` has it begin with another epoch.
+        # Keras's own `BackupAndRestore` sets the first epoch in the same way.
         self.model._initial_epoch = self._epoch
         self._trial.loop_began()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Remember the random states from which the order of its data follows, or set them to those of then."""
+        """Record the random states that determine the epoch's data order, or restore them when resuming."""
         self._epoch, self._done = epoch, 0
         if not self._passing:
             self._randoms.epoch_began(self._loader)
@@ -120,7 +120,7 @@ class SpotCallback(keras.callbacks.Callback):
         self.model.train_function = self._pass_over
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """A step is done, unless its batch was passed over."""
+        """Count a step, unless its batch was skipped."""
         self._done += 1
         if self._train is not None:
             if self._done >= self._passing:
@@ -132,10 +132,10 @@ class SpotCallback(keras.callbacks.Callback):
             self._trial.save_wanted()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report what Keras has computed, of training and of validation.
+        """Report Keras's metrics of training and validation.
 
         Raises:
-            ValueError: The epoch had fewer batches than were done of it before.
+            ValueError: The epoch has fewer batches than were done before the restart.
         """
         if self._train is not None:
             self.model.train_function = self._train
@@ -146,18 +146,18 @@ class SpotCallback(keras.callbacks.Callback):
         self._trial.report(**reportable(logs or {}))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Save, and say that the training is done."""
+        """Save, and mark the training as done."""
         self.model._initial_epoch = None
         self._trial.loop_ended()
 
     def _pass_over(self, _batches: Any) -> Any:
-        """In place of a step of training."""
+        """Skip a batch, in place of a training step."""
         return self.model.get_metrics_result()
 
     def _go_on(self) -> None:
-        """All that was done is passed over: train, with the state of then.
+        """Restore the saved state after all finished batches were skipped, and resume training.
 
-        Other callbacks, such as those that set the learning rate, have been called meanwhile as they were before.
+        Meanwhile other callbacks, such as learning rate schedules, were called as in the first pass.
         """
         self.model.train_function, self._train, self._passing = self._train, None, 0
         self._assign()
@@ -169,7 +169,7 @@ class SpotCallback(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def _variables(self) -> dict[str, Sequence[Any]]:
-        """All that Keras itself counts with."""
+        """Return all variables of Keras's own state."""
         return {
             "model": self.model.variables,
             "optimizer": self.model.optimizer.variables,

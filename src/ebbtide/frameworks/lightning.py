@@ -1,13 +1,13 @@
-"""PyTorch Lightning on machines that may be taken: three lines in a program.
+"""PyTorch Lightning on spot machines: three lines in a program.
 
     from ebbtide.frameworks.lightning import SpotCallback, newest_checkpoint
 
     trainer = Trainer(max_epochs=10, callbacks=[SpotCallback()])
     trainer.fit(model, loader, ckpt_path=newest_checkpoint())
 
-A notice is answered after the current optimizer step: Lightning writes its checkpoint, and the program exits. On
-the next machine training goes on with the next batch, in the same order and with the same random numbers, as if
-nothing had happened; Lightning alone would begin the epoch's data anew (its "dataloader is not resumable").
+After a notice, Lightning writes its checkpoint at the end of the current optimizer step, and the program exits. On
+the next machine training continues with the next batch, in the same order and with the same random numbers, as if
+uninterrupted; Lightning alone would restart the epoch's data (its "dataloader is not resumable").
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _detects_mpi = MPIEnvironment.detect
 
 
 def _is_mpi() -> bool:
-    """Ask Lightning whether MPI has started this process, if a launcher of MPI has.
+    """Ask Lightning whether MPI has started this process, but only if a launcher's variable is set.
 
-    Lightning 2.6 initialises MPI to find out, wherever mpi4py is installed. Without a library that works, mpi4py
-    raises `RuntimeError`, where Lightning expects `ImportError`, or MPI aborts the process. Slurm sets such a
-    variable without any library.
+    Lightning 2.6 initialises MPI to find out, wherever mpi4py is installed. Without a working MPI library, mpi4py
+    raises `RuntimeError` instead of the `ImportError` that Lightning expects, or MPI aborts the process. Slurm
+    sets such a variable even without any MPI library.
     """
     if not any(name in os.environ for name in _MPI_VARIABLES):
         return False
@@ -55,29 +55,29 @@ MPIEnvironment.detect = staticmethod(_is_mpi)
 
 
 def newest_checkpoint() -> str | None:
-    """Path of the newest checkpoint, for `Trainer.fit(ckpt_path=...)`; None: there is none to resume from."""
+    """Return the path of the newest checkpoint, for `Trainer.fit(ckpt_path=...)`; None: there is none."""
     folder = trials.newest_checkpoint()
     return None if folder is None else str(folder / _FILE)
 
 
 class SpotCallback(Callback):
-    """Reports steps and metrics, saves when asked, and resumes within an epoch, no batch skipped or repeated.
+    """Reports steps and metrics, saves on request, and resumes within an epoch, no batch skipped or repeated.
 
-    A step is a step of the optimizer: where gradients are accumulated over batches, training is saved only between
-    two. A notice that comes at a batch after which the model is validated is answered after the validation and the
+    A step is a step of the optimizer: training is saved only between two steps, even if gradients are accumulated
+    over batches. After a notice during a batch that a validation follows, it is saved after the validation and the
     next step. Metrics that the module logs are reported after each validation, or each epoch if there is none.
     """
 
     def __init__(self) -> None:
         self._trial = Trial.of_program()
-        # Random states, and those with which the epoch began.
+        # Holds the current random states, and those at the epoch's start.
         self._randoms = TorchState()
         self._trainer: Trainer | None = None
         self._epoch_is_known = False
         self._is_wanted = False
         self._has_begun = False
 
-    # As a keeper.
+    # Methods of a keeper.
 
     def save(self, folder: Path, *, within_step: bool) -> None:
         """Have Lightning write its checkpoint into a folder, and write the random states beside it."""
@@ -98,13 +98,13 @@ class SpotCallback(Callback):
         """Return how processes that train as one agree on the step to save at; None: there is one process."""
         return self._randoms.agreement()
 
-    # As a callback.
+    # Methods of a callback.
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read what there is of random states; the loader has not begun yet.
+        """Restore the random states from the newest checkpoint, if any, before the loader begins.
 
         Raises:
-            ValueError: Lightning is not to resume from the newest checkpoint.
+            ValueError: There is a checkpoint, and `ckpt_path` is not set.
         """
         self._trainer = trainer
         if self._trial.keep(self) and trainer.ckpt_path is None:
@@ -114,13 +114,13 @@ class SpotCallback(Callback):
             self._epoch_begins()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set random states, and pass over the batches that are done.
+        """Set random states, and skip the batches that are done.
 
         Raises:
-            ValueError: Lightning has resumed from another step than the newest checkpoint's, or a loader with a
-                generator of its own is made by the module, so that its state at the start is not known.
+            ValueError: Lightning has resumed from another step than the newest checkpoint's, or the module makes a
+                loader with a generator of its own, whose state at the start is not known.
         """
-        # Lightning has set a handler of signals in which nothing is saved.
+        # Lightning has replaced the signal handler by one that saves nothing.
         self._trial.listen()
         if trainer.global_step != self._trial.step:
             raise ValueError(
@@ -138,7 +138,7 @@ class SpotCallback(Callback):
             self._pass_over(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remember the random states from which the order of its data follows."""
+        """Record the random states that determine the epoch's data order."""
         if not self._epoch_is_known:
             self._epoch_begins(*_loaders(trainer))
         self._epoch_is_known = False
@@ -146,7 +146,7 @@ class SpotCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch is done, and with it a step, unless gradients are being accumulated."""
+        """Count a step, unless the batch only accumulated gradients."""
         if trainer.global_step == self._trial.step:
             return
         self._is_wanted = self._trial.step_ended() or self._is_wanted
@@ -159,23 +159,23 @@ class SpotCallback(Callback):
             self._trial.save_wanted()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report what the module has logged."""
+        """Report the metrics that the module has logged."""
         if not trainer.sanity_checking:
             self._report(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The same where nothing is validated; and what was asked for at the epoch's last batch is done."""
+        """Report metrics if there is no validation, and make a save requested at the epoch's last batch."""
         if not trainer.enable_validation:
             self._report(trainer)
-        # Lightning forgets that an epoch has ended where it counts steps: then it is done after the next step.
+        # With `max_steps` Lightning's checkpoint does not know that the epoch has ended: save after the next step.
         if self._is_wanted and trainer.max_steps == -1:
             self._is_wanted = False
             self._trial.save_wanted()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save, and say that the training is done."""
+        """Save, and mark the training as done."""
         if not self._has_begun:
-            # It was saved after its last step: Lightning had nothing left to do.
+            # The checkpoint is of the last step, so Lightning had nothing left to train.
             self._trial.loop_began()
         self._trial.loop_ended()
 
@@ -188,12 +188,12 @@ class SpotCallback(Callback):
         self._epoch_is_known = True
 
     def _pass_over(self, trainer: Trainer) -> None:
-        """Begin the loader with the random states with which its epoch began, and pass over what is done of it."""
+        """Start the loader with the random states of its epoch's start, and skip the batches that are done."""
         loop = trainer.fit_loop
         fetcher, done = loop._data_fetcher, loop.epoch_loop.batch_progress.current.ready
         assert fetcher is not None
         if done >= trainer.num_training_batches:
-            # It was saved between two epochs.
+            # The checkpoint was saved between two epochs.
             self._randoms.rewind()
             self._epoch_begins()
             iter(fetcher)
@@ -207,7 +207,7 @@ class SpotCallback(Callback):
         batches = iter(fetcher)
         for _ in range(done):
             next(batches)
-        # Lightning adds those itself.
+        # Lightning adds the skipped batches itself.
         fetcher.fetched -= done
         self._randoms.rewind()
 

@@ -1,4 +1,4 @@
-"""Metrics of a trial from the values that frameworks log."""
+"""Select a trial's metrics from the values that frameworks log."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from ebbtide.trial import RESERVED
 
-# Kinds of NumPy's types: whether, integers, floats.
+# Kinds of NumPy's types: booleans, signed and unsigned integers, floats.
 _NUMBERS = "biuf"
 
 
 def reportable(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """The single numbers among what is logged, by name, with `_` for `/`.
+    """Return the single numbers among logged values, by name, with `_` for `/`.
 
-    Names that say where training is, such as `step`, are left out: the trial counts for itself.
+    Names of counters, such as `step`, are left out: the trial counts steps itself.
     """
     named = {str(name).replace("/", "_"): value for name, value in values.items()}
     return {name: value for name, value in named.items() if name not in RESERVED and _is_number(value)}

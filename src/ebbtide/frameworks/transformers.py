@@ -1,13 +1,13 @@
-"""Hugging Face's Trainer on machines that may be taken: three lines in a program.
+"""Hugging Face's Trainer on spot machines: three lines in a program.
 
     from ebbtide.frameworks.transformers import SpotCallback, newest_checkpoint
 
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[SpotCallback()])
     trainer.train(resume_from_checkpoint=newest_checkpoint())
 
-A notice is answered after the current optimizer step: the Trainer writes its checkpoint, and the program exits. On
-the next machine the Trainer goes on with the next batch and the random numbers of that moment. What is built on it
-(TRL, axolotl, the example scripts) takes the callback, too.
+After a notice, the Trainer writes its checkpoint at the end of the current optimizer step, and the program exits.
+On the next machine the Trainer continues with the next batch and the saved random states. Tools built on the
+Trainer (TRL, axolotl, the example scripts) take the callback, too.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FOLDER = "transformers"
 
 
 def newest_checkpoint() -> str | None:
-    """Path of the newest checkpoint, for `Trainer.train(resume_from_checkpoint=...)`; None: there is none."""
+    """Return the newest checkpoint's path, for `Trainer.train(resume_from_checkpoint=...)`; None: none exists."""
     folder = trials.newest_checkpoint()
     return None if folder is None else str(folder / _FOLDER)
 
 
 class SpotCallback(TrainerCallback):
-    """Reports steps and metrics, and has the Trainer save when that is asked for.
+    """Reports steps and metrics, and has the Trainer save on request.
 
     A step is a step of the optimizer. Checkpoints that the Trainer writes anyway (`save_strategy`) are kept, too.
-    A notice at an epoch's last step is answered after the epoch's evaluation.
+    After a notice at an epoch's last step, the save follows the epoch's evaluation.
     """
 
     def __init__(self) -> None:
@@ -46,16 +46,16 @@ class SpotCallback(TrainerCallback):
         self._written: Path | None = None
         self._is_wanted = False
 
-    # As a keeper.
+    # Methods of a keeper.
 
     def save(self, folder: Path, *, within_step: bool) -> None:
-        """Keep the checkpoint that the Trainer has just written."""
+        """Copy the checkpoint that the Trainer has just written, by hard links where possible."""
         assert self._written is not None
         if self._trial.is_first:
             shutil.copytree(self._written, folder / _FOLDER, copy_function=_linked)
 
     def restore(self, folder: Path) -> None:
-        """The Trainer does it."""
+        """Do nothing: the Trainer restores its own state."""
 
     @property
     def ends_at(self) -> int | None:
@@ -66,12 +66,12 @@ class SpotCallback(TrainerCallback):
         """Return how processes that train as one agree on the step to save at; None: there is one process."""
         return TorchState().agreement()
 
-    # As a callback.
+    # Methods of a callback.
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Begin, or go on from the newest checkpoint.
+        """Begin, or resume from the newest checkpoint.
 
         Raises:
             ValueError: The Trainer resumes from another step, or is told to write checkpoints or read them so that
@@ -92,11 +92,11 @@ class SpotCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """A step is done."""
+        """Count a step, and request a save if one is wanted."""
         self._is_wanted = self._trial.step_ended() or self._is_wanted
         if self._trial.max_steps is not None and self._trial.step >= self._trial.max_steps:
             control.should_training_stop = True
-        # The Trainer itself keeps the last step only if it is told to save.
+        # The Trainer saves the last step only on request.
         self._is_wanted = self._is_wanted or state.global_step >= state.max_steps
         ends_epoch = state.epoch is not None and abs(state.epoch - round(state.epoch)) < 1e-9
         if self._is_wanted and not ends_epoch:
@@ -106,13 +106,13 @@ class SpotCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """Request the save that was wanted at the epoch's last step; it is made after the epoch's evaluation."""
+        """Request a save wanted at the epoch's last step; the Trainer makes it after the epoch's evaluation."""
         if self._is_wanted:
             control.should_save = True
         return control
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """The Trainer has written a checkpoint."""
+        """Keep the checkpoint that the Trainer has written."""
         self._written = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         self._is_wanted = False
         self._trial.save_wanted()
@@ -125,7 +125,7 @@ class SpotCallback(TrainerCallback):
         metrics: dict[str, float],
         **_: Any,
     ) -> TrainerControl:
-        """Report what was evaluated; where that ends the training, its last state is kept."""
+        """Report evaluation metrics, and request a save if the training stops here."""
         control.should_save = control.should_save or control.should_training_stop
         evaluated = {name: value for name, value in metrics.items() if name.startswith("eval_")}
         self._trial.report(**reportable(evaluated))
@@ -146,13 +146,13 @@ class SpotCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Say that the training is done."""
+        """Mark the training as done."""
         written = self._written is not None and self._written.name == f"checkpoint-{state.global_step}"
         self._trial.loop_ended(saves=written)
 
 
 def _linked(source: str, target: str) -> None:
-    """A second name for a file, or a copy where files cannot have two."""
+    """Make a hard link, or a copy where links are not possible."""
     try:
         os.link(source, target)
     except OSError:
