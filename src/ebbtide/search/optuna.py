@@ -83,8 +83,8 @@ class SpotTrials:
             study: Study that keeps the trials. It needs a storage if a later process is to resume them.
             n_trials: Number of trials in the study at the end, whether complete, pruned or failed.
             parallel: Maximum number of trials trained at the same time.
-            budget_usd: No trial begins once all trials together have cost this much, USD, including the cost so far of
-                running ones; None: there is no limit.
+            budget_usd: No trial begins once all trials together have cost this much, USD, running ones included;
+                None: there is no limit.
 
         Raises:
             InputError: The study has several objectives or another direction than the work, the work is wrong, or
