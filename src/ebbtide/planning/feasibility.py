@@ -1,8 +1,8 @@
-"""Feasibility of a sweep's budget and deadline, and the lowest feasible ones, found by few backtests.
+"""Feasibility of a sweep's budget and deadline, and the lowest feasible ones, found with few backtests.
 
-A found limit was tried and was kept; it is near the lowest. The search is bounded: a maximum number of limits,
-each from a maximum number of starts, the hardest first, and a limit is rejected as soon as too many starts exceed
-it.
+Backtests kept each limit that the search returns; it is near the lowest such limit. The search is bounded: it
+tries a maximum number of limits, each from a maximum number of starts, the hardest first, and rejects a limit as
+soon as too many starts exceed it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ebbtide.planning.plan import KEPT_SHARE, Feasibility
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 
-# Most limits to try: deadlines; deadlines that the policy refuses, which costs no time; budgets until one is kept;
-# budgets between that one and the last that was not.
+# Maximum number of limits to try: deadlines; deadlines that the policy refuses, which takes no time; budgets until
+# one is kept; budgets between that one and the last that was not kept.
 _DEADLINES = 5
 _REFUSED = 24
 _BUDGETS = 5
@@ -38,7 +38,7 @@ _DEADLINE_STARTS = 30
 _FIRST_STARTS = 5
 _BUDGET_STARTS = 3
 
-# Gives outcomes of a policy from some of the starts, by their numbers; runs each only when it is consumed.
+# Yields a policy's outcomes from some of the starts, by number; each backtest runs only when it is consumed.
 Replay = Callable[[Policy, Sequence[int]], Iterable[Outcome]]
 PolicyFor = Callable[[float | None], Policy]
 
@@ -55,7 +55,7 @@ class Search:
 
         Args:
             fastest: Hours and market of the fastest possible plan, by arithmetic.
-            policy_for: Gives the sweep's policy under a deadline, hours; it may refuse one as too short.
+            policy_for: Makes the sweep's policy under a deadline, hours; raises `InputError` if that is too short.
             replay: Runs a policy from some of the starts.
             starts: The number of starts available.
         """
@@ -63,7 +63,7 @@ class Search:
         self._policy_for = policy_for
         self._replay = replay
         self._starts = range(min(starts, _DEADLINE_STARTS))
-        # Outcomes without a budget limit, by deadline, so that none is run twice.
+        # Outcomes without a budget limit, by deadline, so that no backtest runs twice.
         self._uncapped: dict[float | None, Sequence[Outcome]] = {}
 
     def knows(self, deadline_h: float | None, outcomes: Sequence[Outcome]) -> None:
@@ -71,11 +71,12 @@ class Search:
         self._uncapped[deadline_h] = outcomes
 
     def least(self, deadline_h: float | None, *, late: bool, needs_deadline: bool = False) -> Feasibility:
-        """The lowest feasible budget and deadline.
+        """Find the lowest feasible budget and deadline.
 
         Args:
-            deadline_h: The requested deadline, hours; None: none.
-            late: The deadline is not feasible: search the budget under the lowest feasible one, or without one.
+            deadline_h: The requested deadline, hours; None: there is none.
+            late: Whether the deadline is infeasible. If so, the budget is found without a deadline, or under the
+                lowest feasible one if the policy requires one.
             needs_deadline: Whether the policy requires a deadline.
         """
         deadline = self.least_deadline()
@@ -92,7 +93,7 @@ class Search:
         )
 
     def least_deadline(self) -> float | None:
-        """The lowest deadline found that is kept, hours; None: none was. The search starts at the fastest plan."""
+        """Find the lowest deadline that is kept, hours, starting at the fastest plan's; None: none was found."""
         hours = self.fastest[0]
         tried = refused = 0
         while tried < _DEADLINES and refused < _REFUSED:
@@ -108,13 +109,13 @@ class Search:
                 return tried_h
             if not math.isfinite(needed_h):
                 return None
-            # With more time the policy hurries less, and needs a little more.
+            # With a later deadline the policy hurries less, so it needs a little more time.
             hours = max(needed_h, tried_h * (1.0 + _DEADLINE_RAISED_BY * 2.0**tried))
             tried += 1
         return None
 
     def _needed_h(self, deadline_h: float) -> float:
-        """Hours that enough runs need under a deadline; from only a few starts if those miss it already."""
+        """Return the hours that enough runs need under a deadline; if a few starts miss it, from those alone."""
         known = self._uncapped.get(deadline_h)
         if known is None:
             policy = self._policy_for(deadline_h)
@@ -132,9 +133,9 @@ class Search:
         return self._uncapped[deadline_h]
 
     def _least_budget(self, deadline_h: float | None) -> tuple[float, float] | None:
-        """The lowest budget found that is kept, USD, and the hours that runs then take.
+        """Find the lowest budget that is kept, USD, and the hours that runs then take.
 
-        It is tried as a real limit, since a limit ends machines a little before it would be exceeded.
+        Each budget is tried as a real limit, since the policy ends machines a little before it exceeds the limit.
         """
         free = self._uncapped_under(deadline_h)
         usd = _kept_value([cost_usd(one) for one in free])
@@ -160,9 +161,9 @@ class Search:
         return enough, takes_h
 
     def _takes_h(self, usd: float, deadline_h: float | None, free: Sequence[Outcome]) -> float | None:
-        """Hours in which enough runs end under this budget limit; None: too few end, or too late.
+        """Return the hours in which enough runs end under a budget limit; None: too few end, or too late.
 
-        It is tried on the most expensive runs, most expensive first: it binds less on cheaper ones.
+        Only the most expensive runs are replayed, the most expensive first, since cheaper runs are limited less.
         """
         numbers = sorted(range(len(free)), key=lambda number: -_cost_order(free[number]))[:_BUDGET_STARTS]
         most_h = math.inf if deadline_h is None else deadline_h
@@ -178,7 +179,7 @@ class Search:
 
 
 def is_kept(values: Sequence[float], limit: float | None) -> bool:
-    """Return whether at least `KEPT_SHARE` of the values, NaN (unfinished) never, is within the limit, if any."""
+    """Return whether at least `KEPT_SHARE` of the values keep the limit, if any; NaN (unfinished) does not."""
     return limit is None or float(np.mean([value <= limit for value in values])) >= KEPT_SHARE
 
 
@@ -198,15 +199,15 @@ def _cost_order(outcome: Outcome) -> float:
 
 
 def _kept_value(values: Sequence[float]) -> float:
-    """The lowest limit that enough values are within; infinity: too many are unfinished."""
+    """Return the lowest limit that enough values keep; infinity: too many are unfinished."""
     ordered = sorted(math.inf if math.isnan(value) else value for value in values)
     return ordered[math.ceil(KEPT_SHARE * len(ordered)) - 1]
 
 
 def _rounded_up(value: float) -> float:
-    """Rounded up to three digits, so that the printed limit is feasible."""
+    """Round up to three digits, so that the printed limit is feasible."""
     if value <= 0.0:
         return 0.0
     digits = 2 - math.floor(math.log10(value))
-    # A value that is round already does not change.
+    # The inner `round` keeps a value that already has three digits unchanged.
     return round(math.ceil(round(value * 10.0**digits, 6)) / 10.0**digits, max(digits, 0))

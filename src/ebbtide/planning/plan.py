@@ -16,7 +16,7 @@ from ebbtide.policies.spottune.offers import Offer
 
 # A budget or deadline is feasible if this share of the backtests keeps it.
 KEPT_SHARE = 0.95
-# Of more markets the table in a notebook has the cheapest.
+# Maximum number of markets in a notebook's table, the cheapest ones.
 _MOST_QUOTES = 15
 
 
@@ -59,13 +59,13 @@ class Estimate:
     Attributes:
         runs: The number of backtests.
         unfinished: Number of backtests that did not end within the record.
-        cost_usd: Cost of the finished ones, USD, without the budget limit.
-        duration_h: Duration of the finished ones, hours.
-        over_budget: Share of all that cost more than the budget; None: no budget.
-        past_deadline: Share of all that ended after the deadline; None: no deadline.
-        rivals_usd: Mean cost of training every trial to its end, USD, by policy; None: no run ended.
-        rivals_stopping_early_usd: Mean cost, USD, by policy, with as many trials ended at theta as in ours: what
-            spot alone saves. Empty: no trial is ended early.
+        cost_usd: Cost of finished backtests, USD, without the budget limit.
+        duration_h: Duration of finished backtests, hours.
+        over_budget: Share of all backtests that cost more than the budget; None: no budget.
+        past_deadline: Share of all backtests that ended after the deadline; None: no deadline.
+        rivals_usd: Mean cost of training every trial to its end, USD, by rival policy; None: no run ended.
+        rivals_stopping_early_usd: Mean cost, USD, by rival policy, with as many trials ended at theta as in the
+            plan, which compares machines alone. Empty: no trial is ended early.
         each_usd: Cost of each finished backtest, USD.
         each_h: Duration of each finished backtest, hours.
     """
@@ -91,7 +91,7 @@ class Feasibility:
         fastest_h: Hours of one trial on the fastest machine, its start included. No plan ends sooner.
         fastest_on: The market of that machine.
         least_budget_usd: The lowest budget that this share of backtests keeps, USD, with the requested deadline if
-            that is feasible, else without; None: all is feasible, or none was found.
+            that is feasible, else without; None: budget and deadline are feasible, or none was found.
         least_budget_takes_h: Hours in which this share of those backtests ended.
         least_deadline_h: The lowest deadline that this share of backtests keeps, hours, at any cost; None: as
             above.
@@ -152,7 +152,7 @@ class Plan:
         return html.table(title, headings, rows, [*notes, *self._estimated(), *self.notes])
 
     def _estimated(self) -> list[str]:
-        """The estimate in words, a line each."""
+        """Describe the estimate, one line per fact."""
         found = self.estimate
         if found is None:
             return []

@@ -1,4 +1,4 @@
-"""The picture of a plan: what the work costs in each market, and what backtests of the plan cost and took."""
+"""The picture of a plan: expected cost by market, and cost and duration of the plan's backtests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LIMIT = "#D55E00"
 
 
 def check_picture(path: Path) -> None:
-    """Raise `InputError` for a file whose ending is of no kind of picture."""
+    """Raise `InputError` for a file whose ending is not one of `KINDS`."""
     if path.suffix.lower() not in KINDS:
         ends = f"ends in {path.suffix!r}" if path.suffix else "has no ending"
         raise InputError(f"{ends}; a picture is one of {', '.join(KINDS)}", file=path)
 
 
 def check_drawable(*, is_measured: bool, by_capacity: bool) -> None:
-    """Raise `InputError` for a plan of a job whose speed is not measured, or where prices decide."""
+    """Raise `InputError` for a plan without measured speed, or in which prices decide."""
     if not is_measured or not by_capacity:
         raise InputError(
             "there is no picture of this plan: it shows where capacity decides (`decides: capacity`), for a job "
@@ -71,7 +71,7 @@ def write_plan_picture(figure: Figure, path: Path) -> None:
 
 
 def _places(axes: Axes, places: tuple[PlanPlace, ...], budget_usd: float | None) -> None:
-    """Bars of the expected cost in each market, the darker the more of the backtests was there."""
+    """Draw bars of the expected cost by market, darker the larger its share of the backtests' machine hours."""
     rows = range(len(places))
     costs = [place.usd_per_hour * place.work_h if place.alone_usd is None else place.alone_usd for place in places]
     most = max((place.share for place in places), default=0.0) or 1.0
@@ -93,7 +93,7 @@ def _places(axes: Axes, places: tuple[PlanPlace, ...], budget_usd: float | None)
 
 
 def _spread(axes: Axes, values: tuple[float, ...], limit: float | None, name: str, limit_name: str) -> None:
-    """A histogram of the runs, and the limit."""
+    """Draw a histogram of the runs, and the limit."""
     from matplotlib.ticker import MaxNLocator
 
     axes.hist(values, bins=min(max(len(values) // 2, 5), 20), color=COLOURS[2], alpha=0.8)

@@ -30,12 +30,12 @@ class PlanPlace:
         market: The market.
         usd_per_hour: The current spot price of all machines that a trial needs, USD per hour.
         on_demand_usd_per_hour: Their list price, USD per hour; None: unknown.
-        work_h: Hours of work of a trial there, with the saves in between.
+        work_h: Hours of work of a trial there, periodic saves included.
         available: Share of time for which the market has a machine, by the spell models.
         lasts_h: Mean hours that a machine lasts, once it is rented.
-        alone_usd: Expected cost of a trial there alone, within the deadline, on demand where that needs it, USD;
-            None: the deadline is too short there, there is none, or the list price is not known.
-        share: Share of the machine hours of the backtests that were spent there.
+        alone_usd: Expected cost of a trial there alone, USD, on demand if the deadline needs it; None: there is no
+            deadline, it is too short there, or the list price is not known.
+        share: Share of the backtests' machine hours that were spent there.
     """
 
     market: Market
@@ -58,13 +58,13 @@ def plan_places(
     start_s: float,
     outcomes: Sequence[Outcome],
 ) -> tuple[PlanPlace, ...]:
-    """The markets that can run a trial, those of least expected cost first.
+    """Return the markets that can run a trial, lowest expected cost first.
 
     Args:
         job: A trial.
         prices: Price history up to now.
         catalogue: Instance types and their list prices.
-        spells: How capacity comes and goes.
+        spells: Models of how capacity comes and goes.
         deadline_h: Hours until the deadline; None: there is none.
         start_s: Seconds from the request for a machine until it trains, without restoring.
         outcomes: The backtests of the plan.

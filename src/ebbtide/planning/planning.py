@@ -1,4 +1,4 @@
-"""Planning a sweep: what it would rent now, and its cost and duration in backtests on recent prices."""
+"""Plan a sweep: the machines it would rent now, and its cost and duration in backtests on recent prices."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.stand_in_curves import stand_in_curves
 from ebbtide.replay.starts import draw_starts
 
-# From the request for a machine until it trains, seconds.
+# Seconds from the request for a machine until it trains.
 _START_S = 120.0
 
-# Seconds between two probes, as which recorded capacity is read.
+# Seconds between the probes into which recorded capacity is converted.
 _PROBED_S = 600.0
 
-# Probability of revocation within the hour above which the plan explains why such a market comes first.
+# Probability of revocation within the hour from which the plan explains why such a market comes first.
 _OFTEN = 0.2
 
 # Minimum probability that a trial without checkpoints ends on its first machine.
@@ -81,13 +81,13 @@ def plan(
         days: Length of the history used, days.
         seed: Seed of the start times.
         catalogue: Instance types and their list prices; None: the built-in ones.
-        availability: Recorded capacity, where that decides; None: drawn from the models.
+        availability: Recorded capacity, if capacity decides; None: drawn from the models.
         spells: Models of how capacity comes and goes; None: those of the bundle, else of the recorded capacity,
             else the default models.
-        models: The bundle of learnt models that the policy asks, the path of its folder, or `champion`. The
-            estimate may be on days that it was trained on: it is of what the policy would do now.
+        models: The bundle of learnt models for the policy, the path of its folder, or `champion`. The backtests
+            may use days that it was trained on, since they estimate what the policy would do now.
         on_progress: Called with the number of backtests done, and their total.
-        on_infeasible: Called once if budget and deadline are not feasible, before the search for some that are.
+        on_infeasible: Called once if budget and deadline are infeasible, before the search for feasible ones.
 
     Raises:
         InputError: No market is allowed or can run the sweep, the history is too short, or trials cannot be
@@ -117,7 +117,7 @@ def plan(
     elif not by_capacity:
         check_lives(jobs[0], recent, billing, known)
     policy = _unlimited(sweep, capacity, bundle)
-    # Where capacity decides there is no max price to choose: the plan shows only quotes.
+    # If capacity decides, there is no max price to choose: the plan shows only quotes.
     offers = () if by_capacity else _offers_now(policy, jobs, allowed, billing, known)
     if by_capacity and availability is None:
         machines = sum(job.most_machines for job in jobs)
@@ -179,7 +179,7 @@ def plan(
 
 
 def _spells_of(availability: Availability | None, sizes: Sequence[int]) -> SpellModels:
-    """Models fitted to recorded capacity, of so many machines at once, too; without a record, the default ones."""
+    """Fit models to recorded capacity, also of several machines at once; without a record, the default models."""
     if availability is None:
         return default_spell_models()
     several = {
@@ -191,7 +191,7 @@ def _spells_of(availability: Availability | None, sizes: Sequence[int]) -> Spell
 
 
 def _unlimited(sweep: Sweep, spells: SpellModels, bundle: ModelBundle | None) -> Ebbtide:
-    """The default policy for a sweep, whatever its budget: whether it suffices is what the plan finds out."""
+    """Make the default policy for a sweep without its budget: the plan finds out if that suffices."""
     found = policy_with(sweep.model_copy(update={"budget_usd": None}), DEFAULT_NAME, {}, spells, bundle)
     assert isinstance(found, Ebbtide)
     return found
@@ -211,7 +211,7 @@ class _Replays:
     curves: tuple[Curve, ...]
 
     def some(self, policy: Policy, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Replay a policy from some of the starts, each when it is consumed."""
+        """Replay a policy from some of the starts, each only when it is consumed."""
         for number in numbers:
             yield self.of(policy, starts_s=[self.starts_s[number]])[0]
 
@@ -317,9 +317,9 @@ def _saved_in_time(
     catalogue: Catalogue,
     spells: SpellModels | None,
 ) -> tuple[tuple[Job, ...], list[str]]:
-    """The jobs, with periodic saves if the notice is too short for a save on some machine; and a note about it.
+    """Return the jobs, with periodic saves if some machine's notice is too short for a save, and a note about it.
 
-    Lifetimes of machines come from prices or, where capacity decides, from the spell models.
+    Machines' lifetimes come from prices or, if capacity decides, from the spell models.
     """
     job = jobs[0]
     short = []
@@ -353,7 +353,7 @@ def _offers_now(
 
 
 def _offer_notes(offers: Sequence[Offer], billing: Billing) -> list[str]:
-    """A note on why often revoked markets come first, where some do."""
+    """Explain why often revoked markets may come first, if there are some."""
     if billing.refund is not Refund.WITHIN_FIRST_HOUR or not any(offer.revoked >= _OFTEN for offer in offers):
         return []
     return [
@@ -363,7 +363,7 @@ def _offer_notes(offers: Sequence[Offer], billing: Billing) -> list[str]:
 
 
 def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[float, Market]:
-    """Hours of a trial on the fastest machine, its start included, and the market; all trials run in parallel."""
+    """Return hours of a trial on the fastest machine, start included, and its market; trials run in parallel."""
     rates = {market: job.steps_per_s(market, catalogue) for market in prices}
     best = max(rates, key=lambda market: rates[market])
     return (_START_S + job.steps / rates[best]) / HOUR_S, best
@@ -380,7 +380,7 @@ def _estimate(
     if all(listed):
         rivals.append(OnDemand())
     ended_early = _ended_early(policy, replays.jobs)
-    # Rivals are fast and not counted, so that the shown progress reflects the slow part.
+    # Progress counts only the policy's own backtests: those of the rivals are fast.
     runs = len(replays.starts_s)
     outcomes = replays.of(policy, on_progress=(lambda done: on_progress(done, runs)) if on_progress else None)
     done = [outcome for outcome in outcomes if outcome.finished]
@@ -403,10 +403,10 @@ def _estimate(
 
 
 def _ended_early(policy: Ebbtide, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """The jobs when all but the chosen trials end at theta; empty: all are trained to their end.
+    """Return the jobs if all but the chosen trials end at theta; empty: all are trained to their end.
 
-    Rivals, which hold their machines to the end, get the same work. They need not wait for the selection, so this
-    favours them.
+    Rivals get these jobs, to do the same work as the policy. They need not wait for the selection, which favours
+    them.
     """
     can_wait = all(job.checkpoint is not None for job in jobs)
     if policy.theta >= 1.0 or len(jobs) <= policy.mcnt or not can_wait:
@@ -420,7 +420,7 @@ def _ended_early(policy: Ebbtide, jobs: Sequence[Job]) -> tuple[Job, ...]:
 
 
 def _share_over(values: Sequence[float], limit: float | None) -> float | None:
-    """Share of runs above a limit; NaN, an unfinished run, is above any."""
+    """Return the share of runs above a limit; NaN, an unfinished run, is above any."""
     return None if limit is None else float(np.mean([not value <= limit for value in values]))
 
 
