@@ -28,10 +28,10 @@ from ebbtide.storage.objects import object_store
 
 EXAMPLE = Path("examples/array/array.yaml")
 _POINTS = 20_000
-# Each spike takes so many machines at once, until there were enough.
+# Machines that each spike revokes at once, until there were enough losses.
 _AT_ONCE = 4
 _SPIKE_EVERY_S = 6.0
-# Real seconds that every fortieth task takes longer.
+# Additional real seconds of every fortieth task.
 _REST_S = 8.0
 
 
@@ -82,12 +82,12 @@ class ArrayReport:
 
 
 def studied(place: Path, tasks: int, losses: int) -> ArrayReport:
-    """Run the example with another number of tasks while so many machines are lost.
+    """Run the example with a number of tasks while the market revokes machines.
 
     Args:
         place: Folder for the run and its results.
         tasks: Number of tasks.
-        losses: Number of machines that the market takes, if the run lasts so long.
+        losses: Number of machines that the market revokes, if the run lasts long enough.
     """
     sweep = read_sweep(EXAMPLE, to_run=True)
     values = tuple(str(number) for number in range(tasks))

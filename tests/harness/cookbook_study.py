@@ -45,14 +45,14 @@ from ebbtide.storage.objects import object_store
 _TYPE = "c3.xlarge"
 _START_S = 1_434_326_400.0
 _HISTORY_H, _RECORD_H = 240.0, 96.0
-# Spikes of the past and of the run, by turns of these heights: the skyline's bids are below the higher ones.
+# Heights of spikes, in turn, in the past and the run: the skyline's bids are below the higher ones.
 _CALM_USD, _SPIKES_USD = 0.03, (0.4, 0.8, 1.1, 1.4)
 # Hours for which a price stays high.
 _HIGH_H = 0.3
-# A task takes no longer than this by the market's clock, which goes slower on a slow machine: else the skyline
-# chose bids there that no spike passes.
+# Maximum market seconds of a task; on a slow machine the market's clock is slowed to keep it. With longer tasks
+# the skyline would choose bids that no spike exceeds.
 _MOST_TASK_S = 300.0
-# The first run has three products, all of the kinds that there are.
+# The first run has three products, one of each kind.
 _MEASURED_POWER = 1
 _EXACT = 1e-8
 
@@ -64,11 +64,11 @@ class Size:
     Attributes:
         tile: Elements along the side of a tile.
         power: Number of power iterations.
-        machines: Largest number of workers.
-        speed: Largest number of market seconds in a real second.
+        machines: Maximum number of workers.
+        speed: Maximum number of market seconds in a real second.
         deadline_h: Hours of the market from the start to the deadline.
         every_h: Hours of the market between spikes.
-        killed_after_s: Real seconds from the start after which the controller is killed.
+        killed_after_s: Real seconds from the start until the controller is killed.
     """
 
     tile: int = 768
@@ -89,7 +89,7 @@ class CookbookReport:
         policy: Name of the policy.
         market: The market that the policy chose among several.
         tasks: Number of tasks of the program.
-        task_s: Mean seconds of a task by its job, by the market's clock, as the first run measured them.
+        task_s: Mean market seconds of a task by its job, as measured in the first run.
         revocations: Number of machines that were revoked.
         machines: Number of machines that were rented.
         killed: Number of times that the controller was killed.
@@ -98,9 +98,9 @@ class CookbookReport:
         hours: Hours of the market that the run took.
         cost_usd: Cost by the run's ledger, USD.
         ledger_difference_usd: Difference from the cloud's own record, USD.
-        replayed_hours: Hours that a replay of the same prices takes with the same times of tasks.
+        replayed_hours: Hours of a replay of the same prices with the same task times.
         replayed_cost_usd: Cost of that replay, USD.
-        on_demand_usd: Cost of a replay on demand, with as many machines all the time, USD.
+        on_demand_usd: Cost of an on-demand replay with as many machines all the time, USD.
         machines_left_running: Number of machines still running after the run.
         seconds: Duration of both runs, real seconds.
     """
@@ -128,7 +128,7 @@ class CookbookReport:
         """Failed checks, in words; empty if all hold.
 
         Args:
-            revocations: Least number of machines that should have been revoked.
+            revocations: Minimum number of machines that should have been revoked.
         """
         checks = {
             "is not finished": self.finished,
@@ -142,7 +142,7 @@ class CookbookReport:
 
 
 def spiking(every_h: float) -> PriceHistory:
-    """Two zones and a larger type; in the cheaper zone the price rises again and again, for a while."""
+    """Make prices of two zones and a larger type, with repeated price spikes in the cheaper zone."""
     begins_s, ends_s = _START_S - _HISTORY_H * HOUR_S, _START_S + _RECORD_H * HOUR_S
     spiky = [(begins_s, _CALM_USD)]
     moments = np.arange(begins_s + 0.5 * every_h * HOUR_S, ends_s - HOUR_S, every_h * HOUR_S)
@@ -173,13 +173,13 @@ def calm() -> PriceHistory:
 
 
 def program(size: Size, **fields: Any) -> Sweep:
-    """RSVD-1 of this size, as a run has it."""
+    """Make the sweep of RSVD-1 with this size."""
     content = {"program": "rsvd", "parameters": _parameters(size), "machines": size.machines, "name": "rsvd"}
     return MatrixProgram.parse(content | {"billing": "ec2-hourly"} | fields).sweep()
 
 
 def measured_s(place: Path, size: Size) -> dict[str, float]:
-    """Mean market seconds of a task by its job, from a run of fewer products on a calm market."""
+    """Measure the mean market seconds of a task by its job, in a run of fewer products on a calm market."""
     first = program(replace(size, power=_MEASURED_POWER))
     folder = begin_local(
         first,
@@ -198,7 +198,7 @@ def measured_s(place: Path, size: Size) -> dict[str, float]:
 
 
 def studied(place: Path, size: Size) -> CookbookReport:
-    """Measure, solve, run while the market takes machines, and compare.
+    """Measure, solve, run while the market revokes machines, and compare.
 
     Args:
         place: Folder in which the runs are kept.
@@ -254,7 +254,7 @@ def studied(place: Path, size: Size) -> CookbookReport:
 
 
 def _code(place: Path) -> Path:
-    """A folder without code: the program is Ebbtide's."""
+    """Make a folder without code, since the program is part of Ebbtide."""
     folder = place / "code"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -265,7 +265,7 @@ def _parameters(size: Size) -> dict[str, Any]:
 
 
 def _run_and_kill(folder: RunFolder, after_s: float) -> int:
-    """Run by a controller of its own, which is killed; returns how often that was done."""
+    """Run a controller as a process, and kill it after a time; returns the number of kills."""
     words = ["resume", folder.path.name, "--runs", str(folder.path.parent)]
     process = subprocess.Popen(
         [sys.executable, "-m", "ebbtide.cli.main", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -280,7 +280,7 @@ def _run_and_kill(folder: RunFolder, after_s: float) -> int:
 
 
 def _difference(folder: RunFolder, size: Size) -> float:
-    """Largest difference of the result from numpy's on whole matrices, over numpy's largest element."""
+    """Return the largest difference from numpy's result on whole matrices, over numpy's largest element."""
     trial_id = f"{folder.path.name}-000"
     tiles = TileStore(object_store(f"{folder.settings.store}/tiles/{trial_id}"))
     of_size = _parameters(size)
@@ -297,7 +297,7 @@ def _difference(folder: RunFolder, size: Size) -> float:
 
 
 def _replayed(sweep: Sweep, prices: PriceHistory, policy: str) -> Outcome:
-    """The same program in a replay: its tasks take as long as they were measured to."""
+    """Replay the same program, with tasks that take as long as measured."""
     scenario = Scenario(sweep.jobs(), prices, billing_preset(sweep.billing), delay=StartDelay(0.0, 0.0))
     return scenario.run(policy_for(sweep, policy), _START_S)
 

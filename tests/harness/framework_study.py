@@ -28,9 +28,9 @@ from ebbtide.runs.start_local import begin_local, end_local, run_local
 
 EXAMPLES = Path("examples/frameworks")
 NAMES = ("lightning", "transformers", "accelerate", "keras")
-# Spikes, each of which takes the machine; real seconds between two, longer than a framework takes to start.
+# Number of spikes, each of which revokes the machine; real seconds between two, longer than a framework's start.
 TAKEN, BETWEEN_S = 5, 40.0
-# A line of a program that has to do with Ebbtide.
+# Matches a program's lines that concern Ebbtide.
 _OURS = re.compile(r"ebbtide|SpotCallback\(|newest_checkpoint\(|\btrial\.|\bbatches\b")
 
 
@@ -40,7 +40,7 @@ class FrameworkRow:
 
     Attributes:
         framework: Name of the example.
-        lines_changed: Lines of the program that are there, or differ, only because of Ebbtide.
+        lines_changed: Lines of the program that were added or changed only for Ebbtide.
         finished: Whether the training reached its end.
         revocations: Number of machines that were revoked.
         steps: Steps of the training.
@@ -70,13 +70,13 @@ class FrameworkRow:
 
 
 def lines_changed(program: Path) -> int:
-    """Number of lines of a program that have to do with Ebbtide, its description aside."""
+    """Count the lines of a program that concern Ebbtide, without its docstring."""
     code = program.read_text().partition('"""\n\n')[2]
     return sum(bool(_OURS.search(line)) for line in code.splitlines())
 
 
 def undisturbed(name: str, options: Sequence[str]) -> str:
-    """Digest of the weights of a program that runs alone."""
+    """Return the digest of the weights of an undisturbed run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str((EXAMPLES / f"{name}_digits.py").resolve()), *options]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
@@ -94,7 +94,7 @@ def studied(name: str, runs: Path, taken: int, options: Sequence[str], alone: st
     Args:
         name: Name of the framework.
         runs: Folder in which the run is kept.
-        taken: How often its machine is taken.
+        taken: Number of times that its machine is revoked.
         options: Options of the program.
         alone: Digest of the weights of the undisturbed run.
     """
@@ -123,8 +123,8 @@ def studied(name: str, runs: Path, taken: int, options: Sequence[str], alone: st
 
 
 def options_for(taken: int) -> tuple[str, ...]:
-    """Options with which a program trains for so long that its machine is taken that often."""
-    # An epoch is of 25 steps or more, of a quarter of a second: it trains past the last spike.
+    """Return options with which a program trains long enough for this many revocations."""
+    # An epoch has at least 25 steps of a quarter of a second, so training lasts past the last spike.
     return ("--epochs", str(6 + 4 * taken), "--step-s", "0.25")
 
 

@@ -30,11 +30,11 @@ from ebbtide.jobs.job_files import read_sweep
 from ebbtide.runs.start_local import begin_local, end_local, run_local
 
 _EXAMPLES = Path("examples/gang")
-# How many machines each spike takes.
+# Number of machines that each spike revokes.
 TAKEN = (1, 2, 4, 1, 2, 4, 1)
-# The same of the two machines that divide a model between them: five are taken.
+# The same for the two machines that divide a model between them, five in total.
 DIVIDED_TAKEN = (1, 2, 1, 1)
-# An elastic job sees the same batches in the same order, but adds its gradients in another.
+# An elastic job sees the same batches in the same order, but sums its gradients in another order.
 _LOSS_TOLERANCE = 0.05
 
 
@@ -44,7 +44,7 @@ class GangRow:
 
     Attributes:
         job: Name of the job.
-        machines: Machines that the job asks for, as in its file.
+        machines: Machines that the job requests, as in its file.
         finished: Whether the training reached its end.
         revocations: Number of machines that were revoked.
         assignments: Number of times that the job was begun or resumed.
@@ -88,7 +88,7 @@ class GangRow:
 
 
 def undisturbed(options: Sequence[str], machines: int = 4, program: str = "train.py") -> tuple[str, float]:
-    """Digest of the weights and last loss of the program, run by torchrun alone on this machine."""
+    """Return the digest of the weights and the last loss of an undisturbed run by torchrun on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={machines}", program, *options]
     done = subprocess.run(command, cwd=_EXAMPLES, capture_output=True, text=True, check=True)
     return _weights(done.stdout), float(re.findall(r'"\w+_loss": ([\d.]+)', done.stdout)[-1])
@@ -107,7 +107,7 @@ def studied(
     Args:
         file: The job's file; its program gets other options.
         runs: Folder in which the run is kept.
-        taken: How many machines each spike takes.
+        taken: Number of machines that each spike revokes.
         options: Options of the program.
         alone: Digest and loss of the undisturbed run.
     """

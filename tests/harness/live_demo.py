@@ -35,9 +35,9 @@ from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS
 
 _DAYS = 20.0
 
-# Bids low for its refunds, so that machines are taken again and again: that is to be seen.
+# This policy bids low for refunds, so that machines are revoked often, as the demo should show.
 _POLICY = "spottune-bid"
-# A market hour takes two minutes: the start of sixteen trainings on two cores takes a quarter of it.
+# A market hour takes two minutes, a quarter of which is the start of sixteen trainings on two cores.
 _SPEED = 30.0
 
 
@@ -49,13 +49,13 @@ class LiveReport:
         trials: Number of trials trained.
         revocations: Number of machines revoked after charging had begun.
         identical_weights: Whether the best trial's weights equal those of an uninterrupted run.
-        steps_lost: Steps that were trained again since they were not saved.
+        steps_lost: Steps that were trained again because they were not saved.
         steps_counted_twice: Steps counted twice in the sum of all progress.
         instances_left_running: Machines still running after the run.
-        cost_usd: Cost by our ledger, USD.
+        cost_usd: Cost by the run's ledger, USD.
         refund_usd: Refunds of charges, USD.
-        ledger_difference_usd: Difference of our ledger from the provider's record, USD.
-        saved_share: Saving against the same machine time on demand, as a fraction.
+        ledger_difference_usd: Difference of the run's ledger from the provider's record, USD.
+        saved_share: Saving compared with the same machine time on demand, as a fraction.
         seconds: Duration of the run, real seconds.
     """
 
@@ -81,7 +81,7 @@ def live_demo(
         sweep_file: File of the sweep.
         runs: Folder of the runs.
         seed: Seed of the market and the run.
-        notice_s: Least length of a revocation notice in real seconds.
+        notice_s: Minimum length of a revocation notice in real seconds.
     """
     began = time.monotonic()
     sweep = Sweep.read(sweep_file)
@@ -104,7 +104,7 @@ def live_demo(
 def live_report(
     folder: RunFolder, sweep: Sweep, outcome: Outcome, billed_usd: float, left_running: int, seconds: float
 ) -> LiveReport:
-    """The results of a run that has ended.
+    """Compute the results of a run that has ended.
 
     Args:
         folder: Folder of the run.
@@ -140,7 +140,7 @@ def live_report(
 
 
 def winner(sweep: Sweep, folder: RunFolder, outcome: Outcome) -> int:
-    """The number of the best trial that was trained to its end.
+    """Return the number of the best trial that was trained to its end.
 
     Raises:
         InputError: No trial was trained to its end.

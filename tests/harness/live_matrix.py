@@ -32,7 +32,7 @@ from ebbtide.policies.for_job import policy_for
 from ebbtide.policies.registry import POLICIES
 from ebbtide.replay.scenario import Scenario
 
-# Runs a scenario with a policy from a start, live.
+# Runs a scenario live, with a policy, from a start.
 RunLive = Callable[[Scenario, Policy, float], Lived]
 
 
@@ -45,12 +45,12 @@ class Run:
         finished: Whether both runs finished all jobs.
         decisions: Number of decisions in the replay.
         differing_decisions: Number of decisions that differ between the two runs.
-        first_difference: First decision that differs, in words; None: there is none.
+        first_difference: Description of the first decision that differs; None: there is none.
         revocations: Number of machines that were revoked in the live run.
         cost_usd: Cost of the live run, USD.
         ledger_difference_usd: USD by which the ledgers differ, summed over lines.
-        machines_left_running: Machines that are still rented after the live run.
-        failure: Error that ended the comparison, in words; None: there was none.
+        machines_left_running: Number of machines still rented after the live run.
+        failure: Message of the error that ended the comparison; None: there was none.
     """
 
     tape: str
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def is_good(self) -> bool:
-        """True if both runs finished, nothing differs, and no machine is left."""
+        """True if both runs finished, nothing differs, and no machine is left running."""
         differs = self.differing_decisions or self.ledger_difference_usd or self.machines_left_running
         return self.failure is None and self.finished and not differs
 
@@ -78,7 +78,7 @@ class Cell:
     Attributes:
         policy: Name of the policy in the registry.
         kind: Name of the kind of job.
-        why_not: Error with which the policy refuses the kind, in words; None: it fits.
+        why_not: Message with which the policy refuses the kind; None: it fits.
         runs: Comparisons, in order of tapes.
     """
 
@@ -124,8 +124,8 @@ def cell_of(name: str, kind: Kind, models: ModelBundle, run_live: RunLive = live
     Args:
         name: Name of the policy in the registry.
         kind: The kind of job.
-        models: For the policies that ask a bundle.
-        run_live: Runs it live.
+        models: Models for policies that use a bundle.
+        run_live: Makes the live run.
     """
     try:
         made = policy_for(kind.sweep, name, models=models)
@@ -249,6 +249,6 @@ def _write(first: str, others: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    # What a training lacks, such as a metric, is of no interest here.
+    # Hide warnings about jobs, such as a missing metric.
     logging.getLogger("ebbtide").setLevel(logging.ERROR)
     sys.exit(main())

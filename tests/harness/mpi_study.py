@@ -73,7 +73,7 @@ class MpiReport:
 
 
 def undisturbed(steps: int) -> str:
-    """The result of the program, run by `mpirun` alone on this machine."""
+    """Return the result of an undisturbed run by `mpirun` on this machine."""
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", sys.executable, "power.py"]
     done = subprocess.run(
         [*command, "--steps", str(steps)], cwd=EXAMPLE.parent, capture_output=True, text=True, check=True
@@ -87,11 +87,11 @@ def _result(output: str) -> str:
 
 
 def studied(place: Path, taken: Sequence[int], steps: int) -> MpiReport:
-    """Run the example with so many steps through spikes.
+    """Run the example with a number of steps through spikes.
 
     Args:
         place: Folder in which the run is kept.
-        taken: How many machines each spike takes.
+        taken: Number of machines that each spike revokes.
         steps: Steps of the program.
     """
     sweep = read_sweep(EXAMPLE, to_run=True)

@@ -1,8 +1,8 @@
-"""The live demo on a rented cloud: the same sweep on a stand-in whose machines are local processes, with faults.
+"""The live demo on a rented cloud: the same sweep on a stand-in with faults, whose machines are local processes.
 
 The cloud refuses launches for lack of capacity and for the price, throttles, rejects expired credentials, and
-revokes machines with a short notice. `python -m tests.harness.live_demo --provider ec2`, or `gcp` or `skypilot`,
-runs it.
+revokes machines with a short notice. Run it by `python -m tests.harness.live_demo --provider ec2`, or `gcp` or
+`skypilot`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ebbtide.testing.skypilot_stand_in.running import skypilot_stand_in
 from ebbtide.testing.stand_in.machines import StandInMachines
 from ebbtide.testing.stand_in.money import billed, until_now
 
-# Error codes of the launches in turn; empty: the launch succeeds.
+# Error codes of successive launches; empty: the launch succeeds.
 REFUSED = (
     "InsufficientInstanceCapacity",
     "",
@@ -59,10 +59,10 @@ _DAYS = 20.0
 _GCP_FROM = "2024-06-01T00:00:00Z"
 _GCP_TYPES, _GCP_ZONES = ("g2-standard-4", "g2-standard-8"), ("us-central1-a", "us-central1-b")
 
-# Bids low for its refunds, so that machines are taken again and again: that is to be seen.
+# This policy bids low for refunds, so that machines are revoked often, as the demo should show.
 _POLICY = "spottune-bid"
 _NOTICE_S = 12.0
-# Time between revocations, their largest number, and the number after which the credentials expire for a while.
+# Time between revocations, their maximum number, and the number after which credentials expire for a while.
 _TAKEN_EVERY_S = (2.0, 5.0)
 _MOST_TAKEN = 14
 _EXPIRED_AFTER = 3
@@ -89,9 +89,9 @@ class Stage:
         machines: Machines of the stand-in.
         settings: Settings of the run's machines.
         prices: Spot prices of its markets.
-        expire: Has the user's credentials expire, or what rents out fall silent.
-        renew: Ends that.
-        refused: Gives the error codes that were sent.
+        expire: Makes the user's credentials expire, or the launcher unavailable.
+        renew: Reverses `expire`.
+        refused: Returns the error codes that were sent.
     """
 
     machines: StandInMachines
@@ -118,7 +118,7 @@ def rented_demo(
         runs: Folder of the runs.
         provider: The cloud: `ec2` or `gcp`; or `skypilot`.
         seed: Seed of the faults and the market.
-        most_taken: Largest number of revoked machines.
+        most_taken: Maximum number of revocations.
         budget_usd: The budget for a sweep without one, USD.
     """
     began = time.monotonic()
@@ -154,7 +154,7 @@ def rented_demo(
 
 
 def _left(machines: StandInMachines) -> int:
-    """Number of machines still running after the time in which a requested end takes effect."""
+    """Count machines still running after the time in which a requested end takes effect."""
     until_s = time.monotonic() + _ENDS_S
     while machines.running and time.monotonic() < until_s:
         time.sleep(0.1)
@@ -182,7 +182,7 @@ def _gcp(folder: Path, seed: int) -> Iterator[Stage]:
     prices = until_now(generate_prices(markets, start=_GCP_FROM, days=_DAYS, seed=seed), time.time())
     with gcp_stand_in(folder, prices) as (api, machines, settings):
         api.compute.refusals.launches.extend(_REFUSED_BY_GCP)
-        # The library gets another token by itself.
+        # The client library renews its token by itself.
         yield Stage(
             machines,
             settings,

@@ -72,7 +72,7 @@ class SparkReport:
 
 
 def undisturbed(options: Sequence[str]) -> str:
-    """The result of the application, run by Spark alone on this machine."""
+    """Return the result of an undisturbed run by Spark on this machine."""
     done = subprocess.run(
         [sys.executable, "ranks.py", *options], cwd=EXAMPLE.parent, capture_output=True, text=True, check=True
     )
@@ -88,9 +88,9 @@ def studied(place: Path, taken: Sequence[int], rounds: int, task_s: float) -> Sp
 
     Args:
         place: Folder in which the run is kept.
-        taken: How many machines each spike takes.
+        taken: Number of machines that each spike revokes.
         rounds: Rounds of the application.
-        task_s: Least real seconds of each task of a round.
+        task_s: Minimum real seconds of each task of a round.
     """
     given = ("--rounds", str(rounds))
     sweep = read_sweep(EXAMPLE, to_run=True)

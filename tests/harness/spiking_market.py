@@ -1,4 +1,4 @@
-"""A market whose prices rise in one zone after the other, so that machines are taken when a study wants it."""
+"""A market whose prices rise in one zone after the other, to revoke machines when a study needs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY_S = 30.0
 
 @dataclass(frozen=True)
 class SpikingMarket:
-    """Zones of one instance type, in which prices are low but for a while now and then.
+    """Zones of one instance type, with low prices and occasional spikes.
 
     Attributes:
         zones: Number of zones.
@@ -44,15 +44,15 @@ class SpikingMarket:
     instance_type: str = "c3.xlarge"
 
     def local(self, taken: Sequence[int]) -> LocalMarket:
-        """The market, as the local cloud replays it.
+        """Make the market for the local cloud to replay.
 
         Args:
-            taken: In how many zones the price rises at each spike; the zones take turns.
+            taken: Number of zones in which the price rises at each spike; the zones take turns.
         """
         return LocalMarket(self.prices(taken), _START_S, self.speed)
 
     def prices(self, taken: Sequence[int]) -> PriceHistory:
-        """The prices of all zones."""
+        """Make the prices of all zones."""
         zones = [
             Market("aws", "us-east-1", f"us-east-1{letter}", self.instance_type)
             for letter in ascii_lowercase[: self.zones]
@@ -77,7 +77,7 @@ class SpikingMarket:
 
 @dataclass(frozen=True)
 class OneAZone:
-    """Policy that rents one machine in each calm zone, so that a spike revokes one machine a zone."""
+    """A policy that rents one machine in each calm zone, so that a spike revokes one machine per zone."""
 
     name: str = "one-a-zone"
     wakes_on: frozenset[Wake] = frozenset()

@@ -1,4 +1,4 @@
-"""An array on machines of the local cloud, which are taken."""
+"""An array on machines of the local cloud, which are revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix program by a cookbook on machines of the local cloud, which are taken, and whose controller is killed."""
+"""A matrix program with a cookbook on the local cloud; machines are revoked, and the controller is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of training frameworks on the local cloud, whose machines are taken."""
+"""Programs of training frameworks on the local cloud, whose machines are revoked."""
 
 from __future__ import annotations
 

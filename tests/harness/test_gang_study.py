@@ -1,4 +1,4 @@
-"""Machines of the local cloud that train as one by torchrun, and are taken."""
+"""Machines of the local cloud that train as one with torchrun, and are revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live demo, as `make demo-live` runs it: a real network, trained on machines that are taken again and again."""
+"""The live demo, as run by `make demo-live`: a real network, trained on machines that are revoked often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_nothing_is_lost_and_weights_are_those_of_an_undisturbed_training(tmp_pa
     # Four of the sixteen settings.
     content["grid"] |= {"lr": [0.1, 0.03], "width": [8]}
     (code / "sweep.yaml").write_text(yaml.safe_dump(content))
-    # A notice that is long enough on a busy machine.
+    # Long enough a notice on a busy machine.
     report = live_demo(code / "sweep.yaml", tmp_path / "runs", notice_s=12.0)
     assert report.trials == 4
     assert report.revocations > 0

@@ -1,4 +1,4 @@
-"""Each kind of job is decided alike in replay and live; and what is wrong with a run is found."""
+"""Policies decide alike in replay and live for each kind of job, and faulty runs are found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _kinds() -> dict[str, Kind]:
 
 
 def _cell(policy: str, kind: str, tapes: slice = slice(None)) -> Cell:
-    """One cell, on some of its tapes."""
+    """Run one cell, on some of its tapes."""
 
     class Few(Kind):
         @property
@@ -54,7 +54,7 @@ def _cell(policy: str, kind: str, tapes: slice = slice(None)) -> Cell:
     ],
 )
 def test_each_kind_is_decided_live_as_in_replay(policy: str, kind: str) -> None:
-    # Refused machines are asked for often there.
+    # One tape is enough for one region, where refused requests are repeated often.
     cell = _cell(policy, kind, slice(1) if _kinds()[kind].is_of_one_region else slice(None))
     assert [problem for run in cell.runs if (problem := run.first_difference or run.failure)] == []
     assert cell.is_good
@@ -67,7 +67,7 @@ def test_each_kind_is_decided_live_as_in_replay(policy: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gang", "elastic"])
 def test_the_default_policy_decides_for_gangs_with_a_deadline_live_as_in_replay(kind: str) -> None:
-    """Where capacity decides the table leads it, in price tapes ways by cost."""
+    """A table guides the policy if capacity decides, and expected cost on price tapes."""
     one = _kinds()[kind]
     due = replace(one, sweep=one.sweep.model_copy(update={"deadline_h": 12.0}))
     cell = cell_of("ebbtide", due, read_models(None))
@@ -91,7 +91,7 @@ def test_a_policy_that_does_not_fit_says_why() -> None:
 
 
 def test_a_gang_that_leaves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a controller had it leave at a notice, and not just before the machine goes."""
+    """Simulates a controller that makes it leave at the notice, not just before the revocation."""
     monkeypatch.setattr(AgentTraining, "_target", _without_noticed)
     cell = _cell("spot-fleet-lowest-cost", "gang", slice(1, 2))
     assert not cell.is_good
@@ -104,7 +104,7 @@ def _without_noticed(_: AgentTraining, trial: TrialState) -> list[Lease]:
 
 
 def test_an_older_checkpoint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a controller had several machines begin anew each time."""
+    """Simulates a controller that restarts several machines from the beginning each time."""
     monkeypatch.setattr(AgentTraining, "_resume", staticmethod(lambda _trial, _whole, _rank: ()))
     (run,) = _cell("reactive", "gang", slice(1)).runs
     assert run.failure is not None
@@ -112,7 +112,7 @@ def test_an_older_checkpoint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tasks_that_are_not_handed_out_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if what a machine gave back were lost."""
+    """Simulates the loss of the tasks that a machine returns."""
     monkeypatch.setattr(TaskRanges, "put", lambda ranges, _numbers: ranges)
     (run,) = _cell("reactive", "array", slice(1)).runs
     assert run.revocations > 0

@@ -1,4 +1,4 @@
-"""MPI on machines of the local cloud, which are taken."""
+"""MPI on machines of the local cloud, which are revoked."""
 
 from __future__ import annotations
 

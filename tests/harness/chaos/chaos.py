@@ -46,21 +46,21 @@ _STEPS = 300
 _STEP_S = 0.02
 _TRIALS = 3
 _BETWEEN_S = (0.03, 0.3)
-# Time that a controller works after taking over the run, before it may be killed, seconds.
+# Seconds that a controller works after taking over the run before it may be killed.
 _CONTROLLER_LIVES_S = 1.0
-# Largest shares of all faults, so that no kind is left out: under load there may be no other process to disturb.
+# Maximum shares of all faults, so that no kind is left out if other processes are rare under load.
 _MOST = {"controller": 0.2, "agent": 0.3, "training": 0.3, "storage": 0.25}
-# A run that takes longer than this after its last fault never ends; nor does one in which faults no longer happen.
+# A run is stuck if it takes longer than this after its last fault, or with faults still to come.
 _LONGEST_S = 240.0
 _LONGEST_WITH_FAULTS_S = 900.0
-# Longer than this nothing takes, whatever hangs: then all stacks are printed, and the study fails.
+# Timeout of the whole study: if it hangs, all stacks are printed, and the study fails.
 _HUNG_S = 1500.0
-# A restore begins some time before training; checkpoints written in that time need not be in it.
+# A restore begins some time before training, so it may miss checkpoints written within that time.
 _RESTORING_S = 2.0
-# A program killed ten times without a checkpoint in between has failed, as if its machine were short of memory.
+# Ten kills without a checkpoint in between count as a failed program, as if out of memory: stay below.
 _KILLS_BETWEEN_CHECKPOINTS = 8
 
-# Weights of faults. A controller takes a while to restart, so it gets fewer.
+# Weights of faults. A controller takes a while to restart, so it gets fewer faults.
 _KINDS: dict[str, float] = {"training": 2.0, "agent": 2.0, "controller": 1.0} | dict.fromkeys(StorageFault, 1.5)
 
 _CONTROLLER = """
@@ -180,7 +180,7 @@ def _sweep(notes: Path) -> Sweep:
 def _disturb(
     folder: RunFolder, storage: FaultyStorage, draws: random.Random, faults: int
 ) -> tuple[Counter[str], set[int]]:
-    """Run the sweep with faults until there were enough, then let it end."""
+    """Run the sweep with a number of faults, then let it end."""
     counts: Counter[str] = Counter()
     agents: set[int] = set()
     controller, took_over_s = _controller(folder), math.inf
@@ -208,7 +208,7 @@ def _disturb(
             elif not isinstance(kind, StorageFault):
                 counts[kind] += _kill(kind, agents_now, controller, draws, spared)
             elif kind not in storage.armed:
-                # The next upload to truncate may take a while: other faults must not wait for it.
+                # The next upload to truncate may take a while to come, so other faults must not wait for it.
                 storage.arm(kind)
             counts["storage"] = storage.done
         else:
@@ -248,7 +248,7 @@ def _controller(folder: RunFolder) -> subprocess.Popen[bytes]:
 
 
 def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
-    """Process ids of the agents."""
+    """Return the process ids of the agents."""
     try:
         return sorted(LocalCloud(folder.path / "cloud", prices).processes().values())
     except CloudError:
@@ -256,7 +256,7 @@ def _agents(folder: RunFolder, prices: PriceHistory) -> list[int]:
 
 
 class _Spared:
-    """Programs that may not be killed: those killed often enough since their trial's newest checkpoint."""
+    """Protects programs that were killed often enough since their trial's newest checkpoint."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -266,16 +266,16 @@ class _Spared:
         return trial, len(self._seen.complete.get(trial, ()))
 
     def others(self, programs: list[int]) -> list[int]:
-        """Those that may be killed."""
+        """Return the programs that may be killed."""
         return [pid for pid in programs if self._kills[self._stretch(_trial(pid))] < _KILLS_BETWEEN_CHECKPOINTS]
 
     def killed(self, trial: str) -> None:
-        """A trial's program was killed."""
+        """Record that a trial's program was killed."""
         self._kills[self._stretch(trial)] += 1
 
 
 def _trial(pid: int) -> str:
-    """Trial of a program; empty where it is not known."""
+    """Return the trial of a program; empty if not known."""
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if entry.startswith(f"{TRIAL_ID}=".encode()):
@@ -343,7 +343,7 @@ def _report(
 
 
 def _lost(notes: Path, seen: Seen, trial: str) -> int:
-    """Steps that were in a complete checkpoint but missing at a later start of the program."""
+    """Count steps that were in a complete checkpoint but missing at a later start of the program."""
     lost = 0
     for line in notes.read_text().splitlines():
         time_text, begins = line.split()
@@ -357,7 +357,7 @@ def _lost(notes: Path, seen: Seen, trial: str) -> int:
 
 
 def _wrong(store: str, trial: str, number: int) -> int:
-    """Number of steps too many or too few in a trial's final state."""
+    """Count steps too many or too few in a trial's final state."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "newest"
         if CheckpointStore(object_store(store), trial).restore(folder) is None:

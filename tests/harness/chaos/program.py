@@ -21,7 +21,7 @@ class Sum:
 
     @property
     def ends_at(self) -> int | None:
-        """Unknown: it can be saved only between steps."""
+        """None: the sum can be saved only between steps."""
         return None
 
     def save(self, folder: Path, *, within_step: bool) -> None:  # noqa: ARG002

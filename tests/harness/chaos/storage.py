@@ -110,12 +110,12 @@ class FaultyStorage:
             self.armed.append(fault)
 
     def fault_for(self, method: str, path: str) -> StorageFault | None:
-        """The next fault, if it suits this request."""
+        """Return the next fault that suits this request; None: there is none."""
         with self._lock:
             if not self.armed:
                 return None
             if self.armed[0] is StorageFault.TRUNCATED and not (method == "PUT" and _DATA.search(path)):
-                # Other faults need not wait for an upload.
+                # Other faults do not wait for the upload that this one needs.
                 self.armed.rotate(-1)
                 if self.armed[0] is StorageFault.TRUNCATED:
                     return None

@@ -1,5 +1,5 @@
 """Live runs on one thread and a virtual clock: a seed decides every interleaving and every fault.
 
 Controller, agents and messages are the real ones; clock, storage, journal, cloud and programs are simulated behind
-their seams. A run that breaks an invariant is replayed exactly by its seed, and shrunk to few faults.
+their interfaces. A run that breaks an invariant can be replayed exactly from its seed, and shrunk to few faults.
 """

@@ -1,4 +1,4 @@
-"""A simulated cloud: it rents machines that run real agents, takes them, forgets them, and sends its own bill."""
+"""A simulated cloud: it rents out machines that run real agents, revokes and forgets them, and bills them."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 
-# Shares of requests, by fault; of machines.
+# Shares of requests, then of machines, by fault.
 _REFUSED, _NO_REPLY, _SLOW, _OLD, _DIES = 0.06, 0.05, 0.02, 0.05, 0.002
 _NOT_LAUNCHED, _SUDDEN, _FORGOTTEN, _NOT_ENDED = 0.08, 0.25, 0.1, 0.02
 _LATENCY_S, _SLOW_S = (0.02, 0.3), (1.0, 12.0)
 _REQUEST_S, _BOOT_S, _LIFE_S, _NOTICE_S = (0.5, 6.0), (2.0, 15.0), (30.0, 900.0), (8.0, 40.0)
 _FORGOTTEN_AFTER_S, _REFUSED_FOR_S = (5.0, 60.0), (10.0, 90.0)
 _NO_SET_UP, _NO_SET_UP_FOR_S = 0.02, (20.0, 120.0)
-# A set-up that hangs is ended by the start script after so long, if the controller has not done that long before.
+# The start script ends a hanging set-up after this time, if the controller has not ended the machine before.
 _HANGS, _HANGS_FOR_S = 0.04, 400.0
 _LOOK_S, _SKEW_S = 2.0, 400.0
 _OPEN = (LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING)
 
 
 class _Refused(CloudError):
-    """The cloud says no."""
+    """The cloud refused a request."""
 
     is_refusal = True
 
 
 @dataclass(eq=False)
 class Tenant:
-    """A run as the cloud has it.
+    """A run as the cloud sees it.
 
     Attributes:
-        tag: With what its machines are tagged, by which its controllers find them.
+        tag: Tag of its machines, by which its controllers find them.
         storage: Storage that its agents use.
-        on_step: Told what programs do: agent's process, trial, step, and whether it begins there or has done it.
-        on_start: Told how many programs an agent runs, whenever it starts one.
+        on_step: Called with an agent's process, trial, step, and whether the program begins there or has done it.
+        on_start: Called with an agent's process and its number of programs, whenever it starts one.
         on_end: Called with a controller and the machine that it ends.
-        on_stranded: Called with a machine whose agent ends it since it saw no heartbeat, and since when.
+        on_stranded: Called with a machine that ends for lack of a heartbeat, and the time of the last one.
     """
 
     tag: str
@@ -65,18 +65,18 @@ class Tenant:
 
 @dataclass(eq=False)
 class RentedMachine:
-    """A machine as the cloud has it.
+    """A machine as the cloud sees it.
 
     Attributes:
-        wanted: How it was requested.
+        wanted: The request for it.
         tenant: The run that requested it.
         state: Its state.
         is_known: Whether the cloud lists it.
-        listed_ended: Whether a controller was told of its end.
-        bill_usd: What it cost; 0 until it has ended.
-        agent: The process of its agent; None: none was started.
-        agent_began_s: When that was started, seconds since 1970; infinity: it was not.
-        hangs_since_s: Since when its set-up hangs, seconds since 1970; infinity: it does not.
+        listed_ended: Whether a listing has shown its end to a controller.
+        bill_usd: Its cost, USD; 0 until it has ended.
+        agent: The process of its agent; None: no agent was started.
+        agent_began_s: Start of that process, seconds since 1970; infinity: not started.
+        hangs_since_s: Time since which its set-up hangs, seconds since 1970; infinity: it does not.
     """
 
     wanted: MachineRequest
@@ -105,16 +105,16 @@ class RentedMachine:
 
 @dataclass
 class SimulatedCloud:
-    """The machines of all runs of an account, as they are.
+    """The true state of all machines in an account.
 
     Attributes:
-        time: The clock of all.
+        time: The simulation's clock.
         faults: Decides what goes wrong.
         prices: Prices of all markets.
         billing: Billing rule of spot machines.
         listed: On-demand price in USD an hour.
         folder: Folder below which agents work.
-        on_shared: Called with a machine that a run requests, or ends, and that obeys another one.
+        on_shared: Called with a machine of another run that a run requests or ends.
     """
 
     time: VirtualTime
@@ -130,11 +130,11 @@ class SimulatedCloud:
     _no_set_up_until_s: float = -math.inf
 
     def machines_of(self, tenant: Tenant) -> dict[str, RentedMachine]:
-        """The machines of a run by token."""
+        """Return the machines of a run by token."""
         return {token: machine for token, machine in self.machines.items() if machine.tenant is tenant}
 
     def launch(self, wanted: MachineRequest, tenant: Tenant) -> None:
-        """Begin to rent a machine, unless it was requested before."""
+        """Begin to rent a machine, unless its token was used before."""
         before = self.machines.get(wanted.token)
         if before is None:
             machine = self.machines[wanted.token] = RentedMachine(wanted, tenant)
@@ -143,7 +143,7 @@ class SimulatedCloud:
             self.on_shared(before)
 
     def end(self, machine: RentedMachine, state: LeaseState, why: str = "") -> None:
-        """End a machine and all that runs on it, and charge it."""
+        """End a machine and everything that runs on it, and bill it."""
         if not machine.is_open:
             return
         is_charged = not math.isnan(machine.started_s)
@@ -160,7 +160,7 @@ class SimulatedCloud:
     def cost_usd(
         self, machine: RentedMachine, until_s: float, ending: LeaseEnding = LeaseEnding.RELEASED
     ) -> float:
-        """Cost of a machine that ends at this time in this way, USD net of refunds."""
+        """Return the cost of a machine that ends at this time in this way, USD net of refunds."""
         market = machine.wanted.market
         if machine.wanted.on_demand:
             prices = PriceSeries(np.array([machine.started_s]), np.array([self.listed(market)]))
@@ -231,7 +231,7 @@ class SimulatedCloud:
             self.time.sleep(min(_LOOK_S, max(taken_s - self.time.now_s, 0.0)))
 
     def _set_up_fails(self, machine: RentedMachine) -> bool:
-        """Return whether a machine's set-up fails; for a while all do, as when a package index is down."""
+        """Return whether a machine's set-up fails; after a failure all fail for a while, as with an index down."""
         now_s = self.time.now_s
         if self.faults.strikes("cloud: set-up fails", _NO_SET_UP, now_s, machine.wanted.token):
             self._no_set_up_until_s = now_s + self.faults.number("set-up fails for", *_NO_SET_UP_FOR_S)
@@ -249,7 +249,7 @@ class SimulatedCloud:
 
     def _boot(self, machine: RentedMachine) -> None:
         if machine.agent is not None:
-            # As a service manager does: nothing of the one before goes on.
+            # Kill everything of the previous agent, as a service manager does.
             self.time.kill(machine.agent)
         self._folders += 1
         folder = self.folder / f"m{self._folders}"
@@ -282,13 +282,13 @@ class SimulatedCloud:
 
 
 class CloudOf:
-    """The cloud as one controller reaches it.
+    """The cloud, as accessed by a controller.
 
     Args:
         cloud: The machines.
         tenant: The controller's run.
         process: The controller's process.
-        runtime: Its runtime.
+        runtime: Runtime of that process.
     """
 
     def __init__(self, cloud: SimulatedCloud, tenant: Tenant, process: Process, runtime: VirtualRuntime) -> None:

@@ -1,4 +1,4 @@
-"""Faults: a seed decides, at each place where the world is reached, whether it goes wrong there."""
+"""Faults: a seed decides, at each call to the outside world, whether it fails."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Fault:
     """A fault that happened.
 
     Attributes:
-        time_s: When, seconds since the run began.
-        place: Where, and the how manieth occasion of its kind, by which it is recognised in a replay.
-        about: What it hit.
+        time_s: Time of the fault, seconds since the run began.
+        place: Its kind and the number of the occasion, which identify it in a replay.
+        about: The object that it hit.
     """
 
     time_s: float
@@ -29,22 +29,22 @@ class Fault:
 
 
 class Faults:
-    """Decides by a seed; the same seed decides the same.
+    """Decides from a seed; the same seed gives the same decisions.
 
     Args:
         seed: The seed.
         intensity: Factor of all shares.
-        only: Places of the only faults that may happen; None: all may.
+        only: Places of the faults that may happen; None: all may.
     """
 
     def __init__(self, seed: int, intensity: float = 1.0, only: Collection[str] | None = None) -> None:
         self._seed = (seed * 0x9E3779B97F4A7C15) & _MASK
         self._only = None if only is None else frozenset(only)
         self._intensity = intensity
-        # Of each kind, the number from which its next one is mixed.
+        # By kind, the state from which its next number is mixed.
         self._next: dict[str, int] = {}
         self.began_s = 0.0
-        # Whether faults happen: at the end of each run they stop, so that it has to come to its end.
+        # Whether faults happen: they stop towards the end of each run, so that it has to finish.
         self.is_active = True
         self.happened: list[Fault] = []
 
@@ -53,9 +53,9 @@ class Faults:
 
         Args:
             kind: Kind of the fault and its place.
-            share: Share of the occasions at which it happens.
+            share: Probability that it happens at an occasion.
             now_s: The time, seconds since 1970.
-            about: What the fault hits.
+            about: The object that the fault hits.
         """
         if self._unit(kind) >= share * self._intensity or not self.is_active:
             return False
@@ -66,20 +66,20 @@ class Faults:
         return True
 
     def number(self, what: str, low: float, high: float) -> float:
-        """A number between two, another at each call."""
+        """Draw a number between two bounds, another one at each call."""
         return low + (high - low) * self._unit(what)
 
     def order(self, number: int) -> int:
-        """The order of what is due at the same time."""
+        """Return a key that orders tasks due at the same time."""
         return ((self._seed ^ number) * 0xD1B54A32D192ED03) & _MASK
 
     def _unit(self, kind: str) -> float:
-        """The next number of a kind, from 0 to 1."""
+        """Draw the next number of a kind, from 0 to 1."""
         value = self._next.get(kind)
         if value is None:
             value = self._first(kind)
         self._next[kind] = value + _STRIDE
-        # A number that looks random (splitmix64).
+        # splitmix64.
         value &= _MASK
         value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,4 +1,4 @@
-"""A policy that does whatever policies may do, at random: hedges, moves, saves, shares, changes its mind."""
+"""A policy that does at random whatever policies may do: hedge, move, save, share, change its mind."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ebbtide.policies.api.view import View
 
 @dataclass(frozen=True)
 class Fickle:
-    """Rents for every job, and now and then saves it, moves it, hedges it or gives its machine back.
+    """Rents for every job, and now and then saves it, moves it, hedges it or releases its machine.
 
-    A job that fills a part of a machine is often put beside another, and now and then moved there; a machine that
-    has none may get another job before the one that left it has ended there.
+    A job that fills only a part of a machine is often placed beside another, or moved there now and then. A
+    machine without a job may get one before the job that is leaving it has ended there.
     """
 
     name: str = "fickle"
@@ -32,7 +32,7 @@ class Fickle:
             beside = [number for number in _beside(view, job) if number not in given_back]
             if beside and random.random() < (0.06 if leases else 0.7):
                 yield Assign(job.job_id, [beside[int(random.integers(len(beside)))]])
-                # Of several in one decision, others would not know of it.
+                # One assignment per decision: later ones in the same decision would not see it.
                 break
             if not leases or (chance < 0.04 and len(leases) < 2):
                 market = view.markets[int(random.integers(len(view.markets)))]
@@ -55,7 +55,7 @@ class Fickle:
 
 
 def _beside(view: View, job: JobView) -> list[int]:
-    """Ids of the machines that have room for a job, beside others of the run or alone."""
+    """Return ids of machines that have room for a job, beside others of the run or alone."""
     used = {lease.lease_id: 0.0 for lease in view.leases if lease.is_open and lease.is_booted}
     mine = {lease.lease_id for lease in view.leases_of(job.job_id)}
     for other in view.jobs:

@@ -20,20 +20,20 @@ from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import InputError
 from ebbtide.storage.checkpoints.manifest import Manifest
 
-# A listing may be so many looks old.
+# Maximum age of a listing, in polls.
 _LISTED_LOOKS = 10
-# The journal is compared with the whole state after each of so many writes.
+# The journal is compared with the whole state once in this many writes.
 _WRITES_CHECKED = 100
 
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that must not be.
+    """A violation of an invariant.
 
     Attributes:
-        what: Which invariant is broken, in a word or two.
-        why: How, in a sentence.
-        time_s: When that was seen, seconds since the run began.
+        what: Name of the invariant, in a word or two.
+        why: Details, in a sentence.
+        time_s: Time at which it was seen, seconds since the run began.
     """
 
     what: str
@@ -45,43 +45,43 @@ class Invariants:
     """Checks one run as it goes.
 
     Args:
-        time: The clock of all.
-        scenario: What is run.
+        time: The simulation's clock.
+        scenario: The scenario that is run.
 
     Attributes:
-        violations: What must not have been.
-        ledger_difference_usd: Difference between our ledger and the cloud's bills, USD.
+        violations: Violations so far.
+        ledger_difference_usd: Difference between the run's ledger and the cloud's bills, USD.
     """
 
     def __init__(self, time: VirtualTime, scenario: Scenario) -> None:
         self._time, self._scenario = time, scenario
         self.violations: list[Violation] = []
         self.ledger_difference_usd = 0.0
-        # Of each trial: number and step of the newest complete checkpoint.
+        # By trial: number and step of the newest complete checkpoint.
         self._newest: dict[str, tuple[int, int]] = {}
-        # Step by trial and number of each complete checkpoint; by agent and trial, what it could resume from.
+        # Steps of complete checkpoints by trial and number; the step to resume from by agent and trial.
         self._complete: dict[tuple[str, int], int] = {}
         self._could_resume: dict[tuple[str, str], int] = {}
         self._executed: dict[str, int] = {}
         self._writes = 0
 
     def watch(self, storage: SimulatedStorage, cloud: SimulatedCloud, tenant: Tenant) -> None:
-        """Storage, cloud and the run that is checked."""
+        """Set the storage, the cloud and the run to check."""
         self._storage, self._cloud, self._tenant = storage, cloud, tenant
 
     def violated(self, what: str, why: str) -> None:
-        """Note that something is broken, and how."""
+        """Record a violation."""
         self.violations.append(Violation(what, why, self._time.now_s - START_S))
 
     def stored(self, key: str, content: bytes) -> None:
-        """A manifest was stored: its checkpoint holds each step once."""
+        """Check a stored manifest: its checkpoint must hold each step once."""
         _, trial, _, number = key.split("/")
         try:
             manifest = Manifest.decode(content)
         except InputError:
             return
         if not number.isdecimal() or manifest.number != int(number):
-            return  # a stranger's
+            return  # left by a stranger
         if trial != manifest.trial_id:
             self.violated("manifest of another trial", key)
         for file in manifest.files:
@@ -106,7 +106,7 @@ class Invariants:
             self._newest[trial] = int(number), manifest.step
 
     def listed(self, process: Process, prefix: str, keys: list[str]) -> None:
-        """An agent sees which checkpoints of a trial there are: it is to resume from the newest of them."""
+        """Record the newest checkpoint of a trial in an agent's listing, from which the agent must resume."""
         parts = prefix.split("/")
         if len(parts) != 4 or parts[2] != "manifests" or not process.name.startswith("agent"):
             return
@@ -120,7 +120,7 @@ class Invariants:
         self._could_resume[process.name, trial] = max(found, default=(0, 0))[1]
 
     def stepped(self, process: Process, trial: str, step: int, begins: bool) -> None:
-        """A program begins at a step, or has done one."""
+        """Check a program that begins at a step, or count a step that it has done."""
         if not begins:
             self._executed[trial] = self._executed.get(trial, 0) + 1
             return
@@ -129,7 +129,7 @@ class Invariants:
             self.violated("steps lost beyond a checkpoint", f"{trial} begins at {step}, and {could} was stored")
 
     def started(self, process: Process, programs: int) -> None:
-        """A machine starts a program beside others, all of one sweep: together they fit."""
+        """Check that a machine has room for its programs, all of one sweep, when it starts one."""
         share = self._scenario.sweep.share
         if programs * share > 1.0 + 1e-9:
             self.violated("machine overfull", f"{process.name} runs {programs} programs that fill {share:g} each")
@@ -140,10 +140,10 @@ class Invariants:
         if self._writes % _WRITES_CHECKED:
             return
         state = {"engine": snapshot(controller.engine), "provider": controller.provider.snapshot()}
-        # NaN equals nothing, but its name does.
+        # Compare NaN by its text, since NaN does not equal itself.
         found, expected = (json.loads(json.dumps(each), parse_constant=str) for each in (disk.run(), state))
         for each in (found, expected):
-            # The order in which leases were settled; a bill that is corrected to the same is not written again.
+            # Ignore the order of bills: a bill corrected to the same amount is not written again.
             each["engine"]["bills"].sort()
         if found != expected:
             names = [f"{side}'s {name}" for side in expected for name in expected[side]]
@@ -151,7 +151,7 @@ class Invariants:
             self.violated("journal", f"{', '.join(wrong)}: what is written is not the controller's state")
 
     def check_end(self, outcome: Outcome, unended: Collection[str]) -> None:
-        """After a run that its controller ended in order: its steps, its ledger and its budget."""
+        """Check steps, ledger and budget after a run that its controller ended in an orderly way."""
         if outcome.finished:
             for trial, job in zip(self._scenario.trials, outcome.jobs, strict=True):
                 if job.stopped:
@@ -177,10 +177,10 @@ class Invariants:
         ledger = {f"{RUN}-m{lease.lease_id:04d}": lease for lease in outcome.leases}
         for token, machine in self._cloud.machines_of(self._tenant).items():
             if token in unended:
-                continue  # its user is told that it could not be ended
+                continue  # the user is told that it could not be ended
             lease = ledger.get(token)
             if not machine.is_known:
-                # When it ended nobody may have been told.
+                # The controller may never have been told when it ended.
                 until_s = machine.ended_s + _LISTED_LOOKS * self._scenario.poll_s
                 most_usd = math.inf if math.isnan(machine.started_s) else self._cloud.cost_usd(machine, until_s)
                 if lease is not None and outcome.ledger.usd_of(lease.lease_id) > most_usd + 1e-9:
@@ -198,7 +198,7 @@ class Invariants:
 
     def _check_budget(self, outcome: Outcome) -> None:
         """Check that the cost is within the budget, by the cloud's bills net of refunds and by the ledger."""
-        # Of a machine that was forgotten, nobody may have been told that it was ever charged.
+        # The controller may never have been told that a forgotten machine was charged.
         machines = self._cloud.machines_of(self._tenant).values()
         known = [machine.bill_usd for machine in machines if machine.is_known]
         usd = max(math.fsum(known), outcome.cost_usd)

@@ -21,7 +21,7 @@ from ebbtide.storage.objects import ObjectStore
 from ebbtide.trial import CHECKPOINT_DIR, MAX_STEPS, TRIAL_ID
 
 _FILE = "state.json"
-# Shares of steps at which a program fails, or is killed as if memory ran out; of looks at metadata that fail.
+# Shares of steps at which a program fails, or is killed as if out of memory; of metadata requests that fail.
 _FAILS, _IS_KILLED, _NO_METADATA = 0.001, 0.002, 0.08
 _PRINTS, _LINES, _MOST_WAITING = 0.01, 3_000, 2_500
 _LETTERS = str.maketrans("0123456789", "abcdefghij")
@@ -29,26 +29,26 @@ _STEP_S, _SAVE_S, _START_S = (1.0, 5.0), (0.05, 1.5), (0.5, 4.0)
 
 
 def sum_of(steps: int) -> int:
-    """Sum of the numbers from 1 to `steps`, as added up by a program that did each step once."""
+    """Return the sum of 1 to `steps`, as added up by a program that did each step once."""
     return steps * (steps + 1) // 2
 
 
 def read_state(content: bytes) -> tuple[int, int]:
-    """Step and sum of a checkpoint's file."""
+    """Return the step and the sum in a checkpoint's file."""
     step, total = json.loads(content)
     return step, total
 
 
 class CountingProgram:
-    """A program that uses `ebbtide.trial`, as the agent sees it: it adds up its steps, and saves when asked to.
+    """A program that uses `ebbtide.trial`, as the agent sees it: it adds up its steps, and saves on request.
 
     Args:
         process: The simulated process of its agent.
-        time: The clock of all.
+        time: The simulation's clock.
         faults: Decides when it fails.
-        environment: What its agent gives it.
-        on_line: Told what it prints.
-        on_step: Told the trial, a step, and whether the program begins there or has done it.
+        environment: Environment variables from its agent.
+        on_line: Called with each line that it prints.
+        on_step: Called with the trial, a step, and whether the program begins there or has done it.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CountingProgram:
         self._folder, self._last = Path(environment[CHECKPOINT_DIR]), int(environment[MAX_STEPS])
         self._code: int | None = None
         self._leaves = self._saves = False
-        # In the agent's process: the program ends with it.
+        # Runs in the agent's process, so that the program ends with it.
         time.begin(process, self._run)
 
     @property
@@ -130,7 +130,7 @@ class CountingProgram:
         self._exit(0)
 
     def _print_much(self) -> None:
-        """Print lines of which no two are alike, with all that matters among them; nobody reads meanwhile."""
+        """Print many distinct lines while the agent reads none, and check that few wait for it."""
         for number in range(_LINES):
             self._on_line(str(number).translate(_LETTERS))
         waiting = getattr(self._on_line, "__self__", None)
@@ -148,20 +148,20 @@ class CountingProgram:
 
 
 class SimulatedMachine:
-    """A rented machine as its agent uses it.
+    """A rented machine, as its agent sees it.
 
     Args:
         process: The process of the agent.
-        time: The clock of all.
+        time: The simulation's clock.
         storage: The objects.
         faults: Decides what goes wrong.
-        skew_s: Seconds that its clock is ahead.
-        taken_at_s: Gives when the machine will be taken, seconds since 1970; None: there is no notice.
-        on_step: Told what its programs do.
-        on_start: Told how many programs the machine runs, whenever it starts one.
+        skew_s: Seconds by which its clock is ahead.
+        taken_at_s: Returns the time of the revocation, seconds since 1970; None: there is no notice.
+        on_step: Called with the steps of its programs.
+        on_start: Called with the number of programs on the machine, whenever it starts one.
     """
 
-    # Its programs start nothing else.
+    # Simulated programs start no other processes.
     remembers_every_s = 3600.0
 
     def __init__(
@@ -221,14 +221,14 @@ class SimulatedMachine:
         self._process.check()
 
     def reap(self, programs: Sequence[Program]) -> None:
-        """Nothing is left: all that a simulated program does ends with it."""
+        """Do nothing: a simulated program leaves no processes."""
 
     def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
         """Nothing is left."""
 
 
 class _NoMirror:
-    """Nothing is copied: these programs say when they have saved."""
+    """Copies nothing: these programs report their saves themselves."""
 
     written: Span | None = None
     has_asked = False
@@ -237,7 +237,7 @@ class _NoMirror:
         self._program = program
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
     def stepped(self) -> None:
         """Do nothing."""

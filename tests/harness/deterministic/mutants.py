@@ -1,7 +1,7 @@
-"""Broken variants of the live path, each a defect that it once had: simulation must find them all.
+"""Broken variants of the live path, each with a defect that it once had: simulation must find them all.
 
 `python -m tests.harness.deterministic.mutants REPORT.json` simulates with each until an invariant breaks.
-A variant that is not found says that the simulation does not look there.
+A variant that is not found shows a gap in the simulation.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ MUTANTS = tuple(_MUTANTS)
 
 
 def broken(name: str) -> _Broken:
-    """The variant of a name, one of `MUTANTS`, inside a `with` block."""
+    """Apply the variant of this name, one of `MUTANTS`, inside a `with` block."""
     return _MUTANTS[name]()
 
 
@@ -393,7 +393,7 @@ def find(place: Path, most_runs: int, name: str) -> MutantFound:
 
     Args:
         place: Folder for the files of runs.
-        most_runs: Runs after which it counts as not found.
+        most_runs: Runs after which the variant counts as not found.
         name: Name of the variant, one of `MUTANTS`.
     """
     with broken(name):

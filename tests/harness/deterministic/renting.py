@@ -1,4 +1,4 @@
-"""Tenants of the simulated cloud: a run with all that its controllers reach, and another of the same id."""
+"""Tenants of the simulated cloud: a run with everything its controllers use, and another run of the same id."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ebbtide.controller.controller import Controller, Outside, Programs
 
 # Real seconds without a controller after which machines end themselves.
 LIMIT_S = 60.0
-# An agent that is not heard from for so long is given up.
+# An agent is given up after this many seconds without a report.
 SILENT_S = 45.0
 
 
 def settings_of(scenario: Scenario, folder: Path, seed: int, fingerprint: str = "") -> LiveSettings:
-    """The settings of a run of the scenario."""
+    """Return the settings of a run of the scenario."""
     values = scenario.sweep.model_dump(mode="json")
     return LiveSettings(
         RUN, "local", scenario.policy_name, values, str(folder), "", {"speed": 1.0}, seed, fingerprint=fingerprint
@@ -40,14 +40,14 @@ def settings_of(scenario: Scenario, folder: Path, seed: int, fingerprint: str = 
 
 @dataclass(frozen=True)
 class Renting:
-    """Everything that controllers of a run reach.
+    """Everything that a run's controllers use.
 
     Attributes:
-        time: The clock of all.
+        time: The simulation's clock.
         faults: Decides what goes wrong.
-        scenario: What is run.
-        cloud: The cloud, which others rent from, too.
-        tenant: The run as the cloud has it.
+        scenario: The scenario that is run.
+        cloud: The cloud, shared with other runs.
+        tenant: The run as the cloud sees it.
     """
 
     time: VirtualTime
@@ -59,7 +59,7 @@ class Renting:
     def controller(
         self, folder: RunFolder, process: Process, runtime: VirtualRuntime, journal: SimulatedJournal
     ) -> Controller:
-        """A controller of the run, in a process."""
+        """Make a controller of the run, in a process."""
         poll_s, settings = self.scenario.poll_s, folder.settings
         agent = AgentConfig(
             RUN,
@@ -96,18 +96,18 @@ class Renting:
 
 
 class Namesake:
-    """Somebody else's run of the same id, in the same account, with storage of its own.
+    """Another user's run of the same id, in the same account, with its own storage.
 
     Args:
-        time: The clock of all.
+        time: The simulation's clock.
         faults: Decides what goes wrong.
-        scenario: What is run.
-        cloud: The common cloud.
+        scenario: The scenario that is run.
+        cloud: The shared cloud.
         folder: Folder of the run.
         seed: Seed of the run, from which its key is made.
 
     Attributes:
-        process: The process of its newest controller; None: none has begun.
+        process: The process of its newest controller; None: no controller has begun.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Namesake:
         self._rents = Renting(time, faults, scenario, cloud, tenant)
 
     def live(self, is_over: Callable[[], bool]) -> None:
-        """Run it, and again when its controller has ended, until it is done, or the simulation is over."""
+        """Run it, with a new controller whenever one has ended, until it is done or the simulation is over."""
         time, faults, controllers = self._rents.time, self._rents.faults, 0
         time.sleep(faults.number("a namesake begins", 0.0, 10.0))
         finished: list[bool] = []

@@ -1,6 +1,6 @@
-"""Other runs of a simulated run's team: they rent by the same accounts, die, and leave what nobody can read.
+"""Other runs of a simulated run's team: they use the same account book, die, and leave unreadable entries.
 
-A rival's machines are only counted: what is tried is that all together stay within the team's limits.
+A rival's machines are only counted, to test that all runs together stay within the team's limits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ebbtide.controller.team.team import Accounting, Team
 from ebbtide.errors import InputError
 
 _NAMES = ("rival-a", "rival-b")
-# Shares of a rival's looks, which are some seconds apart; of strangers' looks.
+# Shares of a rival's rounds, which are some seconds apart, and of a stranger's.
 _RENTS, _GIVES_BACK, _IS_KILLED, _ABSURD = 0.3, 0.1, 0.01, 0.3
 _LOOKS_S, _ENDS_S, _AWAY_S = (2.0, 8.0), (1.0, 20.0), (1.0, 400.0)
 _RATE_USD, _LEAST_USE_S, _LEAD_S = 0.2, 600.0, 60.0
-# Machines without their controller end within so many seconds.
+# Seconds within which machines end after their controller died.
 _ALONE_S = (20.0, 150.0)
-# Of no real amount: what others may write, or a write that was cut short.
+# Impossible amounts that others may write, or that a write cut short may leave.
 _ABSURDITIES: tuple[dict[str, object], ...] = (
     {"spent_usd": -1e6, "machines": -50},
     {"spent_usd": math.nan},
@@ -49,12 +49,12 @@ class Rivals:
     """The other runs of the team.
 
     Attributes:
-        time: The clock of all.
-        faults: Decides what they do.
-        storage: Where all account.
+        time: The simulation's clock.
+        faults: Decides their actions.
+        storage: Storage of the account book.
         team: Limits of the team.
-        is_over: Whether the run that they are rivals of is over.
-        machines: All machines that they have rented, by rival.
+        is_over: Returns whether the simulated run is over.
+        machines: All machines that rivals have rented, by rival.
     """
 
     time: VirtualTime
@@ -66,25 +66,25 @@ class Rivals:
     _processes: dict[str, Process] = field(default_factory=dict)
 
     def begin(self, user: Process) -> None:
-        """Let them act."""
+        """Start all rivals."""
         for name in _NAMES:
             self.time.begin(user, partial(self._keep, user, name))
 
     def end(self) -> None:
-        """Let them act no more."""
+        """Stop all rivals."""
         for process in self._processes.values():
             self.time.kill(process)
 
     def open_at(self, time_s: float) -> int:
-        """Number of machines that they rent at a time."""
+        """Return the number of machines that rivals rent at a time."""
         return sum(one.ended_s > time_s for own in self.machines.values() for one in own)
 
     def spent_usd(self, time_s: float) -> float:
-        """Amount that they have spent by a time, USD."""
+        """Return the amount that rivals have spent by a time, USD."""
         return math.fsum(self._usd(name, time_s) for name in _NAMES)
 
     def write_absurd(self) -> None:
-        """Somebody leaves an account in the store that cannot be."""
+        """Leave an invalid account in the store, as a stranger might."""
         faults, now_s = self.faults, self.time.now_s
         if not faults.strikes("a stranger accounts", _ABSURD, now_s):
             return
@@ -101,13 +101,13 @@ class Rivals:
         return math.fsum(used_s) * _RATE_USD / HOUR_S
 
     def _keep(self, user: Process, name: str) -> None:
-        """A rival's user: begins its controller, and again some time after that was killed."""
+        """Act as a rival's user: start its controller, and start it again some time after it was killed."""
         while not self.is_over() and self.faults.is_active:
             process = self._processes[name] = Process(name)
             self.time.begin(process, partial(self._control, process))
             while process.is_alive:
                 self.time.sleep(1.0)
-            # What it rented ends by itself; it is resumed after that, if at all.
+            # The machines of a dead controller end by themselves; the rival resumes only after that.
             last_s = self.time.now_s
             for machine in self.machines[name]:
                 if machine.ended_s == math.inf:

@@ -19,33 +19,33 @@ from ebbtide.policies.registry import policy as policy_named
 
 RUN = "run"
 START_S = 1_700_000_000.0
-# Faults happen for so long; then the run has to end within the rest.
+# Seconds in which faults happen, and in which the run has to end.
 FAULTS_S, LONGEST_S = 240.0, 2_400.0
 _POLICIES = ("fickle", "fickle", "reactive", "on-demand", "cheapest-spot")
 _BILLING = ("ec2-second", "ec2-hourly", "gcp-spot")
 _MARKETS = tuple(Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc")
 _POLL_S = 3.0
-# In some runs the trials share machines: each fills one of these parts.
+# In some runs trials share machines: each fills one of these shares.
 _SHARING, _SHARES = 0.4, (0.5, 0.3)
-# Some runs can spend little: so much. They are so many times longer, so that this is reached, and slower.
+# Some runs have a small budget. They are longer and slower by these factors, so that they reach it.
 TIGHT, _BUDGET_USD, _LONGER, _SLOWER, _TEAM_SLOWER = 0.06, (0.04, 0.09), 8, 6.0, 3.0
 _STEPS_PER_HOUR = 1_200
-# Some runs are of a team, with a quota of so many machines and a budget that its runs may reach. They are charged
-# by the second: a charge period is short.
+# Some runs belong to a team, with a quota of machines and a budget that its runs may reach. They are charged by
+# the second, so that charge periods are short.
 TEAMS, _QUOTA, _TEAM_USD = 0.15, (2, 6), (0.05, 0.12)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run to be simulated.
+    """A run to simulate.
 
     Attributes:
-        sweep: What is trained.
-        policy_name: Name of the policy that decides.
+        sweep: The sweep to train.
+        policy_name: Name of the policy.
         prices: Prices of all markets.
-        poll_s: Seconds between looks at cloud and storage.
-        many: So many events of one look are told together.
-        team: The team of the run, with its limits; None: it is of none.
+        poll_s: Seconds between polls of cloud and storage.
+        many: Number of events of one poll that are handled together.
+        team: The team of the run, with its limits; None: it belongs to no team.
     """
 
     sweep: Sweep
@@ -57,7 +57,7 @@ class Scenario:
 
     @classmethod
     def drawn(cls, faults: Faults) -> Scenario:
-        """The scenario of a seed."""
+        """Draw the scenario of a seed."""
         number = faults.number
         is_tight = number("budget", 0.0, 1.0) < TIGHT
         trials = int(number("trials", 1, 4))
@@ -89,7 +89,7 @@ class Scenario:
 
     @property
     def longest_s(self) -> float:
-        """A run that takes longer is stuck: one machine could do all its trainings three times over meanwhile."""
+        """Seconds after which a run is stuck: one machine could do all its trainings three times in that time."""
         alone_s = self.steps * len(self.sweep.trials()) / _STEPS_PER_HOUR * 3600.0
         return LONGEST_S + 3.0 * alone_s
 

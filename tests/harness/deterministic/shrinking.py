@@ -1,4 +1,4 @@
-"""Shrinking: which few of a failing run's faults are enough to break it."""
+"""Shrink a failing run to the few faults that are enough to break it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.harness.deterministic.faults import Fault
 from tests.harness.deterministic.world import SimulatedRun, simulate
 
-# Runs that shrinking one takes at most.
+# Maximum number of runs to shrink one failing run.
 _MOST_RUNS = 150
 
 
@@ -18,11 +18,11 @@ class Shrunk:
     """A failing run, and the fewest faults found that break it in the same way.
 
     Attributes:
-        seed: Its seed.
-        what: Which invariant is broken.
-        why: How, in a sentence.
-        of_faults: How many faults it had.
-        trace: The faults that are left, in order, one a line.
+        seed: Seed of the run.
+        what: Name of the broken invariant.
+        why: Details, in a sentence.
+        of_faults: Number of faults of the original run.
+        trace: The remaining faults, in order, one per line.
     """
 
     seed: int
@@ -37,7 +37,7 @@ class Shrunk:
 
 
 def shrunk(run: SimulatedRun, place: Path) -> Shrunk:
-    """Leave out faults, first half of them at a time and then fewer, as long as the run breaks as before.
+    """Leave out faults, at first half of them at a time and then fewer, while the run still breaks as before.
 
     Args:
         run: A run that broke an invariant.
@@ -53,7 +53,7 @@ def shrunk(run: SimulatedRun, place: Path) -> Shrunk:
             tries += 1
             found = simulate(run.seed, place, fewer)
             if found.violations and found.violations[0].what == what:
-                # What did not happen any more is not needed either.
+                # Faults that no longer happen are not needed either.
                 happened = {fault.place for fault in found.faults}
                 left, best, is_smaller = [each for each in fewer if each in happened], found, True
             else:

@@ -25,9 +25,9 @@ from tests.harness.deterministic.world import SimulatedRun, simulate
 from ebbtide.base.cores import in_processes
 from ebbtide.base.files import write_text
 
-# Failing seeds that are shrunk; more are only counted.
+# Maximum number of failing seeds to shrink; further ones are only counted.
 _SHRUNK = 5
-# Seeds that a process is given at once: some seconds of work.
+# Number of seeds in a process's batch, some seconds of work.
 _AT_ONCE = 50
 _MEMORY = Path("/dev/shm")
 
@@ -46,14 +46,14 @@ class SimulationReport:
         steps_counted_twice: Runs in which a step was counted twice, or left out.
         steps_lost_beyond_checkpoint: Runs in which a step was lost that a complete checkpoint had.
         machines_left_running: Runs that left a machine running.
-        ledger_difference_usd: Difference between our ledgers and the cloud's bills, all together, USD.
+        ledger_difference_usd: Difference between the runs' ledgers and the cloud's bills in total, USD.
         simulated_hours: Hours of virtual time.
         controllers: Controllers that were started.
         machines: Machines that were rented.
         faults_by_kind: Faults by kind.
         ended: Number of runs by how they ended.
         seeds_by_violation: Seeds of the runs that broke an invariant, by its name.
-        failing: The first failing seeds, with what was broken and the fewest faults that break it.
+        failing: The first failing seeds, each with the broken invariant and the fewest faults that break it.
     """
 
     seed: int
@@ -75,7 +75,7 @@ class SimulationReport:
     failing: list[Shrunk] = field(default_factory=list)
 
     def include(self, other: SimulationReport) -> None:
-        """Count the runs of another report, too."""
+        """Add the runs of another report."""
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)
             if each.name == "seeds_by_violation":
@@ -112,7 +112,7 @@ class SimulationReport:
 
 @contextmanager
 def in_memory() -> Iterator[Path]:
-    """A folder for the files of runs, in memory where that is possible."""
+    """Make a folder for the files of runs, in memory if possible."""
     where = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="ebbtide-", dir=where) as place:
         yield Path(place)
@@ -123,8 +123,8 @@ def simulate_all(seed: int, runs: int, *, processes: int | None = None) -> Simul
 
     Args:
         seed: The first seed.
-        runs: How many.
-        processes: Processes that simulate at the same time; by default one a core.
+        runs: Number of runs.
+        processes: Number of parallel processes; by default one per core.
     """
     began_s, report, failing = time.monotonic(), SimulationReport(seed), []
     batches = [range(first, min(first + _AT_ONCE, seed + runs)) for first in range(seed, seed + runs, _AT_ONCE)]
@@ -139,7 +139,7 @@ def simulate_all(seed: int, runs: int, *, processes: int | None = None) -> Simul
 
 
 def _batch(place: Path, seeds: range) -> tuple[SimulationReport, list[SimulatedRun]]:
-    """Some runs: their report, and those that broke an invariant."""
+    """Simulate some runs; returns their report, and the runs that broke an invariant."""
     report, broken = SimulationReport(seeds.start), []
     for seed in seeds:
         run = simulate(seed, place)

@@ -1,4 +1,4 @@
-"""Simulated object storage and journal, which fail, lose, delay and damage what they are given."""
+"""Simulated object storage and journal, which fail, and lose, delay and damage data."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class _Object:
 
 @dataclass
 class SimulatedStorage:
-    """The objects, as they are.
+    """The true state of all objects.
 
     Attributes:
-        time: The clock of all.
+        time: The simulation's clock.
         faults: Decides what goes wrong.
         rotten: Keys of data that was damaged after it had been stored.
         on_manifest: Called with the key and content of each manifest that is stored.
-        on_listed: Called with what a process was told to be below a prefix.
-        heartbeats: All heartbeats that were ever stored: since when each was seen, its key and its content.
+        on_listed: Called with each listing: the process, the prefix and the keys.
+        heartbeats: All heartbeats ever stored: time from which each is visible, key and content.
     """
 
     time: VirtualTime
@@ -58,7 +58,7 @@ class SimulatedStorage:
     _folders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def put(self, key: str, content: bytes, visible_s: float) -> None:
-        """Store an object, seen from a time on."""
+        """Store an object that is visible from a time on."""
         self._objects[key] = _Object(content, visible_s)
         parts = key.split("/")
         for depth in range(1, len(parts)):
@@ -73,12 +73,12 @@ class SimulatedStorage:
         return key in self._objects
 
     def seen(self, key: str) -> bytes | None:
-        """Content of an object as readers see it now; None: they see none."""
+        """Return an object's content as readers see it now; None: they see no object."""
         found = self._objects.get(key)
         return found.content if found is not None and found.visible_s <= self.time.now_s else None
 
     def keys(self, folder: str) -> list[str]:
-        """Keys below a folder, as readers see them now."""
+        """Return the keys below a folder that readers see now."""
         now_s = self.time.now_s
         return sorted(key for key in self._folders.get(folder, ()) if self._objects[key].visible_s <= now_s)
 
@@ -91,12 +91,12 @@ class SimulatedStorage:
 
 
 class StorageOf:
-    """Storage as one process reaches it: the `ObjectStore` that it is given.
+    """Storage as accessed by a process, an `ObjectStore`.
 
     Args:
         storage: The objects.
         process: The process.
-        runtime: Its runtime.
+        runtime: Runtime of the process.
     """
 
     def __init__(self, storage: SimulatedStorage, process: Process, runtime: VirtualRuntime) -> None:
@@ -167,7 +167,7 @@ class StorageOf:
         self._process.check()
 
     def _request(self, what: str, key: str) -> None:
-        """A request on its way: others go on meanwhile, and it may not arrive."""
+        """Let a request travel while other tasks run; it may not arrive."""
         faults = self._storage.faults
         duration_s = faults.number("latency", *_LATENCY_S)
         if self._strikes("slow", _SLOW, key):
@@ -179,7 +179,7 @@ class StorageOf:
             raise StorageError(f"{key}: the service is not available")
 
     def _reply(self, what: str, key: str) -> None:
-        """The reply to a request that took effect, which may be lost."""
+        """Let the reply to a request that took effect travel; it may be lost."""
         if self._strikes(f"dies after {what}", _DIES, key):
             self._storage.time.kill(self._process)
         if self._strikes(f"no reply to {what}", _NO_REPLY, key):
@@ -192,7 +192,7 @@ class StorageOf:
 
 @dataclass
 class Disk:
-    """Contents of the disk of a run's folder: states and moments of its journal.
+    """The disk of a run's folder, with the contents of its journal.
 
     Attributes:
         states: States as JSON text, by name.
@@ -215,13 +215,13 @@ class Disk:
     ahead: Disk | None = None
 
     def go_back(self) -> None:
-        """Fail over to the older copy: what was written since is lost."""
+        """Fail over to the older copy, which loses later writes."""
         assert self.behind is not None
         older, self.behind, self.ahead = self.behind, None, self.copy()
         self._become(older)
 
     def come_back(self) -> None:
-        """Fail over again, to what was lost, if nobody has written it again: a user repairs a database as well."""
+        """Fail back to the lost contents, as after a repair, unless a controller has written since."""
         if self.ahead is not None:
             self._become(self.ahead)
             self.ahead = None
@@ -231,15 +231,15 @@ class Disk:
             setattr(self, name, getattr(other, name))
 
     def copy(self) -> Disk:
-        """The same, in another folder."""
+        """Return a copy of the contents, for another folder."""
         return Disk(
             dict(self.states), list(self.moments), dict(self.records), dict(self.metrics), dict(self.prices)
         )
 
     def run(self) -> RunSnapshot | None:
-        """The run as it was last written; None: it never was."""
+        """Return the run as last written; None: it never was."""
         records = [
-            # JSON knows no tuples, and no names but text.
+            # JSON turns tuples into lists and keys into text, as a real journal would.
             StatePart(kind, number, json.loads(json.dumps(marshal.loads(content))))
             for (kind, number), content in self.records.items()
         ]
@@ -247,14 +247,14 @@ class Disk:
 
 
 class SimulatedJournal(Journal):
-    """The journal of a run, as one controller reaches it: each write is there whole or not at all.
+    """The journal of a run, as accessed by a controller, with atomic writes.
 
     Args:
-        disk: What is on the disk.
+        disk: Contents of the disk.
         process: The controller's process.
-        time: The clock of all.
+        time: The simulation's clock.
         faults: Decides what goes wrong.
-        on_written: Called after what has changed of the run was written.
+        on_written: Called after changes of the run were written.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class SimulatedJournal(Journal):
         if changes.records:
             self._disk.ahead = None
         for record in changes.records:
-            # What is replaced is written last.
+            # A replaced record moves to the end of the order of writing.
             self._disk.records.pop((record.kind, record.number), None)
             self._disk.records[record.kind, record.number] = marshal.dumps(record.content)
         self._disk.prices.update({(market, time_s): usd for market, time_s, usd in prices})
@@ -308,7 +308,7 @@ class SimulatedJournal(Journal):
         if changes.records:
             self._on_written()
         self._disk.moments.extend(moments)
-        # Events that nobody was told of yet are told by whoever resumes the run: a rare moment, worth more deaths.
+        # Undelivered events must be delivered after a resume. These moments are rare, so kill more often at them.
         tells = any(record.kind == "provider" and record.content["out"] for record in changes.records)
         if strikes("controller: dies after journal", 2 * _DIES, now_s) or (
             tells and strikes("controller: dies before it tells", _DIES_BEFORE_IT_TELLS, now_s)

@@ -1,4 +1,4 @@
-"""Stray objects in a run's storage, left by others who may write there or by file systems themselves."""
+"""Stray objects in a run's storage, left by others with write access or by file systems."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NAMES = ("README", "._00000001", "00000001.tmp", ".nfs0001", "00000001x")
 def write_stray(
     storage: SimulatedStorage, faults: Faults, machines: list[str], trials: list[str], steps: int
 ) -> str:
-    """Leave one object that is not ours in a run's storage; returns its key.
+    """Leave one foreign object in a run's storage; returns its key.
 
     Args:
         storage: The storage.
-        faults: Decides what, and where.
+        faults: Decides the object and its key.
         machines: Ids of machines whose messages may be forged.
         trials: Ids of the run's trials.
         steps: Steps of each trial.
@@ -50,11 +50,11 @@ def write_stray(
 
 
 def write_heartbeat(storage: SimulatedStorage, faults: Faults, run: str, machines: list[str]) -> str:
-    """Leave a forged heartbeat in a run's storage, by which a machine might live; returns its key.
+    """Leave a forged heartbeat in a run's storage, which might keep a machine alive; returns its key.
 
     Args:
         storage: The storage.
-        faults: Decides which.
+        faults: Decides the heartbeat and its number.
         run: Id of the run.
         machines: Ids of its machines.
     """
@@ -64,7 +64,7 @@ def write_heartbeat(storage: SimulatedStorage, faults: Faults, run: str, machine
     later = (1, 2, 7, 1_000)[int(faults.number("forged later", 0, 4))]
     key = f"{folder}/{min(newest + later, 9_999_999_999):010d}"
     alive = dict.fromkeys(("", *machines), "0" * 32)
-    # Or one of ours under another number.
+    # Or else a genuine heartbeat under another number.
     content = json.dumps({"alive": alive}).encode()
     if there and faults.number("forged heartbeat", 0.0, 1.0) < 0.5:
         content = storage.seen(there[-1]) or content
@@ -74,7 +74,7 @@ def write_heartbeat(storage: SimulatedStorage, faults: Faults, run: str, machine
 
 
 def _forged(trial: str, steps: int, faults: Faults) -> bytes:
-    """A message that says that a training has finished, or junk."""
+    """Make a forged message that a training has finished, or junk."""
     kind = int(faults.number("forged kind", 0, 4))
     if kind == 0:
         return b"[" * 5_000

@@ -1,4 +1,4 @@
-"""Broken variants of what keeps a team's limits, and of what ends machines that are never heard from."""
+"""Broken variants of the code that keeps a team's limits, and that ends machines without any report."""
 
 from __future__ import annotations
 

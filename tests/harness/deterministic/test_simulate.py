@@ -14,7 +14,7 @@ from tests.harness.deterministic.world import simulate
 
 # `make simulate` has ten thousand.
 RUNS, LEAST_FAULTS_A_RUN = 40, 50
-# Each is found within so few runs that looking for it takes seconds.
+# Variants that are found within few runs, in seconds.
 QUICK = (
     "forgeries are believed",
     "a torn message ends the controller",
@@ -35,7 +35,7 @@ def test_every_invariant_holds() -> None:
     assert report.ended["finished"] > RUNS // 2
 
 
-# In the account of the other somebody else has a run of the same id.
+# With one of these seeds, another user has a run of the same id in the account.
 @pytest.mark.parametrize("seed", [7, 16])
 def test_a_seed_decides_everything(seed: int) -> None:
     with in_memory() as place:
@@ -54,7 +54,7 @@ def test_a_broken_run_is_shrunk_to_the_faults_that_break_it() -> None:
         found = shrunk(run, place)
         assert found.what == run.violations[0].what
         assert 0 < len(found.trace) < len(run.faults) / 4
-        # What is left is enough, and is needed.
+        # The remaining faults are enough, and all are needed.
         places = [line.split()[2].rstrip(":") for line in found.trace]
         assert len(places) == len(found.trace)
     assert f"of {len(run.faults)} faults are enough" in str(found)

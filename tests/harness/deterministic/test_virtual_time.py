@@ -1,4 +1,4 @@
-"""Tasks take turns on one thread, and time moves to what is due next."""
+"""Tests of virtual time: tasks take turns on one thread, and time moves to the next due task."""
 
 from __future__ import annotations
 

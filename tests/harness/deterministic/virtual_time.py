@@ -1,4 +1,4 @@
-"""Virtual time: tasks take turns on one thread, and time moves to whatever is due next."""
+"""Virtual time: tasks take turns on one thread, and time moves to the next due task."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ebbtide.base.runtime import Flag, Runtime
 
 
 class Killed(BaseException):
-    """Thrown into whatever a process was doing when it was killed."""
+    """Raised in the tasks of a killed process."""
 
 
 class Process:
-    """Tasks of a simulated process, which live and die together.
+    """A simulated process, whose tasks live and die together.
 
     Args:
         name: Name of the process in traces.
@@ -32,17 +32,17 @@ class Process:
         self.tasks: list[_Task] = []
 
     def check(self) -> None:
-        """To be called wherever it reaches outside: a dead process does nothing any more.
+        """Check that the process lives; to be called wherever it acts on the outside world.
 
         Raises:
-            Killed: It is dead.
+            Killed: The process is dead.
         """
         if not self.is_alive:
             raise Killed
 
 
 class _Task:
-    """A task: the greenlet, and a number by which a wake-up that is out of date is recognised."""
+    """A task: its greenlet, and a number that identifies outdated wake-ups."""
 
     __slots__ = ("awaits", "green", "process")
 
@@ -54,7 +54,7 @@ class VirtualTime:
     """The clock, and the tasks that wait for it.
 
     Args:
-        faults: Decides which of the tasks that are due at one time is next.
+        faults: Decides the order of tasks that are due at the same time.
         start_s: Time at which it starts, seconds since 1970.
     """
 
@@ -63,7 +63,7 @@ class VirtualTime:
         self.turns = 0
         self._faults = faults
         self._numbers = itertools.count()
-        # Time, order among those of one time, number, task, wake-up.
+        # Time, order among tasks of the same time, number, task, wake-up.
         self._due: list[tuple[float, int, int, _Task, int]] = []
         self._hub = greenlet.getcurrent()
         self._current: _Task | None = None
@@ -72,17 +72,17 @@ class VirtualTime:
         self.on_error: Callable[[Process, BaseException], None] = _raised
 
     def begin(self, process: Process, target: Callable[[], Any], delay_s: float = 0.0) -> None:
-        """Let a process do something beside what it does already."""
+        """Start another task of a process."""
         process.check()
         task = _Task(process, greenlet.greenlet(lambda: self._run(process, target), self._hub))
         process.tasks.append(task)
         self._schedule(task, self.now_s + delay_s)
 
     def sleep(self, duration_s: float) -> None:
-        """Let the present task wait."""
+        """Let the current task wait."""
         task, due_s = self._present(), self.now_s + max(duration_s, 0.0)
         if (not self._due or due_s < self._due[0][0]) and due_s <= self._until_s and not self._until():
-            # Nobody else is due before: the same as if it had been scheduled, and at once been the next.
+            # No other task is due before: skip scheduling, which would make this task the next one at once.
             next(self._numbers)
             task.awaits += 1
             self.turns += 1
@@ -92,7 +92,7 @@ class VirtualTime:
         self._switch(task)
 
     def wait(self, flag: VirtualFlag, timeout_s: float | None) -> None:
-        """Let the present task wait for a flag."""
+        """Let the current task wait for a flag."""
         task = self._present()
         flag.waiting.append(task)
         if timeout_s is not None:
@@ -104,7 +104,7 @@ class VirtualTime:
             flag.waiting.remove(task)
 
     def wake(self, task: _Task) -> None:
-        """A task that waits is due."""
+        """Make a waiting task due now."""
         self._schedule(task, self.now_s)
 
     def kill(self, process: Process) -> None:
@@ -113,14 +113,14 @@ class VirtualTime:
             return
         process.is_alive = False
         for task in process.tasks:
-            # Each is woken once more, to be unwound.
+            # Wake each task once more, to unwind it.
             if task is not self._current and not task.green.dead:
                 self._schedule(task, self.now_s)
         if self._current is not None and self._current.process is process:
             raise Killed
 
     def run(self, until: Callable[[], bool], until_s: float) -> None:
-        """Let tasks take turns until something holds, a time has come, or nothing is left to do."""
+        """Let tasks take turns until a condition holds, a time is reached, or no task is left."""
         self._until, self._until_s = until, until_s
         while self._due and self._due[0][0] <= until_s and not until():
             time_s, _, _, task, awaits = heappop(self._due)
@@ -171,22 +171,22 @@ class VirtualFlag:
         self.waiting: list[_Task] = []
 
     def set(self) -> None:
-        """Let those that wait go on."""
+        """Set the flag, and wake the tasks that wait for it."""
         self._is_set = True
         waiting, self.waiting = self.waiting, []
         for task in waiting:
             self._time.wake(task)
 
     def clear(self) -> None:
-        """Let those that wait from now on do so."""
+        """Clear the flag, so that tasks wait for it again."""
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Return whether the flag is set, so that tasks need not wait."""
+        """Return whether the flag is set."""
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or for so many seconds."""
+        """Wait until the flag is set, for at most `timeout` seconds; returns whether it is set."""
         if not self._is_set:
             self._time.wait(self, timeout)
         return self._is_set
@@ -196,9 +196,9 @@ class VirtualRuntime(Runtime):
     """The runtime of one simulated process.
 
     Args:
-        time: The clock of all.
+        time: The simulation's clock.
         process: The process.
-        skew_s: Seconds that its clock of the day is ahead of the true time.
+        skew_s: Seconds by which its wall clock is ahead of the true time.
     """
 
     def __init__(self, time: VirtualTime, process: Process, skew_s: float = 0.0) -> None:
@@ -226,7 +226,7 @@ class VirtualRuntime(Runtime):
 
 
 class _OneAfterTheOther(Executor):
-    """Does everything at once, in the calling task."""
+    """Runs each call at once, in the calling task."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         found: Future[Any] = Future()

@@ -37,24 +37,24 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import LeaseState
 
-# Time that a machine has to end by itself after it has missed the heartbeat.
+# Seconds in which a machine has to end by itself after it has missed the heartbeat.
 _ENDS_WITHIN_S = 90.0
-# A machine whose agent is given up, since it was never heard from, has ended so much later.
+# Seconds within which a machine ends after its agent, which never reported, was given up.
 _SILENT_ENDS_S = 75.0
-# What a team may spend beyond its budget: one charge period, a minute, of as many machines as there may be.
+# A team may exceed its budget by one charge period, a minute, of its maximum number of machines.
 _CHARGE_PERIOD_S, _MOST_USD_PER_HOUR = 60.0, 0.25
-# Shares of users' looks, each some seconds after the one before.
+# Shares of the rounds of disturbances, which are some seconds apart.
 _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.02, 0.02, 0.03, 0.3
-# Share of the runs whose account somebody else uses, too, for a run of the same id.
+# Share of runs in whose account another user has a run of the same id.
 _NAMESAKES = 0.15
 _FORGES = 0.3
-# An agent has read a heartbeat after so many seconds, though requests to storage fail or are slow.
+# Seconds within which an agent reads a heartbeat, even if requests to storage fail or are slow.
 _SEEN_WITHIN_S = 40.0
-# A request of the user is answered within so many seconds, though requests to cloud and storage may take as long.
+# Seconds within which a user's request is answered, even if requests to cloud and storage are slow.
 _ANSWERED_WITHIN_S = 60.0
-# One that another has taken over from acts no more after so many seconds, though its disk may be full for a while.
+# Seconds within which a controller stops acting after another took over, even if its disk is full for a while.
 _STOPS_ACTING_S = 120.0
-# Words of limits that have ended a run.
+# Words in the reasons of runs that a limit has ended.
 _LIMITS = ("budget", "the grace of")
 
 
@@ -64,15 +64,15 @@ class SimulatedRun:
 
     Attributes:
         seed: The seed that decided everything.
-        policy: Name of the policy that decided.
+        policy: Name of the policy.
         faults: The faults that happened.
         violations: Invariants that were broken.
-        state: How the run ended.
+        state: Final state of the run.
         turns: Number of turns that tasks took.
         simulated_s: Duration of the run, virtual seconds.
         controllers: Controllers that were started.
         machines: Machines that were rented.
-        ledger_difference_usd: Difference between our ledger and the cloud's bills, USD.
+        ledger_difference_usd: Difference between the run's ledger and the cloud's bills, USD.
     """
 
     seed: int
@@ -103,8 +103,8 @@ def simulate(
     Args:
         seed: Decides everything.
         place: Folder for the files of the run, which is removed.
-        only: Places of the only faults that may happen; None: all may.
-        drawn: Changes the scenario that the seed has drawn.
+        only: Places of the faults that may happen; None: all may.
+        drawn: Changes the scenario drawn from the seed.
     """
     folder = place / f"seed-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -116,7 +116,7 @@ def simulate(
 
 class _World:
     def __init__(self, seed: int, folder: Path, only: Collection[str] | None, drawn: OnScenario) -> None:
-        # Some runs are calm, some wild.
+        # The intensity of faults differs between runs.
         probe = Faults(seed)
         self.faults = faults = Faults(seed, probe.number("intensity", 0.4, 3.0), only)
         self.time = VirtualTime(faults, START_S)
@@ -158,13 +158,13 @@ class _World:
         self.outcome: Outcome | None = None
         self.ended: dict[str, BaseException | None] = {}
         self.over = self.is_refused = False
-        # Where the run was before it went on from a copy, the latest last.
+        # Folders in which the run was before it continued from a copy, the latest last.
         self.others: list[tuple[RunFolder, Disk]] = []
         self.controls: dict[str, Disk] = {}
         self.processes: list[Process] = []
         self.engines: dict[str, Engine] = {}
         self.stopping: set[str] = set()
-        # By controller: its epoch, and when it first wrote under that.
+        # By controller: its epoch, and the time of its first write in that epoch.
         self.acting: dict[str, tuple[int, float]] = {}
 
     def run(self) -> SimulatedRun:
@@ -199,14 +199,14 @@ class _World:
         found.simulated_s, found.machines = time.now_s - START_S, len(self.cloud.machines)
         return found
 
-    # Those who act.
+    # Actors.
 
     def _use(self) -> None:
-        """The user: starts the run, and again whenever its controller has ended before the run was over."""
+        """Act as the user: start the run, and resume it whenever its controller ends before the run is over."""
         number, has_spent_all = self.faults.number, False
         while True:
             self._control(self.folder, self.disk)
-            # There may be others meanwhile: a second one, or that of a copy.
+            # There may be other controllers: a second one, or that of a copy.
             while any(process.is_alive for process in self.processes):
                 self.time.sleep(2.0)
             if self.outcome is not None and self.outcome.finished:
@@ -214,7 +214,7 @@ class _World:
             if self.outcome is not None and any(word in self.outcome.gave_up for word in _LIMITS):
                 if has_spent_all:
                     break
-                # One that the budget has ended is resumed once, and ends again.
+                # Resume a run that a limit has ended once: it must end again.
                 has_spent_all = True
             if self.is_refused and not self.faults.is_active:
                 break  # until the next month
@@ -226,7 +226,7 @@ class _World:
         self.over = True
 
     def _disturb(self) -> None:
-        """The user asks for this and that, machines break, and controllers are killed or copied."""
+        """Disturb the run: make user requests, break machines, and kill or copy controllers."""
         faults, number = self.faults, self.faults.number
         while self.time.now_s - START_S < FAULTS_S and not self.over:
             self.time.sleep(number("next trouble", 2.0, 12.0))
@@ -257,7 +257,7 @@ class _World:
         faults.is_active = False
 
     def _watch_orphans(self) -> None:
-        """Machines without a controller end by themselves."""
+        """Check that machines without a controller end by themselves."""
         alone_since_s = self.time.now_s
         while not self.over:
             self.time.sleep(10.0)
@@ -275,7 +275,7 @@ class _World:
                     )
 
     def _watch_team(self) -> None:
-        """All runs of the team together stay within its limits."""
+        """Check that all runs of the team together stay within its limits."""
         team, rivals = self.scenario.team, self.rivals
         assert team is not None
         assert rivals is not None
@@ -302,7 +302,7 @@ class _World:
                 )
 
     def _request(self, controller: Process, request: StopRequest) -> None:
-        """The user asks for the end of the run, and looks whether that is answered."""
+        """Request the end of the run as its user, and check that the controller answers."""
         folder = self.folder.path
         request_stop(folder, request)
         self.stopping.add(controller.name)
@@ -342,7 +342,7 @@ class _World:
         self.time.begin(process, body)
 
     def _copy(self) -> None:
-        """The run goes on from a copy of its folder, on another host, while the first controller still runs."""
+        """Continue the run from a copy of its folder, on another host, while the first controller still runs."""
         copy = self.folder.path.with_name(f"copy-{self.found.controllers}")
         shutil.copytree(self.folder.path, copy)
         for name in ("controller.lock", "controller.pid", "stop.json"):
@@ -351,10 +351,10 @@ class _World:
         self.folder, self.disk = RunFolder(copy), self.disk.copy()
         self._control(self.folder, self.disk)
 
-    # What must hold.
+    # Checks.
 
     def _error(self, process: Process, error: BaseException) -> None:
-        """A task ended with an exception: a controller may say in one line why it cannot go on."""
+        """Handle a task's exception: a controller may raise `InputError` with a one-line reason."""
         process.is_alive = False
         if isinstance(error, InputError) and process.name.startswith(("controller", "namesake")):
             self.ended[process.name] = error
@@ -364,7 +364,7 @@ class _World:
                 self.is_refused = str(error).endswith("is spent")
             is_older = "older copy" in str(error) and process.name in self.controls
             if is_older and self.controls[process.name] is self.disk and self.others:
-                # The user is told to go on where the run ran last, and may have to look for that.
+                # The error tells the user to continue in the newest copy, which may take some tries to find.
                 self.others.insert(0, (self.folder, self.disk))
                 self.folder, self.disk = self.others.pop()
             return
@@ -376,20 +376,20 @@ class _World:
         self.invariants.violated("ended with an exception", why)
 
     def _stranded(self, machine: RentedMachine, since_s: float) -> None:
-        """A machine ends since it saw no heartbeat: not where there was one that it had time to see."""
+        """Check that a machine that ends for lack of a heartbeat had none that it had time to read."""
         token, key, newest = machine.wanted.token, key_of(self.folder.key, machine.wanted.token), 0
         for seen_s, name, content in self.storage.heartbeats:
             age_s = since_s - max(seen_s, machine.agent_began_s)
             number = int(name.rpartition("/")[2])
             if number < newest:
-                continue  # of a controller from which another has taken over
+                continue  # from a controller that was taken over
             newest = number if is_sealed_for(token, content, key, RUN, number) else newest
             if _SEEN_WITHIN_S < age_s < LIMIT_S and is_sealed_for(token, content, key, RUN, number):
                 self.invariants.violated("stranded", f"{token}, with a heartbeat that was {age_s:.0f} s old")
                 return
 
     def _given_back(self, controller: Process, machine: RentedMachine) -> None:
-        """A controller ends a machine: not because its own disk is full, nor when another has long taken over."""
+        """Check that a controller ends no machine because its disk is full, or long after another took over."""
         name, token = controller.name, machine.wanted.token
         disk_is_full = self.time.now_s < self.controls[name].full_until_s and self.faults.is_active
         gave_up = self.engines[name].gave_up
@@ -402,11 +402,11 @@ class _World:
             self.invariants.violated("an older controller acts", f"{name} ends {token}")
 
     def _shared(self, machine: RentedMachine) -> None:
-        """Somebody else's run of that id requests a machine of this one, or ends it, or the other way round."""
+        """Record that two runs of the same id requested or ended the same machine."""
         self.invariants.violated("two runs share a machine", machine.wanted.token)
 
     def _settled(self) -> None:
-        """The run is over: no machine is left, but those that its user is told of, and they end by themselves."""
+        """Check after the run that only machines reported to the user are left, which end by themselves."""
         told = self._unended
         left = [machine.wanted.token for machine in self._open() if machine.wanted.token not in told]
         if left:
@@ -420,7 +420,7 @@ class _World:
 
     @property
     def _unended(self) -> dict[str, str]:
-        """The machines that could not be ended, and why, as the run's user is told."""
+        """The machines that could not be ended, and why, as reported to the user."""
         found: dict[str, str] = json.loads(self.disk.states.get("unended", "{}"))
         return found
 
@@ -434,7 +434,7 @@ class _World:
 
     def _written(self, process: Process, disk: Disk, controller: Controller) -> None:
         if disk is self.disk:
-            self.outcome = None  # a controller goes on after another had ended the run
+            self.outcome = None  # a controller continues after another had ended the run
         self.acting.setdefault(process.name, (controller.provider.epoch, self.time.now_s))
         self.invariants.written(disk, controller)
 

@@ -1,4 +1,4 @@
-"""Decisions of a policy, written down as they are made, and what differs between those of two runs."""
+"""Record a policy's decisions, and compare those of two runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
 
-# Times are sums of floating numbers in another order: those nearer than this are the same moment.
+# Tolerance of times, whose terms are summed in different orders.
 SAME_S = 1e-6
-# So are prices and amounts.
+# Tolerance of prices and amounts.
 SAME_USD = 1e-9
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Call of a policy, with its answer.
+    """A call of a policy, with its answer.
 
     Attributes:
         time_s: Time of the call, seconds since 1970.
@@ -43,7 +43,7 @@ class Decision:
 
 
 class Recorded:
-    """A policy whose decisions are written down; all else of it is as it was.
+    """Wraps a policy and records its decisions, without changing it otherwise.
 
     Args:
         policy: The policy that decides.
@@ -74,7 +74,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Difference:
-    """Decision that differs between a replay and a live run.
+    """A decision that differs between a replay and a live run.
 
     Attributes:
         number: Number of the decision, from 0.
@@ -91,7 +91,7 @@ class Difference:
 
 
 def differences(replayed: Sequence[Decision], lived: Sequence[Decision]) -> list[Difference]:
-    """Every decision that differs from the one of the same number in the other run: in time, events or actions."""
+    """Return each decision whose time, events or actions differ from that of the same number in the other run."""
     return [
         Difference(number, one, other)
         for number, (one, other) in enumerate(zip_longest(replayed, lived))
@@ -100,9 +100,9 @@ def differences(replayed: Sequence[Decision], lived: Sequence[Decision]) -> list
 
 
 def ledger_difference_usd(replayed: Ledger, lived: Ledger) -> float:
-    """USD by which two ledgers differ, summed over lines; lines that are not for the same thing differ wholly.
+    """Sum the differences between the lines of two ledgers, USD; lines for different things count in full.
 
-    The lines of each lease are compared in their order; leases that end at one moment may be charged in any.
+    Each lease's lines are compared in order; leases that end at the same moment may be charged in any order.
     """
     total_usd = 0.0
     of_both = (sorted(ledger.lines, key=lambda line: line.lease_id) for ledger in (replayed, lived))
@@ -125,7 +125,7 @@ def _is_same(one: Decision, other: Decision) -> bool:
 
 
 def _is_same_event(one: Event, other: Event) -> bool:
-    """Return whether two events have the same kind, subject and time; their details may be worded otherwise."""
+    """Return whether two events have the same kind, subject and time; their details may differ."""
     subjects = [(event.wake, event.lease_id, event.job_id, event.market) for event in (one, other)]
     return subjects[0] == subjects[1] and is_near(one.time_s, other.time_s, SAME_S)
 
@@ -133,7 +133,7 @@ def _is_same_event(one: Event, other: Event) -> bool:
 def _is_same_action(one: Action, other: Action) -> bool:
     if type(one) is not type(other):
         return False
-    # Reasons change nothing of what is done.
+    # Skip fields such as reasons, which do not change the action.
     pairs = [
         (getattr(one, each.name), getattr(other, each.name), each.name) for each in fields(one) if each.compare
     ]
@@ -150,7 +150,7 @@ def _is_same_action(one: Action, other: Action) -> bool:
 def _is_same_line(one: LedgerLine, other: LedgerLine) -> bool:
     """Return whether two lines are for the same time of the same lease, at the same price."""
     about = [(line.entry, line.lease_id, line.market, line.on_demand) for line in (one, other)]
-    # An amount without a price has none in either.
+    # An amount without a price must have none in either line.
     prices = [math.nan if line.price_usd_per_hour is None else line.price_usd_per_hour for line in (one, other)]
     return (
         about[0] == about[1]
@@ -161,7 +161,7 @@ def _is_same_line(one: LedgerLine, other: LedgerLine) -> bool:
 
 
 def is_near(one: float, other: float, within: float) -> bool:
-    """Return whether two numbers differ by no more than `within`; equal infinities and two NaN do not differ."""
+    """Return whether two numbers differ by at most `within`; equal infinities, and two NaN, count as equal."""
     return one == other or (math.isnan(one) and math.isnan(other)) or abs(one - other) <= within
 
 

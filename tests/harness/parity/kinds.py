@@ -1,9 +1,9 @@
-"""The kinds of jobs that live runs know, each as a file of its kind would have it, on the tapes of its kind.
+"""The kinds of jobs that live runs support, each as a user's file would define it, with its tapes.
 
-Machines that train as one are of one region, where they reach each other, and of one size, since ExoSphere rents
-cores; their types differ in speed, since of equal ones the rounding of measured speeds would choose. Tasks of an
-array take minutes, each with a process and a result of its own; a replay counts whole tasks as a live run does, so
-they need not be short. There is a cluster of each framework that `Sweep` knows.
+Machines that train as one are in one region, where they reach each other, and of one size, since ExoSphere rents
+cores. Their types differ in speed: between equal ones, the rounding of measured speeds would decide. Tasks of an
+array take minutes, each with its own process and result; a replay counts whole tasks as a live run does, so they
+need not be short. There is a cluster of each framework that `Sweep` supports.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.replay.scenario import Scenario
 
-# Hours that a job takes on each machine, of four cores. This and the next are such that no step that is reported
-# is done at the very moment at which the market refuses a machine or a policy is woken, some tens of seconds after
-# the start: a live run hears of the step there, which no replay tells, and is woken before it hears of a machine.
+# Hours that a job takes on each machine of four cores. This value and the next ensure that no reported step is
+# done at the exact moment of a refused request or a wake-up, some tens of seconds after the start. At such a
+# moment a live run gets the step's report, which a replay lacks, and is woken before it hears of a machine.
 _HOURS = 5.0317
-# Trials are so many times as long as in `make parity`.
+# Factor by which trials are longer than in `make parity`.
 _LONGER = 2.96
-# An array and a cluster have work for two machines and run on three: some policies rent a small one alone.
+# Arrays and clusters have work for two machines and run on three, since some policies rent a single small one.
 _WORK, _MACHINES = 2, 3
 _TASKS_PER_HOUR_PER_VCPU = 7.0
-# Those of a list take less time each, since they come one after the other.
+# Jobs of a list are shorter, since they run one after the other.
 _LIST_HOURS = 1.7317
 _SPEEDS = {"c3.xlarge": 1.0, "m3.xlarge": 0.91, "r3.xlarge": 0.96}
 _CHECKPOINT = {"save_s": 20.0, "restore_s": 40.0, "size_bytes": 2_000_000_000, "by_region": True}
@@ -46,14 +46,14 @@ _CHECKPOINT = {"save_s": 20.0, "restore_s": 40.0, "size_bytes": 2_000_000_000, "
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of job, and what is run of it.
+    """A kind of job, with the work to run.
 
     Attributes:
         name: Name of the kind in the report.
-        sweep: What a live run is given.
+        sweep: Sweep or list of jobs for a live run.
         jobs: Its jobs.
-        curves: Of each job, its metric as it trains; empty: none tells any.
-        is_of_one_region: Whether its machines are to reach each other.
+        curves: Learning curve of each job; empty: no job reports a metric.
+        is_of_one_region: Whether its machines must reach each other.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Kind:
         return tuple(zip(used, BILLINGS, strict=True))
 
     def scenario(self, tape: Tape, billing: str) -> Scenario:
-        """Its jobs on a tape, with a billing preset."""
+        """Make the scenario of its jobs on a tape, with a billing preset."""
         return scenario_with(self.jobs, tape, billing, self.curves)
 
 
 def kinds() -> tuple[Kind, ...]:
-    """All kinds of jobs: one training, sweeps, gangs, an array, a list of jobs, and clusters."""
+    """Make all kinds of jobs: one training, sweeps, gangs, an array, a list of jobs, and clusters."""
     trials, curves = trials_with_curves(_LONGER)
     sweep: dict[str, Any] = {"command": "train {x}", "grid": {"x": [0, 1, 2, 3]}, "metric": "loss"}
     halves = tuple(trial.model_copy(update={"share": 0.5}) for trial in trials)
@@ -108,7 +108,7 @@ def kinds() -> tuple[Kind, ...]:
 
 
 def _in_order() -> Kind:
-    """Two trainings side by side; an array and a cluster, each once one of them is done; a training after both."""
+    """Make a list: two trainings side by side, an array and a cluster after one each, a training after both."""
     steps = round(_LIST_HOURS * 4.0 * PER_HOUR_PER_VCPU)
     rate = 3.0 * _TASKS_PER_HOUR_PER_VCPU
     tasks = round(_LIST_HOURS * 4.0 * rate)
@@ -132,13 +132,13 @@ def _in_order() -> Kind:
     listed = tuple(
         ListedJob(work=_sweep(name, 1, **content), needs=needs.get(name, ())) for name, content in parts.items()
     )
-    # For policies that plan for a deadline: twice as long as all of it takes one after the other.
+    # The deadline, for policies that plan for one, is twice the duration of all jobs one after the other.
     work = JobList(name="list", listed=listed, deadline_h=2.0 * len(parts) * _LIST_HOURS)
     return Kind("list", work, work.jobs())
 
 
 def frameworks() -> tuple[str, ...]:
-    """Names of the frameworks that run a command on several machines."""
+    """Return names of the frameworks that run a command on several machines."""
     named = get_args(Sweep.model_fields["framework"].annotation)
     return tuple(name for each in (named or ()) for name in get_args(each) or (each,) if isinstance(name, str))
 

@@ -1,4 +1,4 @@
-"""An object store in memory: what controller and agents of one process share, and nothing outlives it."""
+"""An object store in memory, shared by the controller and the agents of one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.storage.object_keys import checked_key
 
 
 class MemoryStore:
-    """Objects by key, listed by folder: a long run has many messages, and those of a machine are often listed."""
+    """Objects by key, indexed by folder: long runs have many messages, and often list those of one machine."""
 
     def __init__(self) -> None:
         self._objects: dict[str, bytes] = {}
@@ -48,11 +48,11 @@ class MemoryStore:
         return checked_key(key) in self._objects
 
     def size_bytes(self, key: str) -> int:
-        """Length of an object in bytes."""
+        """Return the length of an object in bytes."""
         return len(self.get(key))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Keys that begin with the prefix, in order."""
+        """Return keys that begin with the prefix, in order."""
         folder = prefix.rpartition("/")[0]
         return iter(sorted(key for key in self._folders[folder] if key.startswith(prefix)))
 
@@ -63,7 +63,7 @@ class MemoryStore:
                 del self._folders[folder][key]
 
     def clear_unfinished(self, prefix: str, older_s: float) -> None:
-        """Nothing is ever left unfinished in memory."""
+        """Do nothing: writes in memory are never left unfinished."""
 
     def _put(self, key: str, content: bytes) -> None:
         self._objects[key] = content
@@ -72,6 +72,6 @@ class MemoryStore:
 
 
 def _folders_of(key: str) -> list[str]:
-    """Every folder that a key lies in, the uppermost, without a name, included."""
+    """Return every folder that contains a key, including the root, whose name is empty."""
     parts = key.split("/")[:-1]
     return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]

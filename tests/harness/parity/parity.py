@@ -30,7 +30,7 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.registry import POLICIES, policy
 from ebbtide.replay.scenario import Scenario
 
-# Runs a scenario with a policy from a start, live.
+# Runs a scenario live, with a policy, from a start.
 RunLive = Callable[[Scenario, Policy, float], Outcome]
 
 
@@ -71,11 +71,11 @@ def compare(
 
     Args:
         name: Name of the policy in the report.
-        scenario: What is run.
+        scenario: The scenario to run.
         tape: Name of the tape in the report.
         start_s: Start of both runs, seconds since 1970.
         made: The policy.
-        live: Runs it live.
+        live: Makes the live run.
     """
     replayed, lived = Recorded(made), Recorded(made)
     one = scenario.run(replayed, start_s, record=True)
@@ -98,9 +98,9 @@ def compare_all(
     """Compare registered policies.
 
     Args:
-        models: For the policies that ask a bundle.
+        models: Models for policies that use a bundle.
         on: Name of each policy, with a tape and the name of a billing preset.
-        live: Runs a policy live.
+        live: Makes the live runs.
     """
     with one_thread():
         return [
@@ -188,6 +188,6 @@ def _row(name: str, found: Sequence[Parity]) -> str:
 
 
 if __name__ == "__main__":
-    # What a training lacks, such as a metric, is of no interest here.
+    # Hide warnings about jobs, such as a missing metric.
     logging.getLogger("ebbtide").setLevel(logging.ERROR)
     sys.exit(main())

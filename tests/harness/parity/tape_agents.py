@@ -1,7 +1,7 @@
-"""Agents of machines on a tape: they take orders and report as real ones do, and their jobs count the work.
+"""Agents of machines on a tape: they take orders and report as real agents do, with simulated work.
 
-How the work of a job goes, on one machine or on several, is what a `TapeWork` knows, by the same rules as in a
-replay; everything between it and the engine is the live path.
+A `TapeWork` simulates the work of a job, on one or several machines, by the same rules as a replay; everything
+between it and the engine is the live path.
 """
 
 from __future__ import annotations
@@ -29,58 +29,58 @@ from ebbtide.agent.protocol import (
 from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease
 
-# Shares are sums of fractions such as 0.1.
+# Tolerance of shares, which are sums of fractions such as 0.1.
 _ROUNDING = 1e-9
 
 
 class TapeWork(ABC):
-    """Work of one job's agents, on all of its machines.
+    """The work of one job's agents, on all of its machines.
 
-    An agent is in it, with a seat for each assignment, from `begin` until it is told to `end`, or its machine is
-    gone. Times are seconds since 1970.
+    An agent takes part in it, with a seat for each assignment, from `begin` until the seat's `end`, or until its
+    machine is gone. Times are seconds since 1970.
     """
 
     @property
     @abstractmethod
     def next_time_s(self) -> float:
-        """Time of the next event that comes without an order; infinity: there is none."""
+        """Time of the next event that needs no order; infinity: there is none."""
 
     @abstractmethod
     def begin(self, agent: TapeSeat, now_s: float) -> None:
-        """An agent begins its assignment."""
+        """Begin an agent's assignment."""
 
     @abstractmethod
     def leave(self, agent: TapeSeat, now_s: float) -> None:
-        """An agent was ordered to leave its assignment."""
+        """Handle the order that an agent leaves its assignment."""
 
     @abstractmethod
     def noticed(self, agent: TapeSeat, now_s: float) -> None:
-        """An agent's machine will be revoked."""
+        """Handle the revocation notice of an agent's machine."""
 
     @abstractmethod
     def gone(self, agent: TapeSeat, now_s: float) -> None:
-        """An agent's machine has ended, and with it what was not saved."""
+        """Handle the end of an agent's machine, which loses unsaved work."""
 
     @abstractmethod
     def advance(self, now_s: float) -> None:
-        """Do what is due."""
+        """Handle events that are due."""
 
     @abstractmethod
     def tell_progress(self, now_s: float) -> None:
-        """Do what is due, and report how far it is by now, if that is further than before."""
+        """Handle events that are due, and report progress if there is any."""
 
     @abstractmethod
     def obey(self, agent: TapeSeat, order: SaveOrder | Keep | Hand, now_s: float) -> None:
-        """An agent was given another order about its assignment.
+        """Handle another order about an agent's assignment.
 
         Raises:
-            InputError: It is none for a job of this kind.
+            InputError: A job of this kind does not take the order.
         """
 
 
 @dataclass(eq=False)
 class TapeSeat:
-    """Assignment that an agent has begun.
+    """An assignment that an agent has begun.
 
     Attributes:
         machine: The agent that has begun it.
@@ -97,7 +97,7 @@ class TapeSeat:
 
     @property
     def about(self) -> tuple[str, int]:
-        """Id of the trial and number of the assignment, as reports begin."""
+        """Id of the trial and number of the assignment, the first fields of reports."""
         return self.assignment.trial_id, self.assignment.attempt
 
     def report(self, message: Message) -> None:
@@ -105,12 +105,12 @@ class TapeSeat:
         self.machine.report(message)
 
     def end(self, how: Ending, step: int, now_s: float, stored: int = 0) -> None:
-        """Report how the assignment has ended, and begin what waits for its room.
+        """Report the end of the assignment, and begin assignments that wait for its room.
 
         Args:
-            how: How it has ended.
+            how: Kind of the ending.
             step: The step that it has reached.
-            now_s: The present moment, seconds since 1970.
+            now_s: The current time, seconds since 1970.
             stored: Number of the newest checkpoint that it has stored; 0: none.
         """
         self.report(Ended(*self.about, how, step, stored=stored))
@@ -122,12 +122,12 @@ class TapeAgent:
     """The agent of one machine.
 
     Attributes:
-        lease: The machine.
+        lease: Lease of the machine.
         orders: Log of its orders.
         reports: Log of its reports.
-        work_of: Gives what is to be done for the id of a trial.
-        seats: What it has now, by id of the trial.
-        count: How many reports it has written.
+        work_of: Returns the work of a trial by its id.
+        seats: Its current assignments, by id of the trial.
+        count: Number of reports that it has written.
     """
 
     lease: Lease
@@ -140,23 +140,23 @@ class TapeAgent:
     _attempts: dict[str, int] = field(default_factory=dict)
 
     def boot(self) -> None:
-        """The machine is up."""
+        """Report that the machine is up."""
         self.report(Up())
 
     def noticed(self, now_s: float) -> None:
-        """The machine will be revoked."""
+        """Report and handle the revocation notice."""
         self.report(Noticed(self.lease.revoke_at_s))
         for seat in list(self.seats.values()):
             self._work(seat).noticed(seat, now_s)
 
     def gone(self, now_s: float) -> None:
-        """The machine has ended."""
+        """Handle the end of the machine."""
         seats, self.seats, self._waiting = self.seats, {}, []
         for seat in seats.values():
             self._work(seat).gone(seat, now_s)
 
     def obey(self, now_s: float) -> bool:
-        """Take the orders that have come; returns whether there were any."""
+        """Carry out new orders; returns whether there were any."""
         orders = list(self.orders.new())
         for found in orders:
             if isinstance(found, Unreadable):
@@ -171,7 +171,7 @@ class TapeAgent:
         self.reports.write(self.reports.read, [Envelope("tape", self.count, 0, message)])
 
     def ended(self, seat: TapeSeat, now_s: float) -> None:
-        """An assignment has ended: what waits for its room begins."""
+        """Remove an assignment that has ended, and begin those that wait for its room."""
         self.seats = {name: other for name, other in self.seats.items() if other is not seat}
         self._begin_what_fits(now_s)
 
@@ -192,7 +192,7 @@ class TapeAgent:
                 self._leave(order, now_s)
 
     def _train(self, order: Train, now_s: float) -> None:
-        # A controller that has not heard for a while repeats its order.
+        # A controller repeats its order if it gets no report for a while.
         assignment = order.assignment
         if assignment.attempt <= self._attempts.get(assignment.trial_id, 0):
             return
@@ -224,5 +224,5 @@ class TapeAgent:
 
 
 def next_time_s(works: list[TapeWork]) -> float:
-    """Time of the next event of any of these jobs; infinity: there is none."""
+    """Return the time of the next event of any of these jobs; infinity: there is none."""
     return min((work.next_time_s for work in works), default=math.inf)

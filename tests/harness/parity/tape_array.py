@@ -1,4 +1,4 @@
-"""Arrays on a tape: what each machine does with the tasks that its controller hands to it."""
+"""Arrays on a tape: each machine's work on the tasks that its controller hands out."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ebbtide.storage.objects import ObjectStore
 
 
 class TapeArray(TapeWork):
-    """An array: each machine comes and goes alone, and does its tasks as a `TaskMachine`.
+    """An array: each machine comes and goes independently, and does its tasks as a `TaskMachine`.
 
     Args:
-        progress: The job; how far it is its controller knows.
+        progress: The job; its controller tracks the progress.
         catalogue: Instance types, for its speed.
         store: Storage for results that agents and controller share.
     """
@@ -76,5 +76,5 @@ class TapeArray(TapeWork):
     def _store_result(self, agent: TapeSeat, number: int, duration_s: float) -> None:
         trial_id, attempt = agent.about
         result = TaskResult(number, str(number), str(agent.lease.lease_id), attempt, duration_s, "")
-        # Without files: there are none below what is no folder.
+        # A path that is no folder, so that the result has no files.
         TaskResults(self._store, trial_id).keep(result, Path(os.devnull))

@@ -1,8 +1,8 @@
-"""A live run on a tape: the real provider and its messages, machines of a replayed market, a clock that skips.
+"""A live run on a tape: real provider and messages, machines of a replayed market, a clock that skips ahead.
 
-Time moves to whatever comes next: on the market, on a machine, or when the engine is to be woken. One thing
-happens at a time, and then the controller looks, as one that looks often enough would; what comes at one moment
-comes in the order of a replay, training before the market.
+Time moves to the next event: of the market, of a machine, or a wake-up of the engine. After each event the
+controller polls, as if it polled often enough. Events of the same moment happen in the order of a replay, training
+before the market.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class TapeCloud:
         ]
 
     def sleep(self) -> None:
-        """Let machines obey what they were ordered; else let the next thing happen."""
+        """Let machines carry out orders; if there are none, let the next event happen."""
         obeyed = [agent.obey(self.now_s) for agent in list(self._agents.values())]
         if any(obeyed):
             return
@@ -139,12 +139,12 @@ class TapeCloud:
         return sum(lease.is_open for lease in self._leases.values())
 
     def _happens(self) -> bool:
-        """Let one thing happen; returns whether the controller has anything to see."""
+        """Let one event happen; returns whether the controller has anything to see."""
         work_s = next_time_s(self._works)
         if min(work_s, self._market.next_time_s) > self.wake_at_s:
             self._market.now_s = max(self.now_s, self.wake_at_s)
             return True
-        # A save that is done at the very moment of a revocation is done.
+        # A save that completes at the exact moment of a revocation counts as complete.
         if work_s <= self._market.next_time_s:
             self._market.now_s = max(self.now_s, work_s)
             reports = self._reports
@@ -193,14 +193,14 @@ def _work_of(progress: JobProgress, curve: Curve | None, scenario: Scenario, sto
 
 
 def _listed(lease: Lease) -> LeaseState:
-    """The state as a cloud lists it: a notice goes to the machine alone, which may not have booted yet."""
+    """Return the state as a cloud lists it, without notices, which only the machine gets, even while it boots."""
     if lease.state is LeaseState.NOTICED:
         return LeaseState.RUNNING if lease.is_booted else LeaseState.STARTING
     return lease.state
 
 
 class TapeClock(Runtime):
-    """The clock of a tape's cloud: whoever waits lets the next thing happen.
+    """The clock of a tape's cloud: a wait lets the next event happen.
 
     Args:
         cloud: The tape's cloud.
@@ -223,7 +223,7 @@ class TapeClock(Runtime):
 
 
 class _AtOnce(Executor):
-    """Does everything in the calling thread."""
+    """Runs each call in the calling thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         found: Future[Any] = Future()
@@ -232,7 +232,7 @@ class _AtOnce(Executor):
 
 
 class TapeProvider(AgentProvider):
-    """The provider of a live run, whose cloud knows until when it waits.
+    """The provider of a live run, which tells its cloud until when it waits.
 
     Args:
         cloud: The tape's cloud.
@@ -241,7 +241,7 @@ class TapeProvider(AgentProvider):
     """
 
     def __init__(self, cloud: TapeCloud, store: MemoryStore, scenario: Scenario) -> None:
-        # Messages take no time here, so that no task is handed out before a machine is free.
+        # Messages take no time here, so no task need be handed out before a machine is free.
         agent = AgentConfig(_RUN, "", str(Path()), "", poll_s=0.0, report_s=0.0)
         kinds = [_kind(job_id, job, scenario.catalogue) for job_id, job in enumerate(scenario.jobs)]
         callbacks = Callbacks(
@@ -263,8 +263,8 @@ class Lived:
     """A live run on a tape.
 
     Attributes:
-        outcome: What the engine says of it.
-        left_running: Number of machines that the cloud has still rented out after it.
+        outcome: The engine's outcome.
+        left_running: Number of machines still rented after the run.
     """
 
     outcome: Outcome
@@ -295,7 +295,7 @@ def live(scenario: Scenario, policy: Policy, start_s: float) -> Lived:
 
 
 def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
-    """The outcome of `live`, of a job that is no cluster."""
+    """Return the outcome of `live`."""
     return live(scenario, policy, start_s).outcome
 
 
@@ -311,7 +311,7 @@ def _kind(job_id: int, job: Job, catalogue: Catalogue) -> JobKind | None:
 
 
 def _programs(jobs: Sequence[Job]) -> dict[int, int]:
-    """The number of each job's program: names of trials differ in a number alone."""
+    """Return the number of each job's program: names of trials of one program differ only in a number."""
     stems = [job.name.rstrip("0123456789") for job in jobs]
     return {job_id: stems.index(stem) for job_id, stem in enumerate(stems)}
 

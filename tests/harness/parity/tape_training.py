@@ -1,9 +1,8 @@
-"""Trainings on a tape, by `SimulatedTraining`: on one machine, on several as one, or with a head and workers.
+"""Trainings on a tape, with `SimulatedTraining`: on one machine, on several as one, or with a head and workers.
 
-A program reports its progress, as it does live, in whole steps: at each hundredth of its steps, at each of its
-validations, whenever it begins or ends to train, and just before its controller looks. Of several machines the one
-of rank 0 does so. What they have stored is in storage, in manifests without files, and what they are told to
-resume from is compared with it.
+A program reports its progress in whole steps, as it does live: at each hundredth of its steps, at each validation,
+whenever it starts or stops training, and just before its controller polls. Of several machines, rank 0 reports.
+Checkpoints are stored as manifests without files, and the checkpoint to resume from is compared with them.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import ObjectStore
 
-# Reports of a training, evenly over its steps; and the share of them after which a new attempt first reports, so
-# that its speed can be measured from there.
+# Number of reports of a training, evenly over its steps; and the divisor of its steps that gives a new attempt's
+# first report, from which its speed is measured.
 _REPORTS = 100
 _FIRST_REPORT = 10**7
 
 
 class _Counted(TapeWork):
-    """A job whose steps `SimulatedTraining` counts, and whose progress one of its agents tells.
+    """A job whose steps `SimulatedTraining` counts, and whose progress one of its agents reports.
 
     Args:
         progress: The job, and how far it is by what its agents did and saved.
@@ -81,13 +80,13 @@ class _Counted(TapeWork):
                 raise InputError(f"{agent.about[0]} was handed tasks, and is no array")
 
     def _forget_before(self, trial_id: str, number: int) -> None:
-        """Checkpoints before the one of this number may go."""
+        """Delete checkpoints before the one of this number."""
         raise InputError(f"{trial_id} was told of checkpoint {number}, and none is stored in parts")
 
     @property
     @abstractmethod
     def _teller(self) -> TapeSeat | None:
-        """The agent that reports progress; None: nothing is done now."""
+        """The agent that reports progress; None: no work is done now."""
 
     @abstractmethod
     def _saved(self) -> None:
@@ -95,11 +94,11 @@ class _Counted(TapeWork):
 
     @abstractmethod
     def _finished(self, now_s: float) -> None:
-        """All steps are done."""
+        """Handle the end of all steps."""
 
     @abstractmethod
     def _check_left(self, now_s: float) -> None:
-        """See which machines have been left."""
+        """Check which machines have left the training."""
 
     @property
     def _steps_saved(self) -> int:
@@ -113,14 +112,14 @@ class _Counted(TapeWork):
         return sorted(evenly | set(self._metrics))
 
     def _tells_from_here(self, now_s: float) -> None:
-        """A new attempt reports soon, and then at the usual steps."""
+        """Schedule a new attempt's early report, before those at the usual steps."""
         self._report_at(self._told + max(self._progress.job.steps // _FIRST_REPORT, 1), now_s)
 
     def _report_at(self, step: int, now_s: float) -> None:
         self._follow(self._training.wake_at_step(step, now_s), now_s)
 
     def _follow(self, events: Sequence[Event], now_s: float) -> None:
-        """Report what came of it."""
+        """Report the consequences of events."""
         for event in events:
             match event.wake:
                 case Wake.MILESTONE:
@@ -134,7 +133,7 @@ class _Counted(TapeWork):
                 case Wake.FINISHED:
                     self._finished(now_s)
                     return
-        # Steps are told when they are done, not once it stands still to save: speeds are measured by that.
+        # Report steps when they are done, not after the pause of a save: speeds are measured from reports.
         self._step(math.floor(self._progress.steps_done), now_s)
         self._check_left(now_s)
 
@@ -146,9 +145,9 @@ class _Counted(TapeWork):
 
 
 class TapeTraining(_Counted):
-    """A job on one machine, or on several that train as one: together they begin, save, leave and end.
+    """A job on one machine, or on several that begin, save, leave and end together.
 
-    Once one of them is gone, or is to leave, all leave. None goes on with others before it is told with which.
+    Once one of them is gone, or has to leave, all leave. They continue only with an order that names the members.
 
     Args:
         progress: The job, and how far it is by what its agents did and saved.
@@ -162,7 +161,7 @@ class TapeTraining(_Counted):
     ) -> None:
         super().__init__(progress, catalogue, curve)
         self._store = store
-        # Those that have its assignment now, by rank; whether they are all there, and train as one.
+        # Agents that have the assignment now, by rank; and whether all are there, and train as one.
         self._members: dict[int, TapeSeat] = {}
         self._is_one = False
         self._number = 0
@@ -196,7 +195,7 @@ class TapeTraining(_Counted):
         self._drop(agent)
         self._is_one = False
         self._training.lease_lost(agent.lease, now_s)
-        # Those that are left wait for it until they are told to leave.
+        # The remaining machines wait until they are told to leave.
         self._training.assign([], now_s)
 
     def _forget_before(self, trial_id: str, number: int) -> None:
@@ -214,7 +213,7 @@ class TapeTraining(_Counted):
             about, step, number = agent.about, self._steps_saved, self._number
             machines = agent.assignment.machines
             if self._progress.job.most_machines > 1:
-                # On one machine, too: an elastic job may go on from there on several.
+                # Also on one machine, since an elastic job may resume from this checkpoint on several.
                 manifest = Manifest(about[0], number, 1, step, 0.0, (), attempt=about[1], machines=machines)
                 store = CheckpointStore(self._store, about[0])
                 self._store.put_once(_manifest_key(store, number), manifest.encode())
@@ -225,7 +224,7 @@ class TapeTraining(_Counted):
 
     def _check_left(self, now_s: float) -> None:
         if self._is_one and not all(self._training.is_on(agent.lease) for agent in self._members.values()):
-            # It may have gone on with the others, which need to be told that they are fewer.
+            # The simulated training may have continued on the others, which first need a new assignment.
             self._training.assign([], now_s)
             self._all_end(Ending.LEFT, now_s)
 
@@ -255,10 +254,10 @@ class TapeTraining(_Counted):
 
 
 class TapeCluster(_Counted):
-    """A job with a head, whose program reports, and workers, each of which comes and goes alone.
+    """A job with a head, whose program reports, and workers that come and go independently.
 
-    What a machine has done that leaves in time is kept; of one that is gone without a word it is done again.
-    Every machine works until shortly before it is revoked.
+    The work of a machine that leaves in time is kept; that of a machine lost without notice is done again. Every
+    machine works until shortly before it is revoked.
     """
 
     def __init__(self, progress: JobProgress, catalogue: Catalogue) -> None:
@@ -291,12 +290,12 @@ class TapeCluster(_Counted):
         return next((agent for agent in self._members if agent.assignment.rank == 0), None)
 
     def _assign(self, now_s: float) -> None:
-        # Without a head there is nothing to work for.
+        # Workers have no work without a head.
         staying = [agent.lease for agent in self._members if agent not in self._leaving and self._teller]
         self._follow(self._training.assign(staying, now_s), now_s)
 
     def _saved(self) -> None:
-        """Do nothing: what a worker hands over when it leaves is no checkpoint."""
+        """Do nothing: a worker that leaves hands over its work, not a checkpoint."""
 
     def _finished(self, now_s: float) -> None:
         head = self._teller

@@ -1,10 +1,10 @@
-"""Tapes on which policies are compared, and the work that each policy is made for.
+"""Tapes on which policies are compared, and the work that each policy is designed for.
 
-Three things would differ between a replay and a live run for physical reasons, and are kept away by how tapes
-are set. A live agent learns of a notice only once it has booted: machines boot at once. A live run knows progress
-in whole steps, and speeds as measured over them: a step takes 10 microseconds on four cores. Times are floating:
-tapes lie in 1970, where floating seconds tell nanoseconds apart. Jobs have one machine each: policies for clusters
-(ExoSphere and its rivals) are compared here on jobs that are spread over no machines, and `kinds` has the others.
+Three things would differ between a replay and a live run for physical reasons, and the tapes avoid them. A live
+agent learns of a notice only once it has booted: here machines boot at once. A live run measures progress and
+speed in whole steps: here a step takes 10 microseconds on four cores. Times are floating-point: tapes lie in 1970,
+where float seconds resolve nanoseconds. Each job has one machine: policies for clusters (ExoSphere and its rivals)
+are compared here on jobs of one machine, and in `kinds` on others.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from ebbtide.replay.start_delay import StartDelay
 BILLINGS = ("ec2-hourly", "ec2-second")
 
 _BEGINS, _DAYS, _TRAINED_DAYS = "1970-01-02T00:00:00Z", 11.0, 7.0
-# Lengths of trials without a common measure, so that no two report at one moment.
+# Incommensurable lengths of trials, so that no two report at the same moment.
 _TRIAL_H = (1.0, 1.17, 1.31, 1.43)
-# Runs begin between whole hours and minutes, so that a tape's own changes do not come at the moments of a run.
+# Runs begin off whole hours and minutes, so that price changes do not coincide with a run's events.
 _START_S = 9.0 * DAY_S + 1234.567
-# Of one instance type there is one market only.
+# An instance type with a single market.
 _ALONE = "c3.2xlarge"
 _MARKETS = (
     *(
@@ -59,7 +59,7 @@ _VOLATILE = MarketProfile(spikes_per_day=20.0, spike_length_min=2.0, change_inte
 PER_HOUR_PER_VCPU = 9e7
 _DELAY = StartDelay(20.0, 0.0)
 _CHECKPOINT = Checkpointing(save_s=20.0, restore_s=40.0, size_bytes=2_000_000_000, by_region=True)
-# Machines of a market by turns, mean seconds for which there are so many.
+# Mean seconds for which a market has machines (True), and for which it has none, in turn.
 _CAPACITY_S = {True: 1.5 * HOUR_S, False: 0.1 * HOUR_S}
 _MOST_MACHINES = 3
 
@@ -90,7 +90,7 @@ class Tape:
 
 
 def tapes() -> tuple[Tape, ...]:
-    """Calm prices, prices whose spikes are often shorter than a notice, and capacity that comes and goes."""
+    """Make tapes: calm prices, spikes often shorter than a notice, and capacity that comes and goes."""
     calm = _prices(_MARKETS, 11, MarketProfile(spikes_per_day=0.3))
     volatile = _prices(_MARKETS, 12, _VOLATILE)
     capacity = _prices(_MARKETS, 13, MarketProfile(spikes_per_day=2.0))
@@ -102,7 +102,7 @@ def tapes() -> tuple[Tape, ...]:
 
 
 def tapes_of_one_region() -> tuple[Tape, ...]:
-    """The same for machines of one size in one region, where they reach each other: volatile prices, and capacity
+    """Make tapes of machines of one size in one region, where they reach each other: volatile prices, and capacity
     that comes and goes, for twice as many machines."""
     volatile = _prices(_OF_ONE_REGION, 15, _VOLATILE)
     capacity = _prices(_OF_ONE_REGION, 18, MarketProfile(spikes_per_day=2.0))
@@ -113,7 +113,7 @@ def tapes_of_one_region() -> tuple[Tape, ...]:
 
 
 def scenario_of(name: str, tape: Tape, billing: str) -> Scenario:
-    """Scenario on which a registered policy is compared: a tape, a billing preset, and work that suits it.
+    """Make the scenario for a registered policy: a tape, a billing preset, and work that suits the policy.
 
     Args:
         name: Name of the policy in the registry.
@@ -127,14 +127,14 @@ def scenario_of(name: str, tape: Tape, billing: str) -> Scenario:
 def scenario_with(
     jobs: Sequence[Job], tape: Tape, billing: str, curves: tuple[Curve | None, ...] = ()
 ) -> Scenario:
-    """Scenario of jobs on a tape, with a billing preset of spot machines and the curves of the jobs."""
+    """Make a scenario of jobs on a tape, with a billing preset of spot machines and the jobs' curves."""
     rule: Billing = billing_preset(billing)
     availability = tape.availability
     return Scenario(tuple(jobs), tape.prices, rule, availability=availability, delay=_DELAY, seed=3, curves=curves)
 
 
 def work_for(name: str) -> str:
-    """In words, what a registered policy is compared on."""
+    """Describe the work on which a registered policy is compared."""
     if name.startswith("spottune"):
         return "a sweep of four trials with learning curves"
     if name.startswith("dynamic-pricing"):
@@ -147,11 +147,11 @@ def work_for(name: str) -> str:
 
 
 def small_bundle(known: PriceHistory, folder: Path) -> ModelBundle:
-    """A bundle with a revocation model that is trained in seconds.
+    """Make a bundle with a revocation model that is trained in seconds.
 
     Args:
-        known: A history of six days and a half or more.
-        folder: Where the bundle is written.
+        known: A history of at least six and a half days.
+        folder: Folder for the bundle.
     """
     minutes = minutes_of(known)
     model = revpred()
@@ -164,7 +164,7 @@ def small_bundle(known: PriceHistory, folder: Path) -> ModelBundle:
 
 
 def _work(name: str) -> tuple[tuple[Job, ...], Iterable[Curve | None]]:
-    """The jobs for a policy, and their curves."""
+    """Make the jobs for a policy, and their curves."""
     if name not in POLICIES:
         raise ValueError(f"{name} is not registered")
     if name.startswith("spottune"):
@@ -180,18 +180,18 @@ def _work(name: str) -> tuple[tuple[Job, ...], Iterable[Curve | None]]:
 
 
 def trials_with_curves(times: float = 1.0) -> tuple[tuple[Job, ...], tuple[Curve, ...]]:
-    """The jobs of a sweep, so many times as long as usual, and how the metric of each falls."""
+    """Make the jobs of a sweep, longer by a factor, and their learning curves."""
     jobs = tuple(_job(f"trial {number}", times * hours) for number, hours in enumerate(_TRIAL_H))
     return jobs, tuple(_curve(job, number) for number, job in enumerate(jobs))
 
 
 def _job(name: str, hours: float, likes: str = "", *, anywhere: bool = True) -> Job:
-    """A training that takes so many hours on four cores; on the instance type that it likes, a third of that.
+    """Make a training that takes `hours` on four cores; on the instance type that it likes, a third of that.
 
     Args:
         name: Name of the job.
-        hours: How long it takes on four cores.
-        likes: An instance type.
+        hours: Hours that it takes on four cores.
+        likes: Instance type on which it is fastest; empty: none.
         anywhere: Whether it runs on other instance types, too.
     """
     own = {likes: 3.0 * 4.0 * PER_HOUR_PER_VCPU} if likes else {}
@@ -215,7 +215,7 @@ def _prices(markets: Sequence[Market], seed: int, profile: MarketProfile) -> Pri
 
 
 def _capacity(prices: PriceHistory, seed: int, most: int) -> Availability:
-    """Capacity that comes and goes by itself in each market."""
+    """Make capacity that comes and goes independently in each market."""
     random = np.random.default_rng(seed)
     series = {}
     for market in prices:

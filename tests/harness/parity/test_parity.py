@@ -1,4 +1,4 @@
-"""Each registered policy decides in a live run as in the replay of the same tape; and a difference is found."""
+"""Each registered policy decides in a live run as in a replay of the same tape, and differences are found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestMemoryStore(ObjectStoreContract):
 
 
 def test_each_policy_decides_live_as_in_replay(models: eb.ModelBundle) -> None:
-    """Each on one tape; `make parity` has each on all."""
+    """Each policy runs on one tape; `make parity` runs each on all."""
     on = [
         (name, _tapes()[0 if name.startswith("spottune") else number % 3], BILLINGS[number % 2])
         for number, name in enumerate(POLICIES)
@@ -60,13 +60,13 @@ def test_spottune_selects_the_same_trials(models: eb.ModelBundle) -> None:
     replayed, lived = scenario.run(made, tape.start_s), run_live(scenario, made, tape.start_s)
     stopped = [job.stopped for job in replayed.jobs]
     assert [job.stopped for job in lived.jobs] == stopped
-    # Some were stopped at theta, and the best was not.
+    # Trials were stopped at theta, except for the best one.
     assert stopped == [False, True, True, True]
 
 
 @dataclass(frozen=True)
 class Everything:
-    """Is woken by all that there is, saves at each third price, and changes the machine when a period ends."""
+    """Subscribes to all events, saves at each third price, and changes the machine when a period ends."""
 
     period_lead_s: float = 90.0
     name: str = "everything"
@@ -81,7 +81,7 @@ class Everything:
                     yield eb.Save(job.job_id)
             elif event.wake is eb.Wake.PERIOD_END:
                 view.memory["ends"] = view.memory.get("ends", 0) + 1
-                # It has done this step, has asked for it twice, and asks for a step to come.
+                # Wake-ups at a step that is done already, twice, and at a future step.
                 per_cent = min(int(100.0 * job.steps_done / job.job.steps) + 2, 100)
                 for step in (1, 1, job.job.steps * per_cent // 100):
                     yield eb.WakeAtStep(job.job_id, step)
@@ -109,7 +109,7 @@ def test_every_wake_comes_live_as_in_replay(billing: str) -> None:
 
 @pytest.mark.parametrize("name", ["deepspotcloud-migrate", "deepspotcloud-best-price", "reactive", "deadline"])
 def test_what_goes_through_a_bucket_is_charged_live_as_in_replay(name: str, models: eb.ModelBundle) -> None:
-    """The tape's markets are in the east and the west of the US, and so is the bucket, on one side."""
+    """The tape's markets are in the east and the west of the US; the bucket is in one of them."""
     tape = _tapes()[1]
     scenario = scenario_of(name, tape, BILLINGS[1])
     (job,) = scenario.jobs
@@ -131,7 +131,7 @@ def test_what_goes_through_a_bucket_is_charged_live_as_in_replay(name: str, mode
 
 
 def _live_without_prices(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
-    """A live run that is told of no change of a price."""
+    """Make a live run that gets no price events."""
 
     class Deaf:
         name, wakes_on, decide = policy.name, policy.wakes_on - {eb.Wake.PRICE}, policy.decide
@@ -149,7 +149,7 @@ def test_a_live_run_that_misses_prices_is_found() -> None:
 
 
 def test_a_policy_that_knows_where_it_runs_is_found() -> None:
-    """Its second run decides otherwise, as one would that looks at a clock of its own."""
+    """The policy decides differently in its second run, as if it read its own clock."""
     asked: list[float] = []
 
     @dataclass(frozen=True)
