@@ -1,4 +1,4 @@
-"""Offers that `ebbtide run` shows, and its question, before it rents machines that cost money."""
+"""Show offers, and ask for confirmation, before `ebbtide run` rents machines that cost money."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.runs.offers import MarketOffer, offers_of, prices_now
 from ebbtide.runs.run import RunOptions, local_market
 
-# As one that was stopped by its user.
+# The same exit code as for a run that the user stopped.
 _REFUSED = 130
 
 
@@ -29,12 +29,12 @@ def confirm(work: Runnable, provider: str, options: RunOptions, *, dry_run: bool
     """Show what could be rented now; at a terminal, ask before machines are rented that cost money.
 
     Raises:
-        InputError: No price is known, or none is of a market that it allows.
-        typer.Exit: Nothing is to be rented.
+        InputError: No price is known of any market that the work allows.
+        typer.Exit: This is a dry run, or the user declined.
     """
     rents = provider in RENTED
     asks = rents and not yes and sys.stdin.isatty() and sys.stdout.isatty()
-    # Without a budget nothing begins on rented machines, and what refuses it says so.
+    # Without a budget a later check refuses to rent, with its own message.
     if not dry_run and (not asks or work.budget_usd is None):
         return
     catalogue = options.get("catalogue") or default_catalogue()
@@ -58,7 +58,7 @@ def confirm(work: Runnable, provider: str, options: RunOptions, *, dry_run: bool
 
 
 def _expected(offers: Sequence[MarketOffer]) -> str:
-    """Expected cost of all jobs on their first offers, in words."""
+    """Describe the expected cost of all jobs on their first offers."""
     firsts = list({offer.job: offer for offer in reversed(offers)}.values())
     usd = math.fsum(offer.expected_usd for offer in firsts)
     if math.isnan(usd):

@@ -109,7 +109,7 @@ def adjust_command(
 
 
 def _kept(path: Path) -> list[Signal]:
-    """The latest signals of a price store."""
+    """Read the latest signals of a price store."""
     if not is_price_store(path):
         raise InputError("is no price store; `ebbtide watch --into FILE.db` makes one", file=path)
     found = PriceStore(path).latest_signals()
@@ -120,7 +120,7 @@ def _kept(path: Path) -> list[Signal]:
 
 
 def _scores(markets: Sequence[Market]) -> Sequence[Signal]:
-    """Today's placement scores of markets of AWS."""
+    """Request today's placement scores of AWS's markets."""
     from ebbtide.market.sources.ec2_scores import Ec2Scores
 
     regions = sorted({market.region for market in markets if market.cloud == "aws"})

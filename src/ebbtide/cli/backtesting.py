@@ -43,7 +43,7 @@ class BacktestFiles:
     ] = None
 
     def write(self, result: BacktestResult) -> None:
-        """Write those that are asked for."""
+        """Write the files that options name."""
         if self.record or self.report:
             tables = result.record()
             if self.record:
@@ -83,7 +83,7 @@ def backtest_command(
     catalogue = catalogue_with(instance_types)
     rule = replays.rule
     work = read_work(job, catalogue, learnt.speeds)
-    # The names first: a wrong one is told before any prices are read.
+    # Check the names first, to report a wrong one before prices are read.
     names_of(names or USUAL)
     history = work.allowed(source.history(replays.seed, catalogue), catalogue)
     bundle = learnt.bundle(history.start_s)

@@ -99,6 +99,6 @@ def _table(found: Benchmark) -> Table:
 
 
 def _starts(found: Benchmark) -> str:
-    """Number of starts of a cell, as text; a range where cells differ."""
+    """Return the number of starts of a cell, as text; a range if cells differ."""
     numbers = sorted({cell.starts for cell in found.cells})
     return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])

@@ -1,4 +1,4 @@
-"""`ebbtide catalogue`: list prices and instance types of one's own, from the clouds' price APIs."""
+"""`ebbtide catalogue`: the user's own list prices and instance types, from clouds' price APIs and tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ebbtide.market.sources.web import Web
 
 catalogue_app = typer.Typer(no_args_is_help=True, help="Instance types and on-demand list prices of one's own.")
 
-# An API key of the Cloud Billing Catalog; without it, Google's standard chain of credentials gives a token.
+# Variable with an API key of the Cloud Billing Catalog; without it, Google's standard chain gives a token.
 _GOOGLE_KEY = "GOOGLE_API_KEY"
 _SHOWN = 10
 

@@ -17,7 +17,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from ebbtide.cli.completing import complete_billing, complete_policies, complete_policy, complete_runs
 
-# Completions that the shell offers, by option or argument, for all commands.
+# Shell completions by option or argument, for all commands.
 _COMPLETIONS: dict[str, Callable[[str], list[str]]] = {
     "--policies": complete_policies,
     "--policy": complete_policy,
@@ -45,7 +45,7 @@ class Verb:
         return self.module if "." in self.module else f"ebbtide.cli.{self.module}"
 
     def about(self) -> str:
-        """The first paragraph of its help, read from the source, so that a list needs no imports."""
+        """Return the first paragraph of its help, read from the source, so that listing needs no imports."""
         spec = find_spec(self._module)
         source = spec.loader.get_source(spec.name) if spec and isinstance(spec.loader, InspectLoader) else None
         for part in ast.parse(source or "").body:
@@ -77,7 +77,7 @@ class Verb:
 
 
 def _flowing(text: str) -> str:
-    """Help with each paragraph as one line, so that it is wrapped once, at any width; lines of examples stay."""
+    """Join each paragraph of a help text into one line, to be wrapped at any width; keep lines of examples."""
     parts = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         inspect.cleandoc(part) if part.startswith(" ") else " ".join(part.split()) for part in parts
@@ -86,7 +86,7 @@ def _flowing(text: str) -> str:
 
 def _with_completions(function: Callable[..., Any]) -> None:
     """Add shell completions to parameters that have none."""
-    # Annotations given as text would be evaluated again, and the additions lost.
+    # Evaluate annotations given as text here: otherwise typer evaluates them again, without the additions.
     function.__annotations__ = get_type_hints(function, include_extras=True)
     for name, hint in function.__annotations__.items():
         for info in getattr(hint, "__metadata__", ()):
@@ -130,7 +130,7 @@ VERBS = (
 )
 
 
-# Other names of commands, as users of other tools type them; they are not listed.
+# Unlisted aliases of commands, for users of other tools.
 ALIASES = {"ls": "status", "list": "status", "ps": "status"}
 
 

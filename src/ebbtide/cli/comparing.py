@@ -1,4 +1,4 @@
-"""`ebbtide compare`: policies on one job, as a table, as JSON, and as the first table of a report."""
+"""`ebbtide compare`: compare policies on one job, as a table, as JSON, and in a report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ComparisonFiles:
     ] = None
 
     def write(self, found: Comparison) -> None:
-        """Write those that are asked for."""
+        """Write the files that options name."""
         if self.json_path:
             found.write_json(self.json_path)
         if self.report:
@@ -88,7 +88,7 @@ def compare_command(
     if others:
         typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")
     usual = names or (USUAL if deadline is None else (*USUAL, "deadline"))
-    # The names first: a wrong one is told before any prices are read.
+    # Check the names first, to report a wrong one before prices are read.
     names_of(usual)
     history = given.allowed(source.history(replays.seed, catalogue), catalogue)
     bundle = learnt.bundle(history.start_s)

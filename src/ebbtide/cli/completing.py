@@ -10,7 +10,7 @@ _RUNS = Path("runs")
 
 
 def complete_policies(incomplete: str) -> list[str]:
-    """Names of policies for the last item of a list with commas, without those named before."""
+    """Complete the last policy of a comma-separated list, without those named before."""
     from ebbtide.policies.registry import POLICIES
 
     *before, last = incomplete.split(",")
@@ -19,21 +19,21 @@ def complete_policies(incomplete: str) -> list[str]:
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """Names of policies."""
+    """Complete the name of a policy."""
     from ebbtide.policies.registry import POLICIES
 
     return _beginning(POLICIES, incomplete)
 
 
 def complete_billing(incomplete: str) -> list[str]:
-    """Names of billing presets."""
+    """Complete the name of a billing preset."""
     from ebbtide.market.billing import PRESETS
 
     return _beginning(PRESETS, incomplete)
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Ids of the runs in the default folder."""
+    """Complete the id of a run in the default folder."""
     try:
         names = [path.name for path in _RUNS.iterdir() if (path / "run.json").is_file()]
     except OSError:

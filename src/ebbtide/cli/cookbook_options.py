@@ -1,4 +1,4 @@
-"""Groups of options of `ebbtide cookbook`: the market, how a cookbook is solved, how machines are rented."""
+"""Groups of options of `ebbtide cookbook`: the market, and how to solve, charge and rent."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class PricedMarket:
     market: Annotated[str, typer.Option(metavar="NAME", help="The market, such as 'us-east-1a c3.xlarge'.")]
 
     def read(self, catalogue: Catalogue) -> tuple[PriceHistory, Market]:
-        """The prices of all markets, and the market.
+        """Read the prices of all markets, and find the market.
 
         Raises:
-            InputError: The file is wrong, or it has no such market.
+            InputError: The file cannot be read, or has no such market.
         """
         history = PriceHistory.read(self.prices, catalogue)
         for market in history:
@@ -84,7 +84,7 @@ class Charging:
     ] = 600.0
 
     def charges(self, chain: PriceChain, start_s: float, deadline_h: int) -> ChargeModel:
-        """The charges of a machine by hour and price.
+        """Make the charges of a machine by hour and price.
 
         Args:
             chain: Model of the market's prices.
@@ -131,19 +131,19 @@ class Renting:
 
     @property
     def rule(self) -> Billing:
-        """The billing rule; where spot machines are charged by whole hours, on-demand machines are too."""
+        """The billing rule; if spot machines are charged by whole hours, so are on-demand machines."""
         rule = billing_preset(self.billing)
         return replace(rule, on_demand=ON_DEMAND_HOURLY) if self.by_hour else rule
 
     def policy(self, book: Cookbook, market: Market) -> Policy:
-        """The policy that follows a cookbook.
+        """Make the policy that follows a cookbook.
 
         Args:
             book: The cookbook, already solved.
             market: The market to rent in.
 
         Raises:
-            InputError: The billing rule is unknown, or an option goes only with billing by whole hours.
+            InputError: The billing rule is unknown, or an option needs billing by whole hours.
         """
         from ebbtide.policies.cookbook.bids import Bids
         from ebbtide.policies.cookbook.cluster import RunCluster

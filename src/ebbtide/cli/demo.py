@@ -22,7 +22,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
 from ebbtide.replay.generated_markets import MarketKind, generated_capacity
 
-# The default policy, and the fastest of the others; `ebbtide compare` has more.
+# The default policy, and others that are fast to replay; `ebbtide compare` has more.
 _POLICIES = "ebbtide,on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
 _STARTS = 10
 _DAYS = 30.0

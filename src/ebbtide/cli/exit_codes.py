@@ -1,11 +1,11 @@
-"""Handling of a command's errors: one line on standard error and an exit code, never a traceback.
+"""Report a command's errors: one line on standard error and an exit code, never a traceback.
 
 | code | meaning |
 |---|---|
 | 1 | the user's training failed, or machines could not be ended |
 | 2 | bad input: a wrong option, file, field or policy; a path that does not exist or is not allowed |
 | 3 | `plan`: the budget or the deadline cannot be kept |
-| 69 | a cloud or service does not answer, or refused; so a journal's server |
+| 69 | a cloud, a service or a journal's server does not answer, or refused |
 | 70 | a bug in Ebbtide |
 | 71 | out of memory |
 | 74 | reading or writing failed: disk full, a journal that cannot be written |
@@ -45,14 +45,14 @@ INTERRUPTED = 130
 
 DEBUG = "EBBTIDE_DEBUG"
 
-# Importing these error classes would make every command slow.
+# Named here, not imported: importing botocore would make every command slow.
 _AWS, _AWS_ERRORS = "botocore.exceptions", ("BotoCoreError", "ClientError")
 
-# Typer contains a copy of click under a private name; this is its error for a wrong command line.
+# Typer contains a private copy of click; this is click's error for a wrong command line.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _ClickException: type[Exception] = _UsageError.__mro__[1]
 
-# Errors of paths that users named: naming another path helps.
+# Errors of a path that the user named, which naming another path fixes.
 _WRONG_PATH = frozenset(
     {
         errno.ENOENT,
@@ -72,7 +72,7 @@ _WRONG_PATH = frozenset(
 )
 
 
-# The extras by the modules that they bring.
+# Modules that each extra installs.
 _EXTRAS = {
     "train": ("torch", "sklearn"),
     "pipeline": ("prefect", "dvc", "mlflow", "sqlalchemy", "cronsim"),
@@ -84,7 +84,7 @@ _EXTRAS = {
 
 
 def extra_of(module: str) -> str | None:
-    """The extra of the package that brings a module; None: it is of none."""
+    """Return the extra of Ebbtide that installs a module; None: no extra does."""
     top = module.partition(".")[0]
     return next((extra for extra, modules in _EXTRAS.items() if top in modules), None)
 
@@ -92,7 +92,7 @@ def extra_of(module: str) -> str | None:
 def end_with(error: BaseException) -> NoReturn:
     """End the process with the message and exit code of an exception."""
     if isinstance(error, BrokenPipeError):
-        # The reader of our output, such as `head`, has closed it.
+        # The reader of the output, such as `head`, has closed the pipe.
         sys.stderr.close()
         sys.exit(0)
     code, line = ending_of(error)
@@ -105,7 +105,7 @@ def end_with(error: BaseException) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Let no output wait that cannot be written: the interpreter would try again, and end with its own code."""
+    """Discard output that cannot be written: at exit the interpreter would retry, and set its own exit code."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -115,14 +115,14 @@ def _drop_output() -> None:
 
 
 def ending_of(error: BaseException) -> tuple[int, str]:
-    """The exit code and the text for an exception: a line for each problem, and no text if help was printed."""
+    """Return the exit code and the text for an exception: a line per problem, empty if help was printed."""
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
-    # Imported here: commands without errors do not need it.
+    # Imported here, since commands without errors do not need it.
     from ebbtide.base.terminal import visible
 
     code, problem = _code_and_problem(error)
-    # A line for each problem of an input; other errors are one line.
+    # An input error has a line for each problem; other errors are joined into one line.
     lines = problem.splitlines() if isinstance(error, InputError) else [problem]
     first, *others = [visible(" ".join(line.split())) for line in lines] or [""]
     return code, "\n".join([f"ebbtide: {first}" if first else "", *(f"  {line}" for line in others)])
@@ -135,11 +135,11 @@ def _code_and_problem(error: BaseException) -> tuple[int, str]:
         return FAILED, str(error)
     if isinstance(error, _UsageError):
         if not str(error):
-            # No command was given, and the help is printed.
+            # No command was given, and typer has printed the help.
             return BAD_INPUT, ""
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "ebbtide"
-        # Of a value that is none of several words, typer's message has the kind of error, too.
+        # For a value that is not one of several choices, typer's message also names the kind of error.
         told = error.format_message().replace("Value error, ", "")  # type: ignore[attr-defined]
         return BAD_INPUT, f"{told} (see `{command} --help`)"
     if isinstance(error, _ClickException):
@@ -165,7 +165,7 @@ def _code_and_problem(error: BaseException) -> tuple[int, str]:
 
 
 def _service_errors() -> tuple[type[Exception], ...]:
-    """Error classes of AWS's client, if this process has imported them; else none can have been raised."""
+    """Return AWS's error classes if this process has imported them; otherwise none can have been raised."""
     module = sys.modules.get(_AWS)
     return tuple(getattr(module, name) for name in _AWS_ERRORS) if module else ()
 

@@ -1,4 +1,4 @@
-"""`ebbtide why`: what a live run decided, what it weighed, why and what it came to."""
+"""`ebbtide why`: the decisions of a live run, with alternatives, reasons, expected and actual costs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ebbtide.errors import InputError
 from ebbtide.runs.cost_summary import seconds
 from ebbtide.runs.why import lease_named, told_of
 
-# What cost more than so many times what was expected is said why.
+# Ratio of actual to expected cost above which the likely reasons are printed.
 _FAR_MORE = 1.5
-# Decisions on a page of the list.
+# Number of decisions on a page of the list.
 _PAGE = 50
 
 
@@ -67,7 +67,7 @@ def why_command(
     else:
         found = told.all() if trial is None else told.of_trial(trial)
     before, count = 0, len(found)
-    # Programs get all, people a page.
+    # JSON, for programs, has all decisions; people get a page.
     if page is not None or (lease is None and trial is None and decision is None and not (every or as_json)):
         before, found = _page_of(found, page or 1)
     if as_json:
@@ -103,7 +103,7 @@ def why_command(
 
 
 def _page_of(found: list[Explanation], page: int) -> tuple[int, list[Explanation]]:
-    """Number of decisions before those of a page, and the page; page 1 has the newest.
+    """Return the number of decisions before a page, and the page; page 1 has the newest.
 
     Raises:
         InputError: There is no such page.
@@ -116,7 +116,7 @@ def _page_of(found: list[Explanation], page: int) -> tuple[int, list[Explanation
 
 
 def decisions_table(found: Sequence[Explanation]) -> Table:
-    """A row a decision: when, what, for which job, why, what was expected and what it came to."""
+    """Make a table of decisions: time, decision, job, reason, expected and actual cost."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in ("no", "time", "lease", "decided", "job", "why", "expected USD", "came to"):
         is_short = heading in ("no", "time", "lease")
@@ -139,7 +139,7 @@ def decisions_table(found: Sequence[Explanation]) -> Table:
 
 
 def explained(one: Explanation) -> Iterator[str | Table]:
-    """A decision in full, as lines and tables."""
+    """Describe a decision in full, as lines and tables."""
     made = one.decision
     about = f" for {one.job}" if one.job else ""
     yield f"{iso(made.time_s)}: {_what(made)}{about}"
@@ -169,14 +169,14 @@ def explained(one: Explanation) -> Iterator[str | Table]:
 
 
 def _expected(made: Decision) -> str:
-    """Expected cost of the chosen alternative, until the job is done, or for an hour if that is not known."""
+    """Format the chosen alternative's expected cost for the rest of the job; per hour if its length is unknown."""
     if made.chosen is None or math.isnan(made.chosen.expected_usd):
         return "-"
     return _usd(made.chosen.expected_usd) if made.has_steps else f"{_usd(made.chosen.expected_usd)} an hour"
 
 
 def _error(one: Explanation) -> Iterator[str]:
-    """Compare the cost of the rest of a job so far with the expected cost, in words."""
+    """Compare a job's cost since the decision with the cost expected for the rest of the job."""
     made = one.decision
     expected_usd = made.chosen.expected_usd if made.chosen is not None else math.nan
     if not made.has_steps or not 0.0 < expected_usd < math.inf or not one.later_usd > 0.0:
@@ -223,7 +223,7 @@ def _offers(made: Decision) -> Table:
 
 
 def _what(made: Decision) -> str:
-    """A decision in a few words."""
+    """Describe a decision in a few words."""
     if made.action == REQUESTED:
         count = "" if len(made.lease_ids) == 1 else f"{len(made.lease_ids)} x "
         most = made.max_price_usd_per_hour

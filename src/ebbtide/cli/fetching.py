@@ -1,4 +1,4 @@
-"""`ebbtide fetch`: downloads checkpoints, outputs and logs of a run's trials."""
+"""`ebbtide fetch`: download checkpoints, outputs and logs of a run's trials."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def fetch_command(
         raise InputError(f"run {run} has trials 0 to {last}, not {trial}")
     standing = standing_of(folder, folder.catalogue)
     place = into or Path(run)
-    # No job of a list is the best.
+    # A list of jobs has no best one, so fetch all.
     every = every or (isinstance(work, JobList) and trial is None)
-    # A run that has only begun has no trials yet; an error names each.
+    # Even a run without any checkpoint yet goes through all trials, so that the errors name each one.
     wanted = range(last + 1) if every else [_chosen(standing, trial)]
     show = len(wanted) > 1
     missing, is_whole = 0, True
@@ -100,7 +100,7 @@ def _fetch_trial(folder: RunFolder, number: int, place: Path, *, best: str) -> N
 
 
 def _fetch_array(folder: RunFolder, into: Path, number: int) -> bool:
-    """Fetch what is stored of an array, and tell whether none of it is damaged."""
+    """Fetch an array's stored results; returns whether all are intact."""
     try:
         found = fetch_results(folder, into, number)
     except OSError as error:
@@ -113,13 +113,13 @@ def _fetch_array(folder: RunFolder, into: Path, number: int) -> bool:
 
 
 def _named(outputs: Mapping[str, int]) -> str:
-    """Names of a few files, and the total size."""
+    """Format the names of the first files, and the total size."""
     names = [*list(outputs)[:_MOST_NAMED], *(["..."] if len(outputs) > _MOST_NAMED else [])]
     return f"{', '.join(names)}, {decimal(sum(outputs.values()))}"
 
 
 def _chosen(standing: RunStanding, trial: int | None) -> int:
-    """The given number, or the best trial's."""
+    """Return the given number, or else the best trial's."""
     if trial is not None:
         return trial
     if standing.best is None:

@@ -1,4 +1,4 @@
-"""`ebbtide generate`: generated prices for the other commands."""
+"""`ebbtide generate`: generate prices for the other commands."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def refuse_other(path: Path) -> None:
 
 
 def capacity_path(prices: Path) -> Path:
-    """The file of capacity beside a file of prices."""
+    """Return the path of the capacity file beside a file of prices."""
     return prices.with_name(f"{prices.stem}-capacity{prices.suffix}")
 
 

@@ -1,4 +1,4 @@
-"""A live run in the foreground: the controller with a live table; Ctrl-C or SIGTERM stops it."""
+"""Run a live run in the foreground, with a live table; Ctrl-C or SIGTERM stops it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _TABLE_EVERY_S = 0.5
-# A policy that has not answered for this long after a request to stop hangs, and could not be interrupted.
+# A policy that has not answered for this long after a stop request hangs; the process is then ended.
 _LOOKS_UP_WITHIN_S = 8.0
 _WATCH_S = 0.25
 _INTERRUPTED = 130
@@ -58,7 +58,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Signal handlers: Ctrl-C, SIGTERM or a closed terminal stops a controller; a second Ctrl-C ends it at once.
+    """Signal handlers: Ctrl-C, SIGTERM or SIGHUP stops the controller; a second Ctrl-C ends it at once.
 
     Args:
         folder: Folder of the run.
@@ -83,8 +83,8 @@ class Interrupts:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Handle the signals within the block; afterwards the previous handlers are restored."""
-        # Under `nohup` a closed terminal must be ignored.
+        """Handle the signals within the block, then restore the previous handlers."""
+        # `nohup` ignores SIGHUP, which must stay ignored.
         heeded = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._asked) for number in heeded}
         ended = threading.Event()
@@ -102,7 +102,7 @@ class Interrupts:
         if not self._runs:
             raise KeyboardInterrupt  # no machine is rented yet
         if self._asked_s is not None:
-            # `timeout` and closing terminals signal more than once; only a second Ctrl-C means "at once".
+            # `timeout` and closing terminals send several signals; only a second Ctrl-C means "at once".
             if number == signal.SIGINT:
                 self._end_at_once("interrupted twice")
             return
@@ -115,14 +115,14 @@ class Interrupts:
         _say(f"\nstopping: everything is saved and given back; {again} at once\n")
 
     def _leave_terminal(self) -> None:
-        """Redirect output of a closed terminal: writing to it would fail in the middle of a save."""
+        """Redirect the output of a closed terminal: a failed write could break a save."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for number in self._terminals:
             os.dup2(nowhere, number)
         os.close(nowhere)
 
     def _watch(self, ended: threading.Event) -> None:
-        """Whoever requests the end, and however: a policy that hangs does not keep the run from it."""
+        """End the process if a policy hangs after a stop request, whatever the source of the request."""
         requested_s: float | None = None
         while not ended.wait(_WATCH_S):
             now_s = time.monotonic()
@@ -142,7 +142,7 @@ class Interrupts:
             f"`ebbtide down {run}` ends them now, `ebbtide resume {run}` continues\n"
         )
         _say(words)
-        # Nothing in this process is needed any more: the journal is consistent at any time.
+        # Exit without cleanup: the journal is consistent at any time.
         os._exit(_INTERRUPTED)
 
 
@@ -168,7 +168,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
     if track:
         from ebbtide.tracking.live_tracking import begin_tracking
 
-        # Programs run in other folders: a path must be absolute.
+        # Programs run in other folders, so the path must be absolute.
         file = track.removeprefix("sqlite:///")
         uri = track if file == track else f"sqlite:///{Path(file).resolve()}"
         begin_tracking(folder, uri, folder.path / "mlflow")
@@ -191,7 +191,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
             interrupts.looked(engine)
             if console.is_terminal and time.monotonic() - shown_s > _TABLE_EVERY_S:
                 shown_s = time.monotonic()
-                # A server that is away keeps the table as it is; the controller itself waits for it.
+                # If the journal's server does not answer, the table stays as it is; the controller itself waits.
                 with suppress(JournalError):
                     live.update(run_table(_now(folder, engine, provider, catalogue)))
 
@@ -232,7 +232,7 @@ def _is_tracked(folder: RunFolder) -> bool:
 
 @contextmanager
 def _followed(folder: RunFolder) -> Iterator[None]:
-    """Tell MLflow how the run goes on, if it is tracked."""
+    """Report the run to MLflow within the block, if the run is tracked."""
     if not _is_tracked(folder):
         yield
         return
@@ -254,7 +254,7 @@ def _abandon_tracking(folder: RunFolder, error: BaseException) -> None:
 
 
 def _now(folder: RunFolder, engine: Engine, provider: AgentProvider, catalogue: Catalogue) -> RunStanding:
-    """The current state of the controller in this process."""
+    """Return the current status of the run, from this process's controller."""
     journal = journal_of(folder, read_only=True)
     kept: RunSnapshot = {"engine": snapshot(engine), "provider": provider.snapshot()}
     return standing(

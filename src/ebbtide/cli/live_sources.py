@@ -1,4 +1,4 @@
-"""The live sources that `ebbtide watch` can ask, by name, from its options."""
+"""Make the live sources of `ebbtide watch` from its options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Names = list[str] | None
 
 @dataclass(frozen=True)
 class LiveSources:
-    """Options for the live sources to ask, and for what."""
+    """Options for the live sources to ask, and what to ask for."""
 
     ec2: Annotated[Names, typer.Option("--ec2", metavar="REGION", help="EC2 region; may be given again.")] = None
     gcp: Annotated[Names, typer.Option("--gcp", metavar="ZONE", help="Zone of Google Cloud.")] = None
@@ -45,10 +45,10 @@ class LiveSources:
     endpoint_url: Annotated[str | None, typer.Option(help="Another address of every API, for tests.")] = None
 
     def chosen(self) -> list[LiveSource]:
-        """The sources that are asked for.
+        """Make the sources that the options name.
 
         Raises:
-            InputError: A name is unknown, none is given, or one needs an option that is missing.
+            InputError: A name is unknown, no source is given, or a source lacks an option that it needs.
         """
         usual = {"ec2-prices": self.ec2, "gcp-capacity": self.gcp, "azure-spot": self.azure}
         names = self.source or [name for name, places in usual.items() if places]
@@ -137,7 +137,7 @@ _MAKERS: dict[str, Callable[[LiveSources], LiveSource]] = {
 
 
 def google_headers() -> Callable[[], Mapping[str, str]]:
-    """Gives headers with a token of Google's standard chain, which is kept until it ends."""
+    """Make a function that returns headers with a token of Google's standard chain, cached until it expires."""
     from ebbtide.storage.google_tokens import GoogleTokens
 
     tokens = GoogleTokens()

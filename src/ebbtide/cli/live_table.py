@@ -1,4 +1,4 @@
-"""Text output of a live run: a table of trials, costs, warnings, and the result at the end."""
+"""Text output of a live run: a table of trials, costs, warnings, and the final result."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ebbtide.runs.cost_summary import seconds
 from ebbtide.runs.status import RunStanding, TrialStanding
 
 _TAIL_LINES = 6
-# A table of a run has so many rows, unless more are wanted.
+# Default maximum of rows in a run's table.
 MOST_ROWS = 50
 
 
 def run_table(standing: RunStanding, most: int | None = MOST_ROWS) -> RenderableType:
-    """A table of trials, the best first, and below it policy, machines, costs and warnings.
+    """Make a table of trials, the best first, with policy, machines, costs and warnings below it.
 
     Args:
         standing: Status of the run.
-        most: The most trials that have a row; None: all have. The states of the others are counted.
+        most: Maximum number of trials with a row; None: all. The others are counted by state.
     """
     shown = standing.trials[:most]
     parts: list[RenderableType] = [_trials(standing, shown)] if shown else []
@@ -41,7 +41,7 @@ def run_table(standing: RunStanding, most: int | None = MOST_ROWS) -> Renderable
 
 
 def runs_table(standings: Sequence[RunStanding | UnreadableRun]) -> Table:
-    """A table of all runs, the newest last, with the current cost of machines where any are rented."""
+    """Make a table of all runs, the newest last, with machines' current cost if any are rented."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     rented = any(one.rented for one in standings if isinstance(one, RunStanding))
     now = ("machines", "USD/h now") if rented else ()
@@ -69,29 +69,29 @@ def runs_table(standings: Sequence[RunStanding | UnreadableRun]) -> Table:
 
 
 def policy_words(policy: str, parameters: Mapping[str, Any]) -> str:
-    """A policy by its name, with the parameters that differ from its defaults."""
+    """Format a policy's name, with the parameters that differ from its defaults."""
     return f"{policy} ({parameters_text(parameters)})" if parameters else policy
 
 
 def provider_words(standing: RunStanding) -> str:
-    """Name of a run's provider, marked if it is simulated."""
+    """Format the name of a run's provider, marked if it is simulated."""
     return f"{standing.provider} (simulated)" if standing.is_simulated else standing.provider
 
 
 def machines(number: int) -> str:
-    """A number of machines in words."""
+    """Format a number of machines."""
     return "1 machine" if number == 1 else f"{number} machines"
 
 
 def state_words(standing: RunStanding) -> str:
-    """The state of a run, with the process id of its controller."""
+    """Format the state of a run, with the process id of its controller."""
     if standing.pid:
         return f"{standing.state} (pid {standing.pid})"
     return str(standing.state)
 
 
 def state_line(standing: RunStanding) -> str:
-    """The state of a run in a sentence, with the commands to continue or end it."""
+    """Describe the state of a run in a sentence, with the commands to continue or end it."""
     run, why = standing.run, f": {standing.why}" if standing.why and standing.state is not State.STOPPED else ""
     match standing.state:
         case State.RUNNING | State.STOPPING:
@@ -112,7 +112,7 @@ def state_line(standing: RunStanding) -> str:
         case State.FAILED:
             return f"failed: {len(standing.failed)} of {len(standing.trials)} trials"
         case State.ELSEWHERE:
-            # Why it was refused says where it goes on.
+            # The reason of the refusal says where the run continues.
             return f"{standing.state}{why}"
         case State.REFUSED:
             return f"{standing.state}, and nothing was rented{why}"
@@ -122,7 +122,7 @@ def state_line(standing: RunStanding) -> str:
 
 
 def answer_lines(standing: RunStanding) -> Iterator[str]:
-    """The result of a run: the best trial, the place of its checkpoint, failed trials and why."""
+    """Describe the result of a run: the best trial, its checkpoint's location, and failed trials with reasons."""
     best = standing.best
     if best is not None:
         setting = f" ({best.setting})" if best.setting else ""
@@ -161,7 +161,7 @@ def answer_lines(standing: RunStanding) -> Iterator[str]:
 
 
 def warning_lines(standing: RunStanding) -> Iterator[str]:
-    """Warnings, each once with the trials it concerns, and machines that cannot be ended."""
+    """Yield warnings, each once with its trials, and machines that cannot be ended."""
     about: dict[str, list[int]] = {}
     for trial in sorted(standing.trials, key=lambda trial: trial.number):
         for warning in trial.warnings:

@@ -23,14 +23,14 @@ from typing import Any, get_type_hints
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose parameters may be groups the signature that typer reads options from.
+    """Turn a command with groups as parameters into one whose signature typer can read.
 
     Args:
-        command: The function of the command. Each parameter is an option or argument of typer's, or a group: a
-            dataclass whose fields are options, each with `Annotated[..., typer.Option(...)]`.
+        command: The function of the command. Each parameter is a typer option or argument, or a group: a dataclass
+            whose fields are options, each with `Annotated[..., typer.Option(...)]`.
 
     Returns:
-        A function of single options and arguments; it creates the groups and calls the command.
+        A function of single options and arguments that creates the groups and calls the command.
 
     Raises:
         TypeError: Two options of the command have the same name.
@@ -51,7 +51,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             **{name: _created(group, values) for name, group in groups.items()},
         )
 
-    # Typer reads the signature; completions are added to the annotations.
+    # Typer reads the signature; `ebbtide.cli.commands` adds completions to the annotations.
     flat.__signature__ = given.replace(parameters=list(single.values()))  # type: ignore[attr-defined]
     flat.__annotations__ = {name: option.annotation for name, option in single.items()} | {"return": None}
     return flat
@@ -62,7 +62,7 @@ def _is_group(annotation: Any) -> bool:
 
 
 def _options(group: type[Any]) -> Iterator[Parameter]:
-    """An option for each field of a group."""
+    """Yield an option for each field of a group."""
     annotations = get_type_hints(group, include_extras=True)
     for field in fields(group):
         default = Parameter.empty if field.default is MISSING else field.default

@@ -58,28 +58,28 @@ ModelsOption = Annotated[
 
 @dataclass(frozen=True)
 class Models:
-    """The bundle of learnt models that policies ask."""
+    """The bundle of learnt models for policies."""
 
     models: ModelsOption = None
 
     @property
     def speeds(self) -> Speeds:
-        """Speeds that the bundle has measured; they are of no days, so that any bundle may be asked.
+        """Measured speeds in the bundle; they depend on no dates, so a bundle of any date serves.
 
         Raises:
-            InputError: The folder that was named is no bundle, or the registry has no champion.
+            InputError: The named folder is no bundle, or the registry has no champion.
         """
         found = read_models(self.models) if self.models is not None else default_models(math.inf)[0]
         return {} if found is None else found.speeds
 
     def bundle(self, first_s: float) -> ModelBundle | None:
-        """The bundle that was named, else the default one; a line says why one that is there is not used.
+        """Read the named bundle, else the default one; prints why if an existing default is not used.
 
         Args:
             first_s: The earliest start of any run, seconds since 1970.
 
         Raises:
-            InputError: The folder that was named is no bundle, or the registry has no champion.
+            InputError: The named folder is no bundle, or the registry has no champion.
         """
         if self.models is not None:
             return read_models(self.models)
@@ -90,13 +90,13 @@ class Models:
 
 
 def terminal() -> Console:
-    """Standard output, wide enough for our tables even without a set width; names are shown as written."""
+    """Make a console at standard output, at least as wide as Ebbtide's tables, that shows names as written."""
     console = PlainConsole()
     return console if console.width >= TABLE_WIDTH else PlainConsole(width=TABLE_WIDTH)
 
 
 def table_console() -> Console:
-    """Standard output for tables that adapt to its width; wide enough for any in a file or a pipe."""
+    """Make a console for tables that adapt to a terminal's width; wide enough for any in a file or a pipe."""
     console = PlainConsole()
     fits = console.is_terminal or os.environ.get("COLUMNS")
     return console if fits else PlainConsole(width=TABLE_WIDTH)
@@ -107,7 +107,7 @@ BillingOption = Annotated[str, typer.Option("--billing", help=f"Billing of spot 
 
 @dataclass(frozen=True)
 class Source:
-    """Prices of a file, or generated ones."""
+    """Prices from a file, or generated ones."""
 
     prices: Annotated[Path | None, typer.Option("--prices", help="A Parquet file of prices.")] = None
     generate: Annotated[
@@ -119,7 +119,7 @@ class Source:
     )
 
     def capacity(self, history: PriceHistory, seed: int, recorded: Path | None = None) -> Availability | None:
-        """The capacity of its markets: recorded, or that of a generated market; None: machines are always there.
+        """Return the markets' capacity, recorded or generated; None: machines are always available.
 
         Args:
             history: The prices.
@@ -127,12 +127,12 @@ class Source:
             recorded: A Parquet record of capacity, if there is one.
 
         Raises:
-            InputError: The record is no such file, or has none of the markets.
+            InputError: The record cannot be read, or has none of the markets.
         """
         if recorded is not None:
             found = Availability.read(recorded)
             if not set(found) & set(history):
-                # Markets without a record count as always there.
+                # Markets without a record would count as always available.
                 raise InputError(
                     f"has capacity of none of the markets with prices, which are {len(history)}, as "
                     f"{next(iter(history))}",
@@ -142,14 +142,14 @@ class Source:
         return None if self.generate is None else generated_capacity(self.kind, history, seed)
 
     def history(self, seed: int, catalogue: Catalogue) -> PriceHistory:
-        """The prices.
+        """Read or generate the prices.
 
         Args:
             seed: Seed of generated prices.
             catalogue: Instance types and their list prices.
 
         Raises:
-            InputError: Both or neither is given, or a kind of generated market beside prices.
+            InputError: Both or neither of prices and generated days are given, or prices and a kind of market.
         """
         if (self.prices is None) == (self.generate is None):
             raise InputError("give either --prices FILE or --generate DAYS")
@@ -162,7 +162,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a record that is used."""
+    """The part of a record to use."""
 
     start: Annotated[
         str | None,
@@ -173,7 +173,7 @@ class Window:
     end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End of the record to use.")] = None
 
     def of(self, history: PriceHistory) -> PriceHistory:
-        """This part of a history; a date alone means midnight in UTC.
+        """Cut this part out of a history; a date alone means midnight in UTC.
 
         Raises:
             InputError: A time does not parse, or the window is not inside the history.
@@ -190,22 +190,22 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowedSource(Window, Source):
-    """Prices of a file, or generated ones, and the part of them that is used."""
+    """Prices from a file, or generated ones, and the part of them to use."""
 
     def history(self, seed: int, catalogue: Catalogue) -> PriceHistory:
         return self.of(super().history(seed, catalogue))
 
 
 def catalogue_with(path: Path | None) -> Catalogue:
-    """The built-in catalogue, with the user's types and list prices added if there are any."""
+    """Return the built-in catalogue, with the user's types and list prices if there are any."""
     return with_own(default_catalogue(), path) if path else default_catalogue()
 
 
 def to_be_written(path: Path | None) -> Path | None:
-    """The path of an option for a file to write, once it is known that it can be: before the work, not after it.
+    """Check that an output file can be written, before the work is done; returns its path.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
     if path is not None:
         check_place(path)
@@ -213,7 +213,7 @@ def to_be_written(path: Path | None) -> Path | None:
 
 
 def print_written(*paths: Path | None) -> None:
-    """Print a line for each file or folder that was asked for and is written."""
+    """Print a line for each file or folder that was written."""
     for path in paths:
         if path:
             typer.echo(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""`ebbtide plan`: what a sweep would rent and cost, before anything is spent."""
+"""`ebbtide plan`: show what a sweep would rent and cost, before anything is spent."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from ebbtide.replay.generated_markets import MarketKind
 # Exit code: the budget or the deadline is not feasible.
 INFEASIBLE = 3
 
-# Number of markets listed; the JSON has all.
+# Maximum number of markets listed; the JSON has all.
 _SHOWN = 12
 
 # Wider than any table.
 _ANY_WIDTH = 10_000
 
-# The duration of the search is not known: only the time so far is shown.
+# The search has no known total, so only the elapsed time is shown.
 _SEARCHING = "the budget or the deadline is not feasible; searching for the lowest that is"
 
 _HEADINGS = (
@@ -62,7 +62,7 @@ _PLACES_HEADINGS = (
     "alone, within the deadline, on demand where that needs it; of backtests: share of their machine hours"
 )
 
-# Length of the market that is generated where no prices are named.
+# Days of the market generated if no prices are given.
 _GENERATED_DAYS = 30.0
 
 
@@ -119,7 +119,7 @@ def plan_command(
     catalogue = catalogue_with(instance_types)
     wanted = read_sweep(sweep, catalogue)
     if picture:
-        # A speed may be known to learnt models; a plan without one is made at once.
+        # Do not check the speed yet: learnt models may know it, and a plan without it is made at once.
         check_drawable(is_measured=True, by_capacity=wanted.decides is Decides.CAPACITY)
     if source.prices is None and source.generate is None:
         source = replace(source, generate=_GENERATED_DAYS)
@@ -145,7 +145,7 @@ def plan_command(
     if json_path:
         write_text(json_path, json_text(found.to_dict()))
     if found.estimate:
-        # An infeasible budget or deadline is the main result, and comes first.
+        # An infeasible budget or deadline is the main result, so it comes first.
         for line in _least(found, wanted):
             typer.echo(line)
     _print_whole(_main_table(found))
@@ -169,14 +169,14 @@ def plan_command(
 def _capacity(
     sweep: Sweep, source: RecentSource, backtests: Backtests, history: PriceHistory
 ) -> Availability | None:
-    """Recorded capacity or, where it decides, that of a generated market."""
+    """Return recorded capacity or, if capacity decides, that of a generated market."""
     if backtests.availability is None and sweep.decides is not Decides.CAPACITY:
         return None
     return source.capacity(history, backtests.seed, backtests.availability)
 
 
 def _print_whole(table: Table) -> None:
-    """Print a table; into a file or a pipe at full width, so that nothing is cut off."""
+    """Print a table, at full width into a file or a pipe, so that nothing is cut off."""
     out = terminal()
     if not out.is_terminal:
         out = PlainConsole(width=max(out.width, PlainConsole(width=_ANY_WIDTH).measure(table).maximum))
@@ -301,7 +301,7 @@ def _listed(rivals_usd: dict[str, float | None]) -> str:
 
 
 def _least(found: Plan, sweep: Sweep) -> list[str]:
-    """The lowest feasible budget and deadline, if the requested ones are not."""
+    """Describe the lowest feasible budget and deadline, if the requested ones are infeasible."""
     feasibility, estimate = found.feasibility, found.estimate
     if feasibility is None or estimate is None or feasibility.feasible:
         return []

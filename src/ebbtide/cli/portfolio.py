@@ -1,4 +1,4 @@
-"""`ebbtide portfolio`: which markets to spread a cluster over, and how many machines in each."""
+"""`ebbtide portfolio`: spread a cluster over markets, with a number of machines in each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MarketOptions:
         return _ALPHAS if self.frontier else (self.alpha,)
 
     def allows(self, market: Market) -> bool:
-        """Return whether a market has one of the given instance types; if none are given, any will do."""
+        """Return whether a market has one of the given instance types; if none is given, any type is allowed."""
         return not self.types or market.instance_type in self.types
 
 
@@ -141,7 +141,7 @@ def _summary(portfolio: Any, found: Any, alpha: float) -> dict[str, Any]:
 
 
 def _hours(seconds: float) -> float | None:
-    """Hours; None: infinite, as no revocation was observed."""
+    """Convert to hours; None: infinite, since no revocation was observed."""
     return seconds / HOUR_S if math.isfinite(seconds) else None
 
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextCo
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-# If standard error is not a terminal: time until the first line, and between lines, seconds.
+# Seconds until the first line, and between lines, if standard error is not a terminal.
 FIRST_LINE_S = 3.0
 LINE_EVERY_S = 10.0
 
@@ -66,7 +66,7 @@ class CommandProgress:
         self._begun += 1
 
     def counted(self, doing: str) -> None:
-        """Begin a unit whose text contains its number: at "thresholds 3 of 20", two of twenty are done."""
+        """Begin a unit whose text contains its number: "thresholds 3 of 20" means that two of twenty are done."""
         self.doing = doing
         if found := _COUNTED.search(doing):
             self.completed, self.total = float(found[1]) - 1.0, float(found[2])
@@ -97,9 +97,9 @@ class CommandProgress:
 def progress(doing: str, total: float | None = None, *, stream: TextIO | None = None) -> Iterator[CommandProgress]:
     """Show progress on standard error while the block runs.
 
-    On a terminal it is a bar that vanishes at the end, with the elapsed time and, if the total is known, the time
-    left. Elsewhere it is a plain line after 3 s and then at most every 10 s, so that logs stay short. Exceptions
-    of the block, interrupts included, pass through.
+    A terminal shows a bar that vanishes at the end, with the elapsed time and, if the total is known, the time
+    left. Elsewhere a plain line is written after 3 s and then every 10 s, so that logs stay short. Exceptions of
+    the block, interrupts included, pass through.
 
     Args:
         doing: The activity in a few words.
@@ -120,7 +120,7 @@ def lasting(seconds: float) -> str:
 
 
 class _ProgressColumn(ProgressColumn):
-    """A column that reads the state at each refresh, so that updates are free for the caller."""
+    """A column that reads the state at each refresh, so that updates cost the caller nothing."""
 
     max_refresh = None
 
@@ -175,7 +175,7 @@ def _lines(stream: TextIO, state: CommandProgress) -> Iterator[None]:
                 stream.write(state.line() + "\n")
                 stream.flush()
             except (OSError, ValueError):
-                # Nobody reads the stream any more; the work continues.
+                # The stream's reader is gone; the work continues.
                 return
 
     thread = threading.Thread(target=report, name="progress", daemon=True)

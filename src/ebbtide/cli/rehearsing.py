@@ -1,4 +1,4 @@
-"""`ebbtide rehearse`: interrupt a short copy of one's own job, and say what that costs."""
+"""`ebbtide rehearse`: interrupt a short copy of the user's own job, and measure the cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ebbtide.runs.rehearsal_figures import Rehearsal
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Options for the place of a rehearsal, and for what EC2 needs."""
+    """Options for the provider of a rehearsal, and for EC2."""
 
     provider: Annotated[str, typer.Option(help="Whose machine is interrupted: local, or ec2.")] = "local"
     machines: Annotated[
@@ -41,7 +41,7 @@ class PlaceOptions:
     ] = None
 
     def check(self) -> None:
-        """Raise `InputError` for options that do not go together."""
+        """Raise `InputError` for options that cannot be combined."""
         if self.provider not in ("local", "ec2"):
             raise InputError(
                 f"rehearsals run locally and on EC2, not on {self.provider}: write `--provider local`"
@@ -72,7 +72,7 @@ class Timing:
     ] = 300.0
 
     def check(self) -> None:
-        """Raise `InputError` where one of the times has no end."""
+        """Raise `InputError` if one of the times is not finite."""
         given = {"--after-s": self.after_s, "--notice-s": self.notice_s, "--patience-s": self.patience_s}
         for name, value in given.items():
             if value is not None and not math.isfinite(value):
@@ -123,7 +123,7 @@ def rehearse_command(
             settings = RehearsalSettings(timing.after_s, notice_s, timing.patience_s, runs, store)
             found = rehearse(sweep, wanted.folder, settings, _say)
     except InputError as error:
-        # Only here is it known in which file that is.
+        # Only this function knows the file with the wrong field.
         if wanted.file is None or error.file is not None or error.field is None:
             raise
         raise InputError(error.problem, file=wanted.file, field=error.field) from None
@@ -154,7 +154,7 @@ def _say(line: str) -> None:
 
 
 def rehearsal_table(found: Rehearsal) -> Table:
-    """The figures of a rehearsal; `-`: it is not known."""
+    """Make a table of a rehearsal's figures; `-`: not known."""
     table = Table("", "", title="an interruption, rehearsed", show_header=False, title_justify="left")
     size = "-" if found.checkpoint_bytes is None else f"{found.checkpoint_bytes / 1e6:,.2f} MB"
     table.add_row("start of the program to its first step", _seconds(found.start_s))

@@ -1,4 +1,4 @@
-"""`ebbtide report`: a page of backtests, or what was spent in a month."""
+"""`ebbtide report`: write a page of backtests, or print the spending of a month."""
 
 from __future__ import annotations
 

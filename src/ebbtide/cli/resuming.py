@@ -1,4 +1,4 @@
-"""`ebbtide resume`: a run goes on, by its journal or, where that was lost, by what storage has."""
+"""`ebbtide resume`: continue a run, from its journal or, if that was lost, from its storage."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def resume_command(
 
 
 def _continued_from_storage(folder: RunFolder) -> FromStorage:
-    """Give a run a new journal, after its machines were ended.
+    """Continue a run with a new journal, after ending its machines.
 
     Raises:
-        InputError: A controller has it, its journal has all of it, or machines may still run.
+        InputError: A controller has the run, its journal is complete, or machines may still run.
     """
     run, pid = folder.path.name, controller_of(folder)
     if pid is not None:
@@ -56,6 +56,6 @@ def _continued_from_storage(folder: RunFolder) -> FromStorage:
         ended = end_machines(folder, report=lambda line: typer.echo(line, err=True))
         return "; ".join([*ended.refused.values(), *([ended.problem] if ended.problem else [])])
 
-    # Meanwhile nobody else begins, whose new journal would be put aside.
+    # Hold the run's lock: another controller's new journal would be moved aside.
     with controlling(folder.path):
         return go_on_from_storage(folder, end)

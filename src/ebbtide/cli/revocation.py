@@ -38,7 +38,7 @@ PricesOption = Annotated[Path, typer.Option("--prices", help="A Parquet file of 
 
 @dataclass(frozen=True)
 class Splits:
-    """The days that models are trained and scored on."""
+    """The days to train and to score models on."""
 
     train_days: Annotated[float, typer.Option(help="Days to train on, the last fifth for validation.")] = 9.0
     test_days: Annotated[float, typer.Option(help="Days to score on, starting an hour later.")] = 3.0
@@ -51,7 +51,7 @@ class Splits:
     ] = None
 
     def protocol(self, seed: int) -> Protocol:
-        """Protocol by which models are evaluated; samples of long periods are further apart."""
+        """Make the protocol of the evaluation; samples of long periods are further apart."""
         from ebbtide.forecasts.revocation.evaluation import Protocol
 
         return Protocol(

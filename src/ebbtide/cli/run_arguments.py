@@ -1,4 +1,4 @@
-"""The input of `ebbtide run`: a file, or a command line after `--`."""
+"""Read the input of `ebbtide run`: a file, or a command line after `--`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FILES = frozenset({".yaml", ".yml", ".json"})
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The description of a training on the command line; each field overrides the file's, None: not given."""
+    """Options that describe a training; each given one overrides the file's field, None: not given."""
 
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the program's.")] = None
     accelerators: Annotated[
@@ -78,7 +78,7 @@ class TrainingOptions:
     )
 
     def fields(self) -> dict[str, Any]:
-        """The values given, by field of `SingleTraining`; folder and instance types are left out."""
+        """Return the given values by field of `SingleTraining`, without folder and instance types."""
         values = {
             "name": self.name,
             "accelerators": self.accelerators,
@@ -101,9 +101,9 @@ class RunInput:
     """The input of `ebbtide run`.
 
     Attributes:
-        sweep: The sweep to run, of which a single training is one trial, or a list of jobs.
-        folder: Folder of the program and its code, in which it runs.
-        file: Path of the file that describes it; None: the command line does.
+        sweep: The sweep to run, with one trial for a single training, or a list of jobs.
+        folder: Folder of the program's code, in which it runs.
+        file: Path of the file that describes the work; None: the command line describes it.
     """
 
     sweep: Runnable
@@ -149,7 +149,7 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
         if checkpoints is None and (found := _named_for_checkpoints(words, folder)) is not None:
             given["checkpoints"] = found
         if checkpoints is not None and checkpoints.is_absolute():
-            # Other machines do not have this path.
+            # Other machines do not have this absolute path.
             command = [word.replace(literal(str(checkpoints)), "{checkpoint_dir}") for word in command]
         given |= {"command": command} | ({"markets": {"instance_types": types}} if types else {})
         sweep = SingleTraining.parse(given).sweep()
@@ -158,10 +158,10 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
 
 
 def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file: str) -> JobList:
-    """A list of jobs with what options say of all of them.
+    """Return a list of jobs with the options that apply to all of them.
 
     Raises:
-        InputError: An option is about one job.
+        InputError: An option applies to a single job only.
     """
     of_all = {"name", "budget_usd", "deadline_h"}
     wrong = next((name for name in given if name not in of_all), None)
@@ -175,20 +175,20 @@ def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file:
 
 
 def is_told_where_to_save(sweep: Sweep, folder: Path) -> bool:
-    """Return whether a program knows the folder for checkpoints: by an option, its command or its code."""
+    """Return whether a program knows its checkpoint folder, from an option, its command or its code."""
     if sweep.tasks is not None or sweep.framework is not None:
         return True  # an array has results, and the head of a cluster is where nobody takes it
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):
         return True
     scripts = [folder / argument for argument in arguments if argument.endswith(".py")]
-    # A program without readable code is assumed to know.
+    # A program without readable code is assumed to know it.
     texts = [script.read_text(encoding="utf-8", errors="replace") for script in scripts if script.is_file()]
     return not texts or any("ebbtide" in text.lower() for text in texts)
 
 
 def _named_for_checkpoints(words: Sequence[str], folder: Path) -> str | None:
-    """The folder for checkpoints named in a command; only a missing or empty one, so that it is no input."""
+    """Find the checkpoint folder named in a command; only a missing or empty folder, so that it is no input."""
     spread = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
     for option, value in pairwise(spread):
         if _SAVES.fullmatch(option) and not value.startswith("-") and "{" not in value and not Path(value).suffix:

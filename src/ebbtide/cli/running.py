@@ -50,13 +50,13 @@ from ebbtide.runs.run import PROVIDERS, RunOptions, begin
 from ebbtide.runs.run import run as run_once
 from ebbtide.runs.start_local import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 
-# Fields of a job's file, or of a job in a list, that name a program.
+# Fields that name a program, in a job's file or in a list of jobs.
 _PROGRAM = re.compile(r"(jobs\.\d+\.)?(command|spark|dask)")
 
 
 @dataclass(frozen=True)
 class RentingOptions:
-    """Options for the provider of machines, and for the policy that decides."""
+    """Options for the provider of machines, and for the policy."""
 
     provider: Annotated[
         str,
@@ -94,7 +94,7 @@ class RentingOptions:
 
 @dataclass(frozen=True)
 class ReplayedSource(Source):
-    """The market that is replayed, from when, and how fast."""
+    """The market to replay, its start and its speed."""
 
     prices: Annotated[Path | None, typer.Option(help="A Parquet file of prices to replay.")] = None
     availability: Annotated[
@@ -147,7 +147,7 @@ class Paid:
     ] = None
 
     def as_options(self) -> dict[str, Any]:
-        """As `RunOptions` has them.
+        """Return these options as fields of `RunOptions`.
 
         Raises:
             InputError: A tag is not of the form NAME=VALUE.
@@ -222,13 +222,13 @@ def run_command(
         terminal().print(f"{run_once(sweep, chosen, 'replay', **options)}; a replay: nothing was rented or paid")
         return
     if kept.track:
-        # If MLflow is not installed, the command ends before a run is begun.
+        # Import now, so that the command fails before a run begins if MLflow is not installed.
         importlib.import_module("ebbtide.tracking.live_tracking")
     show()
     try:
         started = begin(sweep, wanted.folder, chosen, provider, options)
     except InputError as error:
-        # Only here is it known which file calls a program that is not there.
+        # Only this function knows the file that names a missing program.
         if wanted.file is None or error.file is not None or not _PROGRAM.fullmatch(error.field or ""):
             raise
         raise InputError(error.problem, file=wanted.file, field=error.field) from None
@@ -247,7 +247,7 @@ def run_command(
 def _models(
     named: str | None, provider: str, policy: str, sweep: Runnable, options: RunOptions
 ) -> ModelBundle | None:
-    """The bundle that was named, else the default one, if the policy asks models and may use it."""
+    """Read the named bundle, else the default one if the policy uses models; None: no bundle is used."""
     if named is None and policy in POLICIES and policy not in ASK_MODELS and not isinstance(sweep, JobList):
         return None
     if named is not None or provider in RENTED or not DEFAULT_BUNDLE.exists():
@@ -307,7 +307,7 @@ def _print_list(listed: JobList, folder: Path, policy: str) -> None:
 
 def _print_speed(folder: RunFolder, work: Runnable) -> None:
     """Print the measured speed of each job in the form that job files for `plan` and `backtest` need."""
-    # How the run ended is said already, and why its journal cannot be read.
+    # The end of the run, and any problem with its journal, has been reported already.
     with suppress(JournalError):
         for sweep in work.parts:
             _print_speed_of(folder, sweep, work)
@@ -334,6 +334,6 @@ def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
         typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in known)}}}")
     jobs = [job for number, job in enumerate(kept["engine"]["jobs"]) if work.part_of(number)[0] is sweep]
     done = max(job["steps_done"] for job in jobs)
-    # The number of steps of a stopped training is not known.
+    # The total number of steps is known only if all trainings have finished.
     if sweep.max_trial_steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
         typer.echo(f"  steps: {done:g}")

@@ -35,10 +35,10 @@ from ebbtide.runs.cost_summary import seconds
 from ebbtide.runs.settling import settle
 from ebbtide.runs.status import RunStanding, standing_of
 
-# What reading a run raises if its files are damaged or not ours: besides our own errors those of decoding.
+# Errors from reading a run whose files are damaged or not Ebbtide's: our own, and those of decoding.
 _UNREADABLE = (EbbtideError, OSError, ValueError, TypeError, LookupError, AttributeError)
 _FOLLOW_EVERY_S = 0.3
-# The end of a log's name, as `trial_id_of` and clusters write it: the trial, and which of its machines.
+# The end of a log's name, as `trial_id_of` and clusters write it: the trial, and the number of its machine.
 _LOG_NAME = re.compile(r"-(\d+)(?:-([rw])(\d+))?$")
 # Real seconds that `down` waits for a controller, which first saves and then ends its machines.
 _CONTROLLER_ENDS_S = 45.0
@@ -107,7 +107,7 @@ def logs_command(
             if trial in (None, number):
                 content = path.read_text(encoding="utf-8", errors="replace")
                 if len(content) < known.get(path, 0):
-                    known[path] = 0  # what was there is in its older part
+                    known[path] = 0  # the log was rotated
                 content = content[known.get(path, 0) :]
                 known[path] = known.get(path, 0) + len(content)
                 label = f"{number}-{kind}{machine}" if kind else f"{number}"
@@ -142,7 +142,7 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     untold = "" if found.problem else settle(folder, found.refused)
     given_back = found.ended
     if had_controller and is_ended:
-        # Machines that its controller rented just before the request are given back as well.
+        # The controller also releases machines that it rented just before the request.
         given_back += sum(not is_open for is_open in open_after) - sum(not is_open for is_open in open_before)
     done = ["controller ended" if is_ended else "controller still runs"] if had_controller else []
     left = f"{machines(len(found.refused))} left" if found.refused else "none left"
@@ -159,7 +159,7 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
 
 
 def _logs(folder: RunFolder) -> list[tuple[tuple[int, str, int], Path]]:
-    """Logs of a run: for each the trial's number, `r` or `w` and the machine's number, and its path.
+    """Return the logs of a run: the trial's number, `r` or `w`, the machine's number, and the path of each.
 
     The trial's own log has no letter; other machines of a gang have `r` and their rank, workers of a cluster `w`.
     """
@@ -173,7 +173,7 @@ def _logs(folder: RunFolder) -> list[tuple[tuple[int, str, int], Path]]:
 
 
 def _standings(folders: Sequence[RunFolder]) -> list[RunStanding | UnreadableRun]:
-    """Status of several runs; one that cannot be read does not hide the others."""
+    """Return the status of several runs, unreadable ones included."""
     found: list[RunStanding | UnreadableRun] = []
     for folder in folders:
         try:
@@ -185,7 +185,7 @@ def _standings(folders: Sequence[RunFolder]) -> list[RunStanding | UnreadableRun
 
 
 def _named(folder: RunFolder, asked: str | None) -> str:
-    """A run's id; if it was not given, also the age of the run, since a newer one may be about to begin."""
+    """Format a run's id, with its age if the id was not given, since a newer run may be about to begin."""
     if asked not in (None, LATEST):
         return folder.path.name
     began_s = time.time() - (folder.path / "run.json").stat().st_mtime
@@ -193,7 +193,7 @@ def _named(folder: RunFolder, asked: str | None) -> str:
 
 
 def _leases_open(folder: RunFolder) -> list[bool]:
-    """For each requested machine, whether the run still has it; none, where the journal cannot be read."""
+    """Return for each requested machine whether the run still has it; empty if the journal cannot be read."""
     kept = None
     with suppress(*_UNREADABLE):
         kept = journal_of(folder, read_only=True).run(decisions=False, metrics=False)

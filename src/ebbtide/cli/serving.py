@@ -1,4 +1,4 @@
-"""`ebbtide ui`: the page of live runs, on this machine alone unless told otherwise."""
+"""`ebbtide ui`: serve the page of live runs, by default on loopback only."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def ui_command(
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there.
+    """Open a socket that is bound to an address and port.
 
     Raises:
-        InputError: The address is none of this machine, or the port is taken.
+        InputError: The address is not one of this machine's, or the port is in use.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

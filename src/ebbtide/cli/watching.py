@@ -119,7 +119,7 @@ def recommend_command(
 
 
 def _on_demand(quotes: KnownQuotes, work: Job, markets: Sequence[Market]) -> list[ChosenMarket]:
-    """The market that costs least on demand for each step, if any list price is known."""
+    """Return the market with the lowest on-demand cost per step, if any list price is known."""
     listed = [
         (usd / quotes.steps_per_s(work, one), one) for one in markets if (usd := quotes.on_demand_price(one))
     ]
