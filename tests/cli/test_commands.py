@@ -12,6 +12,7 @@ import pytest
 import ebbtide
 from ebbtide.cli.commands import VERBS, Verb
 from ebbtide.cli.main import main
+from ebbtide.clouds.settings import RUNS
 
 SLOW = ("pandas", "numpy", "scipy", "torch", "mlflow", "ebbtide.market", "ebbtide.engine", "ebbtide.runs")
 
@@ -86,15 +87,16 @@ def test_the_help_names_the_first_command_and_a_misspelt_verb_the_right_one(
 
 @pytest.mark.usefixtures("processes")
 def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "tune-1").mkdir(parents=True)
-    (tmp_path / "runs" / "tune-1" / "run.json").write_text("{}")
-    (tmp_path / "runs" / "no-run").mkdir()
+    runs = tmp_path / RUNS
+    (runs / "tune-1").mkdir(parents=True)
+    (runs / "tune-1" / "run.json").write_text("{}")
+    (runs / "no-run").mkdir()
     assert completed("ebbtide de", tmp_path) == ["demo", "describe"]
     assert completed("ebbtide status ", tmp_path) == ["tune-1"]
     assert completed("ebbtide backtest --policies on-demand,rea", tmp_path) == ["on-demand,reactive"]
     assert completed("ebbtide cookbook apply --billing ec2", tmp_path) == ["ec2-hourly", "ec2-second"]
-    (tmp_path / "runs" / "tune-1" / "run.json").unlink()
-    assert completed("ebbtide stop ", tmp_path / "runs") == []
+    (runs / "tune-1" / "run.json").unlink()
+    assert completed("ebbtide stop ", runs) == []
 
 
 @pytest.mark.usefixtures("processes")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,3 +88,14 @@ def test_work_that_does_not_suit_is_refused() -> None:
         spot_trainable({"command": "a {x}", "metric": "loss", "grid": {"x": [1]}})
     with pytest.raises(InputError, match="needs a metric"):
         spot_trainable({"command": "a {x}"})
+
+
+@pytest.mark.parametrize(("direction", "best"), [("minimize", 0.2), ("maximize", 0.9)])
+def test_the_best_value_of_a_run_that_was_given_up_is_a_number(direction: str, best: float) -> None:
+    work = {"command": "python x.py", "metric": "loss", "max_trial_steps": 9, "direction": direction}
+    trial: Any = object.__new__(spot_trainable(work))
+    status = SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=0.1), revoked=0)
+    trial._run, trial._work, trial._reported = SimpleNamespace(error=None, status=lambda: status), work, 4
+    # A program that diverged before it was given up; NaN is neither the least nor the most of anything.
+    assert trial._ended({1: math.nan, 2: 0.9, 3: 0.2, 4: math.inf})["loss"] == best
+    assert math.isnan(trial._ended({1: math.nan})["loss"])

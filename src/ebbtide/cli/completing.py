@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # Default folder of runs.
-_RUNS = Path("runs")
+_RUNS = Path(".ebbtide") / "runs"
 
 
 def complete_policies(incomplete: str) -> list[str]:

@@ -23,6 +23,7 @@ trial finds its run by name and resumes it.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -159,7 +160,8 @@ class _SpotTrainable(tune.Trainable):
         if status.state is State.GAVE_UP:
             # Its policy gave it up, for example because its budget was spent: its best value counts.
             best = max if self._work.get("direction") == Direction.MAXIMIZE else min
-            return self._result(best(metrics.values()), is_over=True)
+            known = [value for value in metrics.values() if math.isfinite(value)]
+            return self._result(best(known, default=math.nan), is_over=True)
         if status.state is not State.FINISHED:
             # The user stopped the run.
             raise InputError(f"run {self._run.id} ended before its training: {status.state}")
