@@ -58,6 +58,7 @@ def test_ours_trains_all_settings_on_machines_that_are_taken(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("processes")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tool", ["skypilot", "dstack"])
 def test_the_program_that_we_wrote_for_another_tool_resumes(tool: str, tmp_path: Path) -> None:
     folder = copied(tool, tmp_path)

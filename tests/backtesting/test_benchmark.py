@@ -208,6 +208,7 @@ def test_what_would_fail_at_the_end_is_told_before_anything_runs(
 
 
 @pytest.mark.usefixtures("processes")
+@pytest.mark.long
 def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     names = ["reactive", "on-demand"]
     alone = benchmark(folder, policies=names, quick=True, only="probes")

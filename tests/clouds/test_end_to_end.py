@@ -21,7 +21,14 @@ pytestmark = pytest.mark.usefixtures("processes")
 STEPS, NOTICE_S = 800, 12.0
 
 
-@pytest.fixture(params=[EC2, GCP, SKYPILOT], ids=str)
+@pytest.fixture(
+    params=[
+        EC2,
+        pytest.param(GCP, marks=pytest.mark.long),
+        pytest.param(SKYPILOT, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
 def rented(request: pytest.FixtureRequest, tmp_path: Path, machine_python: str) -> Iterator[Renter]:
     with renter(request.param, tmp_path, machine_python) as one:
         yield one

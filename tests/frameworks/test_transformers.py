@@ -76,7 +76,8 @@ def train(**options: Any) -> str:
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({}, range(1, 15)),
+        ({}, (*SOME, 14)),
+        pytest.param({}, range(1, 15), marks=pytest.mark.exhaustive),
         ({"eval_strategy": "no"}, SOME),
         ({"gradient_accumulation_steps": 2}, (1, 2, 3, 4)),
         ({"max_steps": 11, "lr_scheduler_type": "cosine"}, (*SOME, 10)),

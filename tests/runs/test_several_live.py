@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("processes")
 STEPS = 700
 
 
-@pytest.mark.parametrize("policy", ["default", "dynamic-pricing-cost"])
+@pytest.mark.parametrize("policy", [pytest.param("default", marks=pytest.mark.long), "dynamic-pricing-cost"])
 def test_the_cheaper_cloud_is_chosen_and_where_it_refuses_the_other(policy: str, tmp_path: Path) -> None:
     python, runs = str(bare_python(tmp_path / "python")), tmp_path / "runs"
     aws = quiet()
