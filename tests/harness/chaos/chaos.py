@@ -41,6 +41,7 @@ from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import object_store
 from ebbtide.trial import TRIAL_ID
 
+_PROGRAM = Path(__file__).with_name("program.py")
 _BUCKET = "chaos"
 _STEPS = 300
 _STEP_S = 0.02
@@ -162,7 +163,7 @@ def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
 
 
 def _sweep(notes: Path) -> Sweep:
-    program = f"python -m tests.harness.chaos.program --step-s {_STEP_S} --notes '{notes}'"
+    program = f"python '{_PROGRAM}' --step-s {_STEP_S} --notes '{notes}'"
     return Sweep.model_validate(
         {
             "name": "chaos",
