@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 GANG = Path("examples/gang/gang.yaml")
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_four_machines_that_are_taken_end_with_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
     options = ("--epochs", "12", "--step-s", "0.25")
     row = studied(GANG, tmp_path, (1, 2), options, undisturbed(options[:2]))

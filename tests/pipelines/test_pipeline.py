@@ -94,6 +94,7 @@ def test_a_changed_number_reruns_only_what_depends_on_it(
     assert project.stages_run() == rerun
 
 
+@pytest.mark.exhaustive
 def test_a_demonstration_leaves_the_lock_file_as_it_was_and_computes_nothing_in_vain(project: Project) -> None:
     lock = project.folder / "dvc.lock"
     before = lock.read_bytes()
@@ -163,7 +164,9 @@ def test_each_artifact_is_a_run_with_its_file(project: Project) -> None:
     load_chain(project.folder / "models" / "price-chains" / "0000.safetensors")
 
 
-@pytest.mark.parametrize("kind", [pytest.param("threads", marks=pytest.mark.exhaustive), "dask", "ray"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("threads", "dask", "ray")]
+)
 def test_wherever_tasks_run_the_outcomes_are_the_same(project: Project, kind: str) -> None:
     if kind != "threads":
         pytest.importorskip(f"prefect_{kind}")

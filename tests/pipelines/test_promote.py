@@ -23,7 +23,7 @@ from ebbtide.forecasts.price_chain import PriceChain, save_chain
 from ebbtide.market.price_series import PriceSeries
 
 # `make long`: each stage is a process that starts Prefect and MLflow.
-pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.exhaustive]
 
 MARKET = "us-east-1a c3.xlarge"
 

@@ -73,6 +73,7 @@ def test_what_asha_ends_gives_its_machines_back(tmp_path: Path) -> None:
         assert standing.state in (State.FINISHED, State.STOPPED)
 
 
+@pytest.mark.exhaustive
 def test_a_machine_that_is_taken_five_times_is_no_failure(tmp_path: Path) -> None:
     market = SpikingMarket(zones=1, first_s=8.0, between_s=8.0, high_s=2.0).local((1,) * 5)
     options = {"prices": market.prices, "start": market.start_s, "speed": market.speed}

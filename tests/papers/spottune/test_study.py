@@ -92,6 +92,7 @@ def test_every_claim_is_told_with_the_papers_figure_and_ours(small: Path) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_same_bytes_twice(small: Path) -> None:
     reproduce(small, "two.json")
     reproduce(small, "three.json")
