@@ -109,6 +109,12 @@ def test_parameters_by_name_count_more() -> None:
     assert getattr(found, "deadline_s") == 60.0  # noqa: B009
 
 
+def test_parameters_of_a_file_count_more(tmp_path: Path) -> None:
+    (tmp_path / "soon.yaml").write_text("policy: deadline\ndeadline_s: 60.0\n")
+    (found,) = policies_for(str(tmp_path / "soon.yaml"), None, goals=Goals(deadline_s=5 * HOUR_S))
+    assert getattr(found, "deadline_s") == 60.0  # noqa: B009
+
+
 def test_who_plans_by_the_length_of_work_says_what_is_missing() -> None:
     with pytest.raises(InputError, match=r"policy skyline plans .* not said of s: write its steps_per_hour"):
         policy_for(sweep(steps_per_hour=None), "skyline")

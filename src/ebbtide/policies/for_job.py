@@ -239,11 +239,14 @@ def policies_for(
         InputError: A name is unknown, two policies have the same name, or there is none.
     """
     wanted = names_of(names)
+
+    def alone(name: str) -> Policy:
+        kind, given = resolved(name)
+        found = policy_named(kind if given else name, models)
+        return with_parameters(for_goals(found, goals or Goals()), given, name)
+
     chosen = [
-        for_goals(policy_named(name, models), goals or Goals())
-        if sweep is None
-        else policy_for(sweep, name, None, models, None, catalogue)
-        for name in wanted
+        alone(name) if sweep is None else policy_for(sweep, name, None, models, None, catalogue) for name in wanted
     ]
     check_names(chosen)
     return chosen
