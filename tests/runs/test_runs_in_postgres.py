@@ -19,7 +19,6 @@ from tests.waiting import LIMIT_S
 
 import ebbtide as eb
 from ebbtide.clouds.local.server import bills_of
-from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.address import JOURNAL, PostgresPlace
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.run_state import State, controller_pid
@@ -166,7 +165,7 @@ def test_a_second_controller_is_refused_and_one_that_lost_its_session_is_taken_o
     # Its host is suspended, the server ends its session, and another host goes on.
     controller.send_signal(signal.SIGSTOP)
     try:
-        ended_sessions(postgres, name)
+        ended_sessions(postgres, someone.run.settings.unique_name)
         code, out, _ = other.do("status", name, "--json")
         assert (code, json.loads(out)["state"]) == (0, "controller gone")
         code, out, errors = other.do("resume")
@@ -186,7 +185,7 @@ def test_a_second_controller_is_refused_and_one_that_lost_its_session_is_taken_o
     assert code == 0, errors
 
 
-def test_python_begins_runs_there_and_two_of_one_name_are_refused(
+def test_python_begins_two_runs_of_one_name_there(
     someone: User, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     someone.write(trials=1, steps=20, every_h=5.0)
@@ -194,15 +193,16 @@ def test_python_begins_runs_there_and_two_of_one_name_are_refused(
     monkeypatch.setenv(JOURNAL, postgres.address)
     name = f"mine-{os.getpid()}-{secrets.token_hex(4)}"
     run = eb.run(someone.folder / "sweep.yaml", "cheapest-spot", runs=someone.runs, name=name, **options)  # type: ignore[call-overload]
-    run.result(LIMIT_S)
-    assert run.status().state is State.FINISHED
-    assert run.kept.settings.journal == postgres.address
     elsewhere = someone.folder / "elsewhere"
-    with pytest.raises(eb.InputError, match=f"has another run {name}; give this one another name"):
-        eb.run(someone.folder / "sweep.yaml", "cheapest-spot", runs=elsewhere, name=name, **options)  # type: ignore[call-overload]
-    assert not RunFolder(elsewhere / name).is_begun
+    other = eb.run(someone.folder / "sweep.yaml", "cheapest-spot", runs=elsewhere, name=name, **options)  # type: ignore[call-overload]
+    for each in (run, other):
+        each.result(LIMIT_S)
+        assert each.status().state is State.FINISHED
+        assert each.kept.settings.journal == postgres.address
     with psycopg.connect(postgres.address) as connection:
         found = connection.execute(
-            "select controller, version from ebbtide.runs where run = %s", (name,)
+            "select run, controller, version from ebbtide.runs where run like %s", (f"{name}-%",)
         ).fetchall()
-    assert found == [(1, 2)]
+    names = [each.kept.settings.unique_name for each in (run, other)]
+    assert sorted(found) == sorted((unique, 1, 2) for unique in names)
+    assert len(set(names)) == 2

@@ -36,7 +36,7 @@ UNREADABLE = "cannot be read"
 
 # Value of `schema_version` in run.json; a file without that field has version 0. It is raised whenever an older
 # Ebbtide would misread the file.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # Default real seconds without a controller after which machines end themselves.
 _LOCAL_CONTROLLER_LIMIT_S, _CONTROLLER_LIMIT_S = 60.0, 900.0
@@ -47,7 +47,7 @@ class LiveSettings:
     """Settings that a run was started with; written once, when it begins.
 
     Attributes:
-        run: Id of the run, as its user names it; unique in its folder or database.
+        run: Id of the run, as its user names it; unique in its folder.
         provider: Provider of machines: `local`, `ec2`, `gcp`, `skypilot`, or `several` for more than one cloud.
         policy: Name of the policy; if a file defines it, with the file's absolute path.
         sweep: The sweep as plain values, defaults filled in.
@@ -59,6 +59,7 @@ class LiveSettings:
         journal: Address of the Postgres database that keeps its journal; empty: the folder has it as a file.
         fingerprint: Fingerprint of its key, which distinguishes it from other runs with the same id; empty: an
             older Ebbtide began it, and its machines and storage are named by its id alone.
+        journal_name: Name of its journal in that database; empty: an older Ebbtide began it, and it is its id.
     """
 
     run: str
@@ -72,6 +73,7 @@ class LiveSettings:
     parameters: dict[str, Any] = field(default_factory=dict)
     journal: str = ""
     fingerprint: str = ""
+    journal_name: str = ""
 
     @property
     def unique_name(self) -> str:
@@ -212,6 +214,8 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
         values.setdefault("journal", "")
     if version < 5:
         values.setdefault("fingerprint", "")
+    if version < 6:
+        values.setdefault("journal_name", "")
     if not isinstance(values.get("parameters"), dict):
         raise InputError("holds no settings of a run: its parameters are no mapping", file=file)
     try:

@@ -204,7 +204,8 @@ def begin_local(
     folder = new.folder(sweep.name)
     run = folder.path.name
     fingerprint = fingerprint_of(folder.key)
-    where = own_store(store, unique_name(run, fingerprint)) if store else str(folder.path / "objects")
+    name = unique_name(run, fingerprint)
+    where = own_store(store, name) if store else str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed, "least_notice_s": market.notice_s}
     if market.boots_s is not None:
         options["boots_s"] = list(market.boots_s)
@@ -224,6 +225,7 @@ def begin_local(
         dict(parameters or {}),
         new.journal,
         fingerprint,
+        journal_name=name if new.journal else "",
     )
     prices.write(folder.path / _PRICES)
     if market.availability:

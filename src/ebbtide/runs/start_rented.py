@@ -93,7 +93,8 @@ def begin_rented(
     folder = new.folder(sweep.name)
     run = folder.path.name
     fingerprint = fingerprint_of(folder.key)
-    store = own_store(shared.store, unique_name(run, fingerprint))
+    name = unique_name(run, fingerprint)
+    store = own_store(shared.store, name)
     object_store(store).put_once(code_key(run, code), code)
     new.keep(folder)
     kept = {name: settings.model_dump(mode="json") for name, settings in ready.items()}
@@ -110,6 +111,7 @@ def begin_rented(
             dict(parameters or {}),
             new.journal,
             fingerprint,
+            journal_name=name if new.journal else "",
         ),
         catalogue,
     )

@@ -21,6 +21,7 @@ from tests.postgres import PostgresServer, ended_sessions, free_port
 from tests.waiting import eventually
 
 from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.clouds.unique_names import fingerprint_of, unique_name
 from ebbtide.controller.journal import postgres as journal_postgres
 from ebbtide.controller.journal import postgres_connection
 from ebbtide.controller.journal.address import JOURNAL, PostgresPlace, journal_address
@@ -121,11 +122,26 @@ def test_tables_of_a_newer_ebbtide_are_refused_in_one_line(postgres: PostgresSer
         check_database(address)
 
 
-def test_an_id_is_for_one_folder_and_its_copies(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_runs_of_one_id_have_places_of_their_own(postgres: PostgresServer, tmp_path: Path) -> None:
+    run = new_run()
+    folders = [RunFolder(tmp_path / name / run) for name in ("mine", "other")]
+    for folder in folders:
+        folder.path.mkdir(parents=True)
+        reserve(folder, postgres.address)
+    with psycopg.connect(postgres.address) as connection:
+        found = connection.execute("select run from ebbtide.runs where run like %s", (f"{run}-%",)).fetchall()
+    assert {name for (name,) in found} == {unique_name(run, fingerprint_of(folder.key)) for folder in folders}
+
+
+def test_a_place_is_for_one_folder_and_its_copies(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = new_run()
     mine, other = RunFolder(tmp_path / "mine" / run), RunFolder(tmp_path / "other" / run)
     for folder in (mine, other):
         folder.path.mkdir(parents=True)
+    # Eight digits of a hash may be the same by chance.
+    monkeypatch.setattr("ebbtide.controller.journal.journal.fingerprint_of", lambda _key: "0123abcd")
     reserve(mine, postgres.address)
     # A process that was killed before its run was begun is started once more.
     reserve(mine, postgres.address)
@@ -134,7 +150,9 @@ def test_an_id_is_for_one_folder_and_its_copies(postgres: PostgresServer, tmp_pa
     with pytest.raises(InputError) as caught:
         reserve(other, postgres.address)
     name = PostgresPlace.of(postgres.address).name
-    assert str(caught.value) == f"field name: journal at {name} has another run {run}; give this one another name"
+    assert str(caught.value) == (
+        f"field name: journal at {name} has another run {run}-0123abcd; give this one another name"
+    )
 
 
 def test_a_run_without_an_address_has_its_journal_in_its_folder(postgres: PostgresServer, tmp_path: Path) -> None:

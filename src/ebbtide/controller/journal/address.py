@@ -42,7 +42,7 @@ class PostgresPlace:
 
     Attributes:
         address: The address of the database, without a password.
-        run: Id of the run, unique over all runs of the database.
+        run: Unique name of the run; an older Ebbtide used its id.
         name: The database as messages name it: HOST[:PORT]/DATABASE.
     """
 
@@ -56,7 +56,7 @@ class PostgresPlace:
 
         Args:
             address: The address of the database, as `--journal` takes it.
-            run: Id of the run; empty: the database alone is meant.
+            run: Unique name of the run; empty: the database alone is meant.
 
         Raises:
             InputError: The address names no database, or holds a password; the extra `postgres` is not installed.

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.base.json_values import misfit
-from ebbtide.clouds.settings import RunFolder, check_schema_version
+from ebbtide.clouds.settings import LiveSettings, RunFolder, check_schema_version
+from ebbtide.clouds.unique_names import fingerprint_of, unique_name
 from ebbtide.controller.journal.address import PostgresPlace
 from ebbtide.controller.journal.changes import DECISIONS, MAILBOXES, NOTHING, Changes, StatePart, joined, split
 from ebbtide.controller.journal.compaction import EVERY_ROWS, compact
@@ -247,7 +248,7 @@ def journal_of(folder: RunFolder, *, read_only: bool = False) -> Journal:
     settings = folder.settings if folder.is_begun else None
     if settings is None or not settings.journal:
         return Journal(folder.journal, read_only=read_only)
-    return Journal(PostgresPlace.of(settings.journal, settings.run), read_only=read_only)
+    return Journal(_in_database(settings), read_only=read_only)
 
 
 def set_aside(folder: RunFolder) -> str:
@@ -263,7 +264,7 @@ def set_aside(folder: RunFolder) -> str:
         JournalError: That cannot be done at present.
     """
     settings = folder.settings
-    place = PostgresPlace.of(settings.journal, settings.run) if settings.journal else folder.journal
+    place = _in_database(settings) if settings.journal else folder.journal
     return _database_of(place, read_only=False).set_aside()
 
 
@@ -284,14 +285,14 @@ def check_database(address: str) -> None:
 
 
 def reserve(folder: RunFolder, address: str) -> None:
-    """Take the id of a new run in the database of journals, for this folder and its copies.
+    """Take a new run's place in the database of journals, for this folder and its copies.
 
     Args:
         folder: Folder of the run, not begun yet.
         address: The address of the database; empty: the journal will be a file.
 
     Raises:
-        InputError: The database has another run with that id.
+        InputError: The database has another run with that unique name.
         JournalError: It cannot be used; `JournalAwayError` where its server does not answer.
     """
     if address:
@@ -299,7 +300,12 @@ def reserve(folder: RunFolder, address: str) -> None:
 
         # No two folders have the same key, except for copies of one folder.
         owner = hashlib.sha256(b"journal of " + folder.key).hexdigest()
-        PostgresDatabase(PostgresPlace.of(address, folder.path.name)).reserve(owner)
+        name = unique_name(folder.path.name, fingerprint_of(folder.key))
+        PostgresDatabase(PostgresPlace.of(address, name)).reserve(owner)
+
+
+def _in_database(settings: LiveSettings) -> PostgresPlace:
+    return PostgresPlace.of(settings.journal, settings.journal_name or settings.run)
 
 
 def _database_of(place: Path | PostgresPlace, *, read_only: bool) -> JournalDatabase:
