@@ -107,7 +107,7 @@ def test_renting_training_and_backtesting_need_no_extra(place: Path) -> None:
         assert done.returncode == 0, (words, done.stderr)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_what_needs_an_extra_names_it(place: Path) -> None:
     for words, extra in (
         (["demo", "--into", "demo"], "plots"),
@@ -121,7 +121,7 @@ def test_what_needs_an_extra_names_it(place: Path) -> None:
         assert f"pip install 'ebbtide[{extra}]'" in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_what_is_not_compiled_comes_to_the_same(place: Path) -> None:
     slow, fast = (program(place, "deadline.py", light=light) for light in (True, False))
     assert slow.returncode == fast.returncode == 0, slow.stderr

@@ -71,7 +71,7 @@ def undisturbed(steps: int) -> object:
 
 @pytest.mark.parametrize(
     "where",
-    [pytest.param(where, marks=pytest.mark.long) for where in ("between steps", "evaluation")] + ["warm-up"],
+    [pytest.param(where, marks=pytest.mark.exhaustive) for where in ("between steps", "evaluation")] + ["warm-up"],
 )
 def test_wherever_it_is_asked_to_leave_it_saves_and_goes_on_bit_for_bit(where: str, tmp_path: Path) -> None:
     # It does not wait for the end of an evaluation or warm-up, which take longer than the end is waited for.

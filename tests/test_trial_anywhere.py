@@ -443,7 +443,7 @@ def after_notices(
     ("program", "apart"),
     [
         *[(program, APART) for program in PROGRAMS],
-        *[pytest.param(program, 1, marks=pytest.mark.long) for program in PROGRAMS],
+        *[pytest.param(program, 1, marks=pytest.mark.exhaustive) for program in PROGRAMS],
     ],
 )
 def test_at_the_lines_of_a_program(

@@ -98,7 +98,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_whichever_is_asked_all_save_and_leave_at_one_step(tmp_path: Path, undisturbed: object) -> None:
     """Asked one at a time, twice over; then the training resumes from that step, and ends as if nothing had been."""
     draw = random.Random(3)

@@ -208,7 +208,7 @@ def test_what_would_fail_at_the_end_is_told_before_anything_runs(
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     names = ["reactive", "on-demand"]
     alone = benchmark(folder, policies=names, quick=True, only="probes")
@@ -243,7 +243,7 @@ def test_an_unknown_name_is_told_before_anything_runs(folder: Path) -> None:
         benchmark(folder, only="nowhere")
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.real_traces
 @pytest.mark.usefixtures("processes")
 def test_quick_on_the_real_records_the_default_misses_nothing() -> None:

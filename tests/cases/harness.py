@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import ebbtide as eb
+from ebbtide.base.files import write_text
 from ebbtide.clouds.local.client import LocalCloud
 from ebbtide.clouds.settings import NewRun, RunFolder
 from ebbtide.controller.agent_provider import AgentProvider
@@ -40,6 +41,8 @@ _START_S, _DAY_S, _USD = 1_433_160_000.0, 86_400.0, 0.03
 _NOTICE_S, _BOOTS_S = 5.0, (0.1, 0.1)
 # A run whose program is at fault may never end.
 _LIMIT_S, _MOST_STEPS = 600.0, 1_000
+# Steps that a program may do while its machine is about to be taken: more on a busy machine, and it would end first.
+_AHEAD = 4
 _WEIGHTS = re.compile(r"^weights ([0-9a-f]{64})", re.MULTILINE)
 
 
@@ -125,16 +128,21 @@ class _Taker:
     done: int = 0
     is_late: bool = False
 
+    def allow(self, most: int) -> None:
+        """Let the program do this many steps in all, those that it repeats included."""
+        write_text(limit_of(self.noted), str(most))
+
     def looked(self, _engine: Engine, provider: AgentProvider) -> None:
         (trial,) = provider.trials
         if time.monotonic() - self.began_s > _LIMIT_S and not self.is_late:
             self.is_late = True
             request_stop(self.run.path, StopRequest.DOWN)
+        done = len(self.noted.read_text().split()) if self.noted.exists() else 0
+        if self.taken < len(self.after) and trial.attempt != self.attempt:
+            self.attempt, self.done = trial.attempt, done
+            self.allow(done + self.after[self.taken] + _AHEAD)
         if self.taken == len(self.after) or trial.resumed != trial.attempt or trial.ended:
             return
-        done = len(self.noted.read_text().split()) if self.noted.exists() else 0
-        if trial.attempt != self.attempt:
-            self.attempt, self.done = trial.attempt, done
         if self.done <= done - self.after[self.taken]:
             cloud = LocalCloud(cloud_place(self.run), prices_of(self.run))
             # A machine that is going already says no.
@@ -142,6 +150,12 @@ class _Taker:
                 if max(map(cloud.interrupt, cloud.processes()), default=False):
                     # What it does until it leaves is not to count for the next one.
                     self.taken, self.done = self.taken + 1, done + 10 * _MOST_STEPS
+                    self.allow(self.done)
+
+
+def limit_of(noted: Path) -> Path:
+    """The file that says how many steps a program may do that notes its steps in another."""
+    return noted.with_name(f"{noted.name}-limit")
 
 
 def calm() -> eb.PriceHistory:
@@ -179,6 +193,7 @@ def taken(case: Case, folder: Path, runs: Path, weights: str) -> Row:
     # Which steps are done is noted beside the log: what programs print is as different as they are.
     noted, before = folder.parent / f"{case.name}-steps", dict(os.environ)
     taker = _Taker(run, case.after, noted)
+    taker.allow(case.after[0])
     os.environ.update({**_environment(case.step_s), "CASE_STEPS": str(noted)})
     try:
         outcome = run_local(run, Reactive(), taker.looked).outcome

@@ -45,13 +45,12 @@ CASES = (
 # Programs that every check takes from their machines, one of each way to save; `make cases` takes all.
 TAKEN = frozenset(
     {
-        *("hidden_files", "link_to_folder", "late_second_file", "pipe", "script_with_trap", "in_place"),
-        *("hugging_face", "boosting", "keras_backup", "deepspeed", "in_background"),
-        *("nanogpt", "transformers", "lightning", "keras", "torchrun"),
+        *("hidden_files", "link_to_folder", "late_second_file", "pipe", "in_place", "hugging_face"),
+        *("in_background", "nanogpt", "torchrun"),
     }
 )
 # Programs that every check rehearses; `make cases` rehearses all.
-REHEARSED = frozenset({"hidden_files", "late_second_file", "pipe", "nanogpt", "lightning"})
+REHEARSED = frozenset({"hidden_files", "pipe"})
 
 
 def cases(every_check: Collection[str]) -> pytest.MarkDecorator:

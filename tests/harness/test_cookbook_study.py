@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("processes", "in_project")
 pytest.importorskip("distributed")
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_its_result_is_numpy_s_and_the_deadline_is_kept_though_machines_are_taken(tmp_path: Path) -> None:
     report = studied(tmp_path, Size(power=6, deadline_h=24.0))
     assert report.problems(1) == []

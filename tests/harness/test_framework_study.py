@@ -9,10 +9,10 @@ from tests.harness.framework_study import EXAMPLES, NAMES, lines_changed, option
 
 
 @pytest.mark.usefixtures("processes", "in_project")
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == "lightning" else pytest.mark.exhaustive) for name in NAMES],
+    NAMES,
 )
 def test_a_program_whose_machine_is_taken_ends_with_the_weights_of_an_undisturbed_run(
     name: str, tmp_path: Path

@@ -219,6 +219,7 @@ def look_at_mlflow(project: Project, look: Callable[[str, str, str], None]) -> N
         ui.wait(LIMIT_S)
 
 
+@pytest.mark.exhaustive
 def test_a_night_under_way_ends_with_the_service(
     service: tuple[str, subprocess.Popen[bytes]], project: Project
 ) -> None:

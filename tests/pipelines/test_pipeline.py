@@ -35,8 +35,8 @@ JOBS = {
 }
 SOLVED = {"cookbook", "bids", "allocation", "portfolio", "deadline"}
 
-# `make long`: each stage is a process that starts Prefect and MLflow.
-pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
+# Each stage is a process that starts Prefect and MLflow; every check has `make demo`, which runs all stages once.
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,9 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
             {"solve.portfolio.alpha": 3.0, "solve.cookbook.risk_aversion": 1.0},
             ["solve", "execute", "evaluate"],
         ),
-        pytest.param(
+        (
             {"train_revpred.seed": 7},
             ["train_revpred", "bundle", "solve", "promote", "execute", "evaluate"],
-            marks=pytest.mark.exhaustive,
         ),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],
@@ -94,7 +93,6 @@ def test_a_changed_number_reruns_only_what_depends_on_it(
     assert project.stages_run() == rerun
 
 
-@pytest.mark.exhaustive
 def test_a_demonstration_leaves_the_lock_file_as_it_was_and_computes_nothing_in_vain(project: Project) -> None:
     lock = project.folder / "dvc.lock"
     before = lock.read_bytes()
@@ -164,9 +162,7 @@ def test_each_artifact_is_a_run_with_its_file(project: Project) -> None:
     load_chain(project.folder / "models" / "price-chains" / "0000.safetensors")
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("threads", "dask", "ray")]
-)
+@pytest.mark.parametrize("kind", ["threads", "dask", "ray"])
 def test_wherever_tasks_run_the_outcomes_are_the_same(project: Project, kind: str) -> None:
     if kind != "threads":
         pytest.importorskip(f"prefect_{kind}")

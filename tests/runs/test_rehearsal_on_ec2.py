@@ -78,7 +78,7 @@ def test_a_machine_of_ec2_is_taken_and_the_training_resumes(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_what_the_service_refuses_ends_the_rehearsal_and_its_machines(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / PROGRAM.name).write_text(PROGRAM.read_text())

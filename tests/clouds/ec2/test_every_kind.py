@@ -51,7 +51,7 @@ def test_each_kind_is_here() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=() if kind in ("gang", "array") else pytest.mark.exhaustive) for kind in SHORTER],
+    [pytest.param(kind, marks=() if kind == "gang" else pytest.mark.exhaustive) for kind in SHORTER],
 )
 def test_it_ends_well_though_a_machine_is_taken(kind: str, ec2: Renter) -> None:
     if kind == "mpi" and (shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None):

@@ -21,7 +21,7 @@ def test_on_real_prices_none_is_late(auction_2015: eb.PriceHistory) -> None:
     assert found.mean_usd("several-markets") <= 1.02 * found.mean_usd("one-market")
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_its_rows_say_what_was_measured() -> None:
     found = engine_study(eb.generate_prices(days=12, seed=2), default_catalogue(), starts=3, seed=1)
     claims = reproduce_cumulon(cumulon_study(traces=2_000), None, inputs={}, seed=1, on_engine=found)

@@ -44,7 +44,7 @@ def study() -> CumulonStudy:
     return cumulon_study(traces=16_000, seed=2)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_orderings_of_the_paper_hold_on_the_market_it_describes(study: CumulonStudy) -> None:
     rows = {row.id: row for row in reproduce_cumulon(study, None, inputs={}, seed=2).rows}
     assert set(rows) == IDS
@@ -108,7 +108,7 @@ def test_on_a_real_market_the_cookbook_beats_the_best_fixed_cluster(auction_2015
     assert found["runs"] > 40
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_command_writes_every_row(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main(

@@ -40,7 +40,7 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
         read_records(tmp_path / "short.parquet", 71.0)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.real_traces
 def test_on_real_zones_it_is_cheaper_and_never_late(tmp_path: Path) -> None:
     traces = TRACES / "spot-availability-2022-2023.parquet"

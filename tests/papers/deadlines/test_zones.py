@@ -249,7 +249,7 @@ def test_every_policy_runs_from_the_same_starts_and_none_beats_the_optimum(short
     )
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.real_traces
 def test_on_real_zones_it_is_near_the_optimum_and_never_late(tmp_path: Path) -> None:
     out = tmp_path / "deadlines.json"

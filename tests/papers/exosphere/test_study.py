@@ -83,7 +83,7 @@ def test_a_record_of_hours_is_too_short() -> None:
         portfolio_study(prices, eb.default_catalogue())
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.real_traces
 def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:

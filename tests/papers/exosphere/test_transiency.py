@@ -27,7 +27,7 @@ def test_where_nothing_is_lost_only_saving_takes_time() -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_fewer_markets_the_more_a_loss_costs_and_saving_helps_where_all_is_lost() -> None:
     found = transiency_study(draws=6)
     spread = [found["spark"][name] for name in ("low", "medium", "high")]

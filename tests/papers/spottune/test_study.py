@@ -74,7 +74,7 @@ def reproduce(folder: Path, out: str) -> dict[str, object]:
     return content
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_every_claim_is_told_with_the_papers_figure_and_ours(small: Path) -> None:
     content = reproduce(small, "one.json")
     rows = {row["id"]: row for row in content["rows"]}  # type: ignore[attr-defined]
@@ -91,7 +91,6 @@ def test_every_claim_is_told_with_the_papers_figure_and_ours(small: Path) -> Non
     assert rows["cost_saving_full_vs_cheapest"]["holds"] == (full <= (1 - 0.415 / 2) * cheapest)
 
 
-@pytest.mark.long
 @pytest.mark.exhaustive
 def test_the_same_bytes_twice(small: Path) -> None:
     reproduce(small, "two.json")

@@ -46,7 +46,7 @@ def on_the_engine(policy: RunCluster, trace: np.ndarray) -> eb.Outcome:
 
 @pytest.mark.parametrize("way", ["infinite", "skyline", "low", "fixed", "plus", "fixed plus"])
 @pytest.mark.parametrize(
-    ("delay", "runs"), [(0, 10), (2, 10), (5, 10), pytest.param(2, 200, marks=pytest.mark.long)]
+    ("delay", "runs"), [(0, 10), (2, 10), (5, 10), pytest.param(2, 200, marks=pytest.mark.exhaustive)]
 )
 def test_it_costs_what_the_fast_path_says(way: str, delay: int, runs: int) -> None:
     plus = way.endswith("plus")

@@ -90,7 +90,7 @@ def test_above_the_list_price_everywhere_it_waits() -> None:
     assert outcome.leases[0].requested_s == pytest.approx(START_S + DAY + 7200, abs=301)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.real_traces
 def test_on_real_prices_the_orderings_of_the_paper_hold(auction_2015: eb.PriceHistory) -> None:
     """Fig. 6: hourly is cheaper than interrupt for at most 1 % more time, best-price the dearest; ours is the least."""

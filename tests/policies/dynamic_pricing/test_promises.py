@@ -165,7 +165,7 @@ def test_budgets_that_suffice_are_not_passed() -> None:
     assert budgets_passed(range(24)) == []
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_hundreds_of_each() -> None:
     asked, missed = slos_missed(range(400))
     assert asked > 600
