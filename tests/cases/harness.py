@@ -38,7 +38,7 @@ ROWS_VARIABLE = "EBBTIDE_CASE_ROWS"
 
 # A market in which nothing but a test takes a machine; real seconds.
 _START_S, _DAY_S, _USD = 1_433_160_000.0, 86_400.0, 0.03
-_NOTICE_S, _BOOTS_S = 5.0, (0.1, 0.1)
+_NOTICE_S, _BOOTS_S = 20.0, (0.1, 0.1)
 # A run whose program is at fault may never end.
 _LIMIT_S, _MOST_STEPS = 600.0, 1_000
 # Steps that a program may do while its machine is about to be taken: more on a busy machine, and it would end first.

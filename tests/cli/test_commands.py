@@ -85,6 +85,21 @@ def test_the_help_names_the_first_command_and_a_misspelt_verb_the_right_one(
     assert told.err == ""
 
 
+def test_the_help_lists_what_a_training_needs_and_all_commands_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def listed(*words: str) -> list[str]:
+        assert ended(*words) == 0
+        rows = [line.removeprefix("│ ").split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+        return [row for row in rows if row in {verb.name for verb in VERBS}]
+
+    assert len(listed("--help")) == 15
+    assert listed("--commands") == [verb.name for verb in VERBS]
+
+
 @pytest.mark.usefixtures("processes")
 def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) -> None:
     runs = tmp_path / RUNS

@@ -208,6 +208,8 @@ def test_in_replay_it_gives_what_came_of_it(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_told(tmp_path: Path, runs: Path) -> None:
     prices = history({C3: [(0, 0.36)]})
     unlisted = eb.Market("aws", "us-east-1", "us-east-1a", "m5.large")
+    with pytest.raises(eb.InputError, match="unknown provider 'AWS': write ec2"):
+        eb.run(job(), provider="AWS")  # type: ignore[call-overload]
     with pytest.raises(eb.InputError, match="unknown provider 'cloud'"):
         eb.run(job(), provider="cloud")  # type: ignore[call-overload]
     with pytest.raises(eb.InputError, match="the job comes first"):

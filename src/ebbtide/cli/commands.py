@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -34,11 +34,13 @@ class Verb:
         name: Name on the command line.
         module: Module in `ebbtide.cli`, or a dotted name in another package.
         attribute: Name in the module: a function, or a `typer.Typer` for a group.
+        panel: Heading that it is listed under.
     """
 
     name: str
     module: str
     attribute: str
+    panel: str
 
     @property
     def _module(self) -> str:
@@ -98,35 +100,37 @@ def _with_completions(function: Callable[..., Any]) -> None:
                 info.autocompletion = next(known, None)
 
 
+_TRAIN, _DECIDE, _MORE = "Train", "Decide what to rent", "Prices, forecasts and research"
+
 VERBS = (
-    Verb("demo", "demo", "demo_command"),
-    Verb("generate", "generating", "generate_command"),
-    Verb("ingest", "prices", "ingest_command"),
-    Verb("describe", "prices", "describe_command"),
-    Verb("catalogue", "catalogue", "catalogue_app"),
-    Verb("watch", "watching", "watch_command"),
-    Verb("recommend", "watching", "recommend_command"),
-    Verb("plan", "planning", "plan_command"),
-    Verb("run", "running", "run_command"),
-    Verb("rehearse", "rehearsing", "rehearse_command"),
-    Verb("status", "runs", "status_command"),
-    Verb("logs", "runs", "logs_command"),
-    Verb("why", "explaining", "why_command"),
-    Verb("ui", "serving", "ui_command"),
-    Verb("fetch", "fetching", "fetch_command"),
-    Verb("stop", "runs", "stop_command"),
-    Verb("resume", "resuming", "resume_command"),
-    Verb("down", "runs", "down_command"),
-    Verb("portfolio", "portfolio", "portfolio_command"),
-    Verb("backtest", "backtesting", "backtest_command"),
-    Verb("compare", "comparing", "compare_command"),
-    Verb("benchmark", "benchmarking", "benchmark_command"),
-    Verb("report", "reporting", "report_command"),
-    Verb("availability", "availability", "availability_app"),
-    Verb("revocation", "revocation", "revocation_app"),
-    Verb("curves", "curves", "curves_app"),
-    Verb("cookbook", "cookbook", "cookbook_app"),
-    Verb("reproduce", "ebbtide_papers.commands", "reproduce_app"),
+    Verb("run", "running", "run_command", _TRAIN),
+    Verb("plan", "planning", "plan_command", _TRAIN),
+    Verb("rehearse", "rehearsing", "rehearse_command", _TRAIN),
+    Verb("status", "runs", "status_command", _TRAIN),
+    Verb("why", "explaining", "why_command", _TRAIN),
+    Verb("logs", "runs", "logs_command", _TRAIN),
+    Verb("fetch", "fetching", "fetch_command", _TRAIN),
+    Verb("ui", "serving", "ui_command", _TRAIN),
+    Verb("stop", "runs", "stop_command", _TRAIN),
+    Verb("resume", "resuming", "resume_command", _TRAIN),
+    Verb("down", "runs", "down_command", _TRAIN),
+    Verb("demo", "demo", "demo_command", _DECIDE),
+    Verb("compare", "comparing", "compare_command", _DECIDE),
+    Verb("recommend", "watching", "recommend_command", _DECIDE),
+    Verb("ingest", "prices", "ingest_command", _DECIDE),
+    Verb("generate", "generating", "generate_command", _MORE),
+    Verb("describe", "prices", "describe_command", _MORE),
+    Verb("catalogue", "catalogue", "catalogue_app", _MORE),
+    Verb("watch", "watching", "watch_command", _MORE),
+    Verb("portfolio", "portfolio", "portfolio_command", _MORE),
+    Verb("backtest", "backtesting", "backtest_command", _MORE),
+    Verb("benchmark", "benchmarking", "benchmark_command", _MORE),
+    Verb("report", "reporting", "report_command", _MORE),
+    Verb("availability", "availability", "availability_app", _MORE),
+    Verb("revocation", "revocation", "revocation_app", _MORE),
+    Verb("curves", "curves", "curves_app", _MORE),
+    Verb("cookbook", "cookbook", "cookbook_app", _MORE),
+    Verb("reproduce", "ebbtide_papers.commands", "reproduce_app", _MORE),
 )
 
 
@@ -145,7 +149,7 @@ class VerbGroup(TyperGroup):
         super().__init__(**given)
         self._unloaded = {verb.name: verb for verb in VERBS}
         self.commands = {name: _Unloaded(name) for name in self._unloaded} | dict(self.commands)
-        self._listing = False
+        self._listing: Literal["", "usual", "all"] = ""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         cmd_name = ALIASES.get(cmd_name, cmd_name)
@@ -153,18 +157,27 @@ class VerbGroup(TyperGroup):
         if not isinstance(found, _Unloaded):
             return found
         verb = self._unloaded[cmd_name]
-        return TyperCommand(cmd_name, help=verb.about()) if self._listing else verb.load()
+        if not self._listing:
+            return verb.load()
+        hidden = self._listing == "usual" and verb.panel == _MORE
+        return TyperCommand(cmd_name, help=verb.about(), rich_help_panel=verb.panel, hidden=hidden)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        self._listing = True
+        # `ebbtide --commands` asks for all; the first screen has those that a training needs.
+        self._listing = self._listing or "usual"
         try:
             super().format_help(ctx, formatter)
         finally:
-            self._listing = False
+            self._listing = ""
+
+    def help_of_all(self, ctx: Any) -> str:
+        """Return the help with every command."""
+        self._listing = "all"
+        return str(self.get_help(ctx))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        self._listing = True
+        self._listing = "all"
         try:
             return super().shell_complete(ctx, incomplete)
         finally:
-            self._listing = False
+            self._listing = ""

@@ -19,8 +19,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Train models on cloud spot machines: ingest prices, backtest policies, report what each would cost.",
-    epilog="Start with: ebbtide demo",
+    help="Train models on cloud spot machines: choose what to rent, save before an interruption, resume.",
+    epilog="Start with: ebbtide demo. All commands: ebbtide --commands",
 )
 
 
@@ -30,10 +30,20 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _commands(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        assert isinstance(ctx.command, VerbGroup)
+        typer.echo(ctx.command.help_of_all(ctx))
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", callback=_commands, is_eager=True, help="List all commands, and end.")
     ] = False,
 ) -> None:
     """Options of `ebbtide` itself."""

@@ -36,7 +36,7 @@ from ebbtide.clouds.settings import RENTED, RUNS, RunFolder
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.progress_news import show
 from ebbtide.controller.work.measured_speed import speed_text
-from ebbtide.errors import InputError, JournalError, unknown_name
+from ebbtide.errors import InputError, JournalError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.sweep import Sweep
@@ -46,7 +46,7 @@ from ebbtide.policies.parameters import assignments
 from ebbtide.policies.registry import ASK_MODELS, DEFAULT, POLICIES
 from ebbtide.replay.generated_markets import MarketKind
 from ebbtide.runs.collected_speeds import CollectedSpeeds, rates_of
-from ebbtide.runs.run import PROVIDERS, RunOptions, begin
+from ebbtide.runs.run import RunOptions, begin, check_provider
 from ebbtide.runs.run import run as run_once
 from ebbtide.runs.start_local import GENERATED_DAYS, SPEED, LocalMarket, generated_market
 
@@ -185,8 +185,7 @@ def run_command(
     Ctrl-C stops: everything is saved, machines are released, and `ebbtide resume` continues.
     """
     provider = rented.provider
-    if provider not in PROVIDERS:
-        raise unknown_name("provider", provider, PROVIDERS)
+    check_provider(provider)
     catalogue = catalogue_with(instance_types)
     wanted = wanted_from(words, training, catalogue)
     sweep = wanted.sweep

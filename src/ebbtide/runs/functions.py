@@ -37,7 +37,7 @@ from ebbtide.policies.registry import DEFAULT
 from ebbtide.runs.function_import import check_as_imported
 from ebbtide.runs.function_source import check_function, program_text
 from ebbtide.runs.handle import Run
-from ebbtide.runs.run import PROVIDERS, RunOptions, run
+from ebbtide.runs.run import PROVIDERS, RunOptions, check_provider, run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -222,8 +222,7 @@ def _begin(
         more: Other fields of the sweep, and options of the run.
     """
     _check_not_importing(function)
-    if provider == "replay" or provider not in PROVIDERS:
-        raise unknown_name("provider", provider, [one for one in PROVIDERS if one != "replay"])
+    check_provider(provider, [one for one in PROVIDERS if one != "replay"])
     _known(dict(more))
     options = {key: value for key, value in more.items() if key in _OPTIONS}
     own = {key: value for key, value in more.items() if key not in _OPTIONS}

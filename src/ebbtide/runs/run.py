@@ -44,6 +44,12 @@ from ebbtide.runs.handle import Run, keep_policy
 from ebbtide.runs.start_local import SPEED, LocalMarket, begin_local, generated_market
 
 PROVIDERS = ("local", *RENTED, "replay")
+# The provider that users of other tools mean.
+_MEANT = {
+    **dict.fromkeys(("aws", "amazon"), "ec2"),
+    **dict.fromkeys(("google", "gce", "gcloud"), "gcp"),
+    **dict.fromkeys(("azure", "kubernetes", "k8s", "lambda", "runpod", "nebius", "sky"), "skypilot"),
+}
 
 # Default policy for a job that is only replayed: that of one training without a deadline.
 _ONE_JOB = "reactive"
@@ -157,8 +163,7 @@ def run(
         InputError: An unknown provider, policy or preset, a start outside the prices, a job without a command, or
             one that no machine of these prices can run.
     """
-    if provider not in PROVIDERS:
-        raise unknown_name("provider", provider, PROVIDERS)
+    check_provider(provider)
     if hasattr(job, "decide"):
         raise InputError("the job comes first, then the policy: write `eb.run(job, policy)`")
     if provider == "replay":
@@ -248,6 +253,18 @@ def begin(
             catalogue=catalogue,
         )
     return Run(kept, decides)
+
+
+def check_provider(provider: str, valid: Sequence[str] = PROVIDERS) -> None:
+    """Check the name of a provider.
+
+    Raises:
+        InputError: There is none of this name; the message has the one that is meant.
+    """
+    if provider not in valid:
+        error = unknown_name("provider", provider, valid)
+        meant = _MEANT.get(provider.lower())
+        raise InputError(f"unknown provider {provider!r}: write {meant}") if meant else error
 
 
 def _labelled(machines: Machines, labels: Mapping[str, str]) -> Machines:
