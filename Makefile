@@ -6,6 +6,9 @@ BIN := .venv/bin
 DEMO := .venv/demo-installed
 INSTALLED := .venv/installed
 
+# Images of containers set this. Each of the hundreds of processes of a check would then compile PyTorch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases chaos simulate simulate-mutants parity live-matrix benchmark test long exhaustive docs docs-links lint house bench clean
 
 install: $(INSTALLED)
