@@ -121,6 +121,7 @@ class _Taker:
 
     run: RunFolder
     after: Sequence[int]
+    every: int
     noted: Path
     began_s: float = field(default_factory=time.monotonic)
     taken: int = 0
@@ -150,7 +151,8 @@ class _Taker:
                 if max(map(cloud.interrupt, cloud.processes()), default=False):
                     # What it does until it leaves is not to count for the next one.
                     self.taken, self.done = self.taken + 1, done + 10 * _MOST_STEPS
-                    self.allow(self.done)
+                    # Up to its next save, or on its last machine to its end.
+                    self.allow(self.done if self.taken == len(self.after) else done + self.every + _AHEAD)
 
 
 def limit_of(noted: Path) -> Path:
@@ -192,7 +194,7 @@ def taken(case: Case, folder: Path, runs: Path, weights: str) -> Row:
     run = begin_local(job, folder, NewRun(runs), market, policy="reactive")
     # Which steps are done is noted beside the log: what programs print is as different as they are.
     noted, before = folder.parent / f"{case.name}-steps", dict(os.environ)
-    taker = _Taker(run, case.after, noted)
+    taker = _Taker(run, case.after, case.every, noted)
     taker.allow(case.after[0])
     os.environ.update({**_environment(case.step_s), "CASE_STEPS": str(noted)})
     try:
