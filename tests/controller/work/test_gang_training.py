@@ -218,6 +218,20 @@ def test_an_elastic_one_goes_on_smaller_and_grows_again() -> None:
     ]
 
 
+def test_machines_under_notice_go_on_if_fewer_replace_them_and_leave_at_once_for_as_many() -> None:
+    gang = Gang(machines={"min": 1, "max": 4})
+    for lease in gang.rent(2):
+        lease.state = LeaseState.NOTICED
+    gang.rent()
+    assert gang.left() == []
+    gang.rent()
+    assert [lease_id for lease_id, _ in gang.left()] == [0, 1]
+    for rank in range(2):
+        gang.tell(gang.leases[rank], Ended(IDS[rank], 1, Ending.LEFT, 30))
+    gang.training.converge()
+    assert sorted(lease_id for lease_id, _ in gang.trained()[2:]) == [2, 3]
+
+
 def test_while_storage_does_not_answer_nothing_begins() -> None:
     gang = Gang(whole=OSError("no answer"))
     gang.rent(2)

@@ -294,15 +294,9 @@ class AgentTraining:
                 on[trial.progress.job_id] = trial
 
     def _target(self, trial: TrialState) -> list[Lease]:
-        """The leases to train on: those without a notice and, if these are too few, present ones with a notice;
-        empty if the job needs more."""
-        job, present = trial.progress.job, {member.lease_id for member in trial.present}
+        """The leases to train on; empty if the job needs more machines."""
         booted = [lease for lease in trial.assigned if lease.is_booted]
-        steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
-        if len(steady) < job.most_machines:
-            steady = [lease for lease in booted if lease in steady or lease.lease_id in present]
-        steady.sort(key=lambda lease: lease.lease_id not in present)
-        return steady[: job.most_machines] if len(steady) >= job.least_machines else []
+        return trial.progress.gang(booted, [self._leases[member.lease_id] for member in trial.present])
 
     def _converge(self, trial: TrialState) -> None:
         if trial.ended or trial.stopping:
