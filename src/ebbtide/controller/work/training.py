@@ -596,8 +596,11 @@ class AgentTraining:
                 progress.saved_on(lease, self._now(), report.size_bytes, report.uploaded_bytes)
                 self._saved(trial, step, number)
             case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
-                self._stepped(trial, max(step, progress.steps_saved))
-                progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
+                reached = max(step, progress.steps_saved)
+                self._stepped(trial, reached)
+                # Until the last of a gang has finished, its part of the checkpoint may be missing.
+                if all(each is member or each.ended == _FINISHED for each in trial.members):
+                    progress.steps_done = progress.steps_saved = reached
                 self._done_with(trial, member)
                 self._left(trial, member, _FINISHED)
             case Ended(how=Ending.FAILED):
