@@ -108,3 +108,15 @@ def test_machines_that_stay_download_the_checkpoint_as_new_ones_do() -> None:
     gang.steps_at(200.0)
     moved = [(move.source.region, move.destination.region) for move in gang.progress.transfers]
     assert moved == [("us-east-1", "us-west-2"), ("us-west-2", "us-east-1")]
+
+
+def test_a_job_begins_anew_if_its_machines_change_during_a_save_and_change_back() -> None:
+    gang = _Gang(_elastic(1, 2))
+    pair = [_booted(0), _booted(1)]
+    gang.training.assign(pair, START_S)
+    assert gang.steps_at(100.0) == 2 * 80.0
+    gang.training.save(START_S + 100.0)
+    gang.training.assign(pair[:1], START_S + 104.0)
+    gang.training.assign(pair, START_S + 106.0)
+    assert gang.steps_at(130.0) == 2 * 80.0
+    assert gang.steps_at(140.0) == 2 * 90.0

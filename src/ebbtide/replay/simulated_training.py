@@ -332,7 +332,10 @@ class SimulatedTraining:
         ]
 
     def _move(self, group: _Group, target: list[Lease], now_s: float) -> bool:
-        if group.is_on(target) or group.phase is _Phase.SAVING:
+        if group.is_on(target):
+            return False
+        if group.phase is _Phase.SAVING:
+            group.leaves = True
             return False
         if group.phase is _Phase.TRAINING:
             if self._can_save(group):
