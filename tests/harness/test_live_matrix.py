@@ -1,9 +1,14 @@
-"""Policies decide alike in replay and live for each kind of job, and faulty runs are found."""
+"""Policies decide alike in replay and live for each kind of job, and faulty runs are found.
+
+A part of `make live-matrix`: each policy with one kind of job, and some with more.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -11,17 +16,27 @@ import pytest
 from tests.harness import live_matrix
 from tests.harness.live_matrix import Cell, cell_of, report_of
 from tests.harness.parity.kinds import Kind, frameworks, kinds
+from tests.harness.parity.parity import compare
 from tests.harness.parity.tape_cloud import Lived, live
+from tests.harness.parity.tapes import scenario_with
 
+import ebbtide as eb
 from ebbtide.controller.work.cluster import AgentCluster
 from ebbtide.controller.work.state import TrialState
 from ebbtide.controller.work.task_ranges import TaskRanges
 from ebbtide.controller.work.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.forecasts.champions import read_models
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.registry import POLICIES
 from ebbtide.replay.scenario import Scenario
+
+# Place of the first policy's kind in the list of kinds, by which all policies together take the least time.
+_FIRST_KIND = 3
+# Number of decisions after which `Restless` leaves its machines alone.
+_RESTLESS_CALLS = 250
 
 
 @cache
@@ -48,6 +63,7 @@ def _cell(policy: str, kind: str, tapes: slice = slice(None)) -> Cell:
         ("reactive", "gang"),
         ("reactive", "elastic"),
         ("deadline", "elastic"),
+        ("deepspotcloud-interrupt", "elastic"),
         ("next-cheapest", "gang"),
         ("uniform-progress", "array"),
         *((name, framework) for framework in frameworks() for name in ("reactive", "spot-fleet-lowest-cost")),
@@ -63,6 +79,77 @@ def test_each_kind_is_decided_live_as_in_replay(policy: str, kind: str) -> None:
     assert report["finished"]
     assert report["machines_left_running"] == report["ledger_difference_usd"] == 0
     assert sum(run.revocations for run in cell.runs) > 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_policy_decides_for_one_kind_live_as_in_replay(policy: str) -> None:
+    """Each runs on one tape of the first kind, from its own place in the list of kinds on, that it fits."""
+    names, place = [*_kinds()], [*POLICIES].index(policy) + _FIRST_KIND
+    from_place = [names[(place + number) % len(names)] for number in range(len(names))]
+    cell = next(cell for kind in from_place if (cell := _cell(policy, kind, slice(1))).fits)
+    assert [problem for run in cell.runs if (problem := run.first_difference or run.failure)] == []
+    assert cell.is_good
+    assert sum(run.decisions for run in cell.runs) > 2
+
+
+@dataclass(frozen=True)
+class Restless:
+    """Rents, releases and saves at random, and gives its job other machines, or the same in another order."""
+
+    name: str = "restless"
+    wakes_on: frozenset[eb.Wake] = frozenset()
+
+    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+        (job,), random = view.jobs, view.random
+        view.memory["calls"] = calls = view.memory.get("calls", 0) + 1
+        if job.is_finished:
+            return
+        leases = view.leases_of(job.job_id)
+        booted = [lease.lease_id for lease in leases if lease.is_booted]
+        steady = [lease.lease_id for lease in leases if math.isinf(lease.revoke_at_s)]
+        missing = job.job.most_machines - len(steady)
+        if missing > 0 and random.random() < 0.7:
+            markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
+            market = markets[random.integers(len(markets))]
+            max_price = view.price(market) * random.uniform(1.0, 3.0)
+            yield eb.Request(market, max_price, job=job.job_id, count=int(random.integers(missing)) + 1)
+        # Towards the end it lets its job finish.
+        if calls < _RESTLESS_CALLS:
+            yield eb.WakeAt(view.now_s + random.uniform(5.0, 900.0))
+            match random.integers(8):
+                case 0 | 1:
+                    yield eb.Assign(job.job_id, random.permutation(booted).tolist())
+                case 2 if len(booted) > 1:
+                    yield eb.Assign(job.job_id, random.permutation(booted).tolist()[1:])
+                    yield eb.Assign(job.job_id, booted)
+                case 3 | 4:
+                    yield eb.Save(job.job_id)
+                case 5 if steady:
+                    yield eb.Release(steady[random.integers(len(steady))])
+        elif not steady:
+            yield eb.WakeAt(view.now_s + 60.0)
+
+
+def test_machines_that_change_often_change_live_as_in_replay() -> None:
+    elastic = _kinds()["elastic"]
+    for tape, billing in elastic.tapes:
+        found = compare("restless", elastic.scenario(tape, billing), tape.name, tape.start_s, Restless())
+        assert [str(each) for each in found.differences[:1]] == []
+        assert not found.ledger_difference_usd
+        assert found.finished
+        assert found.revocations > 0
+
+
+def test_what_a_gang_sends_through_a_bucket_is_charged_live_as_in_replay() -> None:
+    """The bucket is in another region than the machines."""
+    elastic = _kinds()["elastic"]
+    bucket = Bucket(cloud="aws", region="us-west-2")
+    jobs = tuple(job.model_copy(update={"bucket": bucket}) for job in elastic.jobs)
+    tape, billing = elastic.tapes[0]
+    found = compare("reactive", scenario_with(jobs, tape, billing), tape.name, tape.start_s, eb.policy("reactive"))
+    assert found.is_same
+    assert found.finished
+    assert found.cost_usd > 0.6  # egress is a sixth of it
 
 
 @pytest.mark.parametrize("kind", ["gang", "elastic"])

@@ -79,3 +79,19 @@ def test_a_worker_that_has_booted_first_waits_for_the_head() -> None:
     script = Scripted({eb.Wake.START: start, eb.Wake.TIMER: later})
     outcome = replay(script, [_job(1)], history({C3: [(0, 0.04)]}))
     assert outcome.makespan_s == pytest.approx(60.0 + READY_S + 3600 / 2)
+
+
+def test_workers_under_notice_work_on_beside_those_that_replace_them() -> None:
+    training = SimulatedTraining(JobProgress(0, _job(2)), lambda _: 1.0, lambda _: 4, 5.0)
+    head, *workers = (
+        Lease(number, C3, math.inf, number == 0, START_S, state=LeaseState.RUNNING, running_s=START_S)
+        for number in range(6)
+    )
+    training.assign([head, *workers[:2]], START_S)
+    for worker in workers[:2]:
+        worker.state, worker.revoke_at_s = LeaseState.NOTICED, START_S + 120.0
+        training.lease_noticed(worker, START_S)
+    training.assign([head, *workers], START_S)
+    assert [training.is_on(worker) for worker in workers] == [True, True, True, True, False]
+    training.advance(START_S + 115.0)
+    assert [training.is_on(worker) for worker in workers] == [False, False, True, True, False]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.transfers import Cargo, Transfer
-from ebbtide.market.leases import Lease
+from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Place
 
 
@@ -68,6 +68,23 @@ class JobProgress:
         """Size of a checkpoint in bytes: that of the newest as it was stored, else what the job says."""
         declared = self.job.checkpoint.size_bytes if self.job.checkpoint else 0
         return self.saved_bytes or declared
+
+    def gang(self, usable: Sequence[Lease], on: Sequence[Lease]) -> list[Lease]:
+        """Choose the machines to train on as one; none if they are fewer than the job needs.
+
+        While one of its machines is under notice, the job stays as it is until as many others are there. It never
+        begins on such a machine.
+
+        Args:
+            usable: Leases of the booted machines that it is given and that have time left.
+            on: Leases of the machines that it is on.
+        """
+        steady = [lease for lease in usable if lease.state is LeaseState.RUNNING]
+        if len(steady) < len(on) and all(lease in usable for lease in on):
+            return list(on)
+        if len(steady) > 1:
+            steady.sort(key=lambda lease: lease not in on)
+        return steady[: self.job.most_machines] if len(steady) >= self.job.least_machines else []
 
     def saved_on(self, lease: Lease, now_s: float, size_bytes: int = 0, uploaded_bytes: int | None = None) -> None:
         """Record where a complete checkpoint lies, and its upload if that is another region.

@@ -42,7 +42,7 @@ class _Group:
         steps_per_s: How fast they grow while training.
         save_due_s: When the next periodic save begins.
         leaves: Whether it leaves all its machines once it is saved, whatever comes of those it was to go to: the
-            agent that was ordered to leave has ended by then.
+            agents that were ordered to leave have ended by then.
     """
 
     members: list[Lease] = field(default_factory=list)
@@ -53,6 +53,11 @@ class _Group:
     steps_per_s: float = 0.0
     save_due_s: float = math.inf
     leaves: bool = False
+
+    def is_on(self, leases: Sequence[Lease]) -> bool:
+        """Return whether its machines are these, in any order."""
+        members = self.members
+        return members == leases or (len(members) == len(leases) and all(lease in members for lease in leases))
 
     def unsaved_at(self, now_s: float) -> float:
         if self.phase is _Phase.TRAINING:
@@ -290,13 +295,11 @@ class SimulatedTraining:
 
     def _target(self, now_s: float) -> list[Lease]:
         """The machines to be on: none, if they are fewer than the job needs."""
-        found = self._ready(now_s)
-        if self.job.framework is not None:
-            return self._cluster(found)
-        if self.job.coupling is Coupling.GANG and len(found) > self.job.most_machines:
-            on = sorted(found, key=lambda lease: not self.is_on(lease))[: self.job.most_machines]
-            found = [lease for lease in found if lease in on]
-        return found if len(found) >= self.job.least_machines else []
+        usable = self._usable(now_s)
+        if self.job.coupling is Coupling.GANG:
+            return self.progress.gang(usable, self._groups[0].members)
+        found = [lease for lease in usable if lease.state is LeaseState.RUNNING or self.is_on(lease)]
+        return found if self.job.framework is None else self._cluster(found)
 
     def _cluster(self, ready: list[Lease]) -> list[Lease]:
         """The head of a cluster and its workers, those that work already first: none without a head.
@@ -311,40 +314,40 @@ class SimulatedTraining:
             self._head = next(able, None)
         if self._head is None:
             return []
-        workers = sorted(
-            (lease for lease in ready if lease is not self._head), key=lambda one: not self.is_on(one)
-        )
-        return [self._head, *workers[: self.job.most_machines]]
+        workers = [lease for lease in ready if lease is not self._head]
+        steady = [lease for lease in workers if lease.state is LeaseState.RUNNING]
+        steady.sort(key=lambda one: not self.is_on(one))
+        # As many as there may be, while machines under notice work on to the last moment.
+        noticed = [lease for lease in workers if lease.state is not LeaseState.RUNNING]
+        return [self._head, *noticed, *steady[: self.job.most_machines]]
 
-    def _ready(self, now_s: float) -> list[Lease]:
-        """The machines not noticed; if those are too few, those that still have time, too."""
-        booted = [lease for lease in self._assigned if lease.is_booted and not self.has_no_room(lease)]
-        steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
-        if len(steady) == len(booted):
-            return steady
-        if self.job.coupling is Coupling.GANG and len(steady) >= self.job.most_machines:
-            return steady
+    def _usable(self, now_s: float) -> list[Lease]:
+        """The machines that have booted and have room, without those that it is to be off by now."""
         return [
             lease
-            for lease in booted
-            if lease.state is LeaseState.RUNNING
-            or (self.is_on(lease) and self._leave_at_s.get(lease.lease_id, math.inf) > now_s)
+            for lease in self._assigned
+            if lease.is_booted
+            and (lease.state is LeaseState.RUNNING or self._leave_at_s.get(lease.lease_id, math.inf) > now_s)
+            and not self.has_no_room(lease)
         ]
 
     def _move(self, group: _Group, target: list[Lease], now_s: float) -> bool:
-        if group.members == target or group.phase is _Phase.SAVING:
+        if group.is_on(target):
+            return False
+        if group.phase is _Phase.SAVING:
+            group.leaves = True
             return False
         if group.phase is _Phase.TRAINING:
             if self._can_save(group):
                 self._begin_save(group, now_s)
-                group.leaves = bool(target) and not any(lease in target for lease in group.members)
+                group.leaves = True
                 return True
             self._lose(group)
-        before, group.members = group.members, target
+        group.members = target
         if target:
             place, saved_at = target[0].market.place, self.progress.saved_at
             restore_s = self.job.restore_s(self._slowest(target), saved_at, place)
-            restore_s += self.progress.begin_on([lease for lease in target if lease not in before], now_s)
+            restore_s += self.progress.begin_on(target, now_s)
             self.progress.moving_s += restore_s
             self._enter(group, _Phase.RESTORING, now_s, now_s + restore_s)
         else:

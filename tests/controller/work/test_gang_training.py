@@ -218,6 +218,46 @@ def test_an_elastic_one_goes_on_smaller_and_grows_again() -> None:
     ]
 
 
+def test_machines_under_notice_go_on_if_fewer_replace_them_and_leave_at_once_for_as_many() -> None:
+    gang = Gang(machines={"min": 1, "max": 4})
+    for lease in gang.rent(2):
+        lease.state = LeaseState.NOTICED
+    gang.rent()
+    assert gang.left() == []
+    gang.rent()
+    assert [lease_id for lease_id, _ in gang.left()] == [0, 1]
+    for rank in range(2):
+        gang.tell(gang.leases[rank], Ended(IDS[rank], 1, Ending.LEFT, 30))
+    gang.training.converge()
+    assert sorted(lease_id for lease_id, _ in gang.trained()[2:]) == [2, 3]
+
+
+def test_its_last_checkpoint_counts_once_all_have_stored_it() -> None:
+    gang = Gang()
+    first, second = gang.rent(2)
+    for rank, lease in enumerate((first, second)):
+        gang.tell(lease, Saved(IDS[rank], 1, 40, 4))
+    gang.tell(first, Saved(IDS[0], 1, 100, 5), Ended(IDS[0], 1, Ending.FINISHED, 100, stored=5))
+    # The other machine may be gone before it has stored its part.
+    assert (gang.progress.steps_saved, gang.progress.checkpoints) == (40, 1)
+    gang.tell(second, Saved(IDS[1], 1, 100, 5), Ended(IDS[1], 1, Ending.FINISHED, 100, stored=5))
+    assert (gang.progress.steps_saved, gang.progress.checkpoints) == (100, 2)
+    assert gang.trial.ended
+
+
+def test_an_end_without_checkpoints_counts_once_all_have_finished() -> None:
+    gang = Gang()
+    first, second = gang.rent(2)
+    gang.tell(first, Ended(IDS[0], 1, Ending.FINISHED, 100))
+    gang.take(second)
+    assert (gang.progress.steps_done, gang.progress.steps_lost) == (0, 100)
+    gang.rent()
+    for rank, (lease_id, _) in enumerate(gang.trained()[2:]):
+        gang.tell(gang.leases[lease_id], Ended(IDS[rank], 2, Ending.FINISHED, 100))
+    assert gang.trial.ended
+    assert (gang.progress.steps_saved, gang.progress.steps_run) == (100, 200)
+
+
 def test_while_storage_does_not_answer_nothing_begins() -> None:
     gang = Gang(whole=OSError("no answer"))
     gang.rent(2)

@@ -294,15 +294,9 @@ class AgentTraining:
                 on[trial.progress.job_id] = trial
 
     def _target(self, trial: TrialState) -> list[Lease]:
-        """The leases to train on: those without a notice and, if these are too few, present ones with a notice;
-        empty if the job needs more."""
-        job, present = trial.progress.job, {member.lease_id for member in trial.present}
+        """The leases to train on; empty if the job needs more machines."""
         booted = [lease for lease in trial.assigned if lease.is_booted]
-        steady = [lease for lease in booted if lease.state is LeaseState.RUNNING]
-        if len(steady) < job.most_machines:
-            steady = [lease for lease in booted if lease in steady or lease.lease_id in present]
-        steady.sort(key=lambda lease: lease.lease_id not in present)
-        return steady[: job.most_machines] if len(steady) >= job.least_machines else []
+        return trial.progress.gang(booted, [self._leases[member.lease_id] for member in trial.present])
 
     def _converge(self, trial: TrialState) -> None:
         if trial.ended or trial.stopping:
@@ -602,8 +596,11 @@ class AgentTraining:
                 progress.saved_on(lease, self._now(), report.size_bytes, report.uploaded_bytes)
                 self._saved(trial, step, number)
             case Ended(how=Ending.FINISHED, step=step) if self._is_stored(trial, member, report):
-                self._stepped(trial, max(step, progress.steps_saved))
-                progress.steps_done = progress.steps_saved = max(step, progress.steps_saved)
+                reached = max(step, progress.steps_saved)
+                self._stepped(trial, reached)
+                # Until the last of a gang has finished, its part of the checkpoint may be missing.
+                if all(each is member or each.ended == _FINISHED for each in trial.members):
+                    progress.steps_done = progress.steps_saved = reached
                 self._done_with(trial, member)
                 self._left(trial, member, _FINISHED)
             case Ended(how=Ending.FAILED):
