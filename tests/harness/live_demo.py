@@ -21,7 +21,7 @@ import torch
 from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import NewRun, RunFolder
 from ebbtide.controller.controller import metrics_of
-from ebbtide.controller.work.assignments import command_of
+from ebbtide.controller.kinds.assignments import command_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Direction, Sweep

@@ -13,10 +13,10 @@ from tests.harness.live_matrix import Cell, cell_of, report_of
 from tests.harness.parity.kinds import Kind, frameworks, kinds
 from tests.harness.parity.tape_cloud import Lived, live
 
-from ebbtide.controller.work.cluster import AgentCluster
-from ebbtide.controller.work.state import TrialState
-from ebbtide.controller.work.task_ranges import TaskRanges
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.cluster import AgentCluster
+from ebbtide.controller.kinds.state import TrialState
+from ebbtide.controller.kinds.task_ranges import TaskRanges
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.forecasts.champions import read_models
 from ebbtide.market.leases import Lease, LeaseState

@@ -13,7 +13,7 @@ from rich.progress import track
 
 from ebbtide.cli.runs import RunsOption
 from ebbtide.clouds.settings import RUNS, RunFolder, find_run
-from ebbtide.controller.work.state import trial_id_of
+from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.runs.fetched_results import fetch_results

@@ -34,8 +34,8 @@ from ebbtide.cli.run_arguments import RunInput, TrainingOptions, is_told_where_t
 from ebbtide.cli.runs import RunsOption
 from ebbtide.clouds.settings import RENTED, RUNS, RunFolder
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.measured_speed import speed_text
 from ebbtide.controller.progress_news import show
-from ebbtide.controller.work.measured_speed import speed_text
 from ebbtide.errors import InputError, JournalError, unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.job_list import JobList, Runnable

@@ -35,18 +35,18 @@ from ebbtide.agent.protocol import (
 from ebbtide.agent.results import TaskResults
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.controller.kinds.array import AgentTasks, ArrayPlan
+from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
+from ebbtide.controller.kinds.dispatch import AgentJobs, JobKind
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import TrialState, trial_values
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.controller.machine_requests import MachineRequests
 from ebbtide.controller.mailboxes import Mailboxes
 from ebbtide.controller.snapshots import PROVIDER_VERSION, ProviderSnapshot
-from ebbtide.controller.work.array import AgentTasks, ArrayPlan
-from ebbtide.controller.work.cluster import AgentCluster, ClusterPlan
-from ebbtide.controller.work.dispatch import AgentJobs, JobKind
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import TrialState, trial_values
-from ebbtide.controller.work.training import AgentTraining
 from ebbtide.engine.snapshot import Items, event_of, event_values
 from ebbtide.errors import (
     CloudError,

@@ -20,6 +20,7 @@ from ebbtide.controller.from_storage import FROM_STORAGE, FromStorage
 from ebbtide.controller.journal.changes import NOTHING, ChangeLog
 from ebbtide.controller.journal.journal import Journal, Moment, journal_of
 from ebbtide.controller.journal.price_log import PriceLog
+from ebbtide.controller.kinds.assignments import command_of, inputs_of, kinds_of, programs_of, secrets_of
 from ebbtide.controller.leadership import Leadership, LostJournalError, SupersededError
 from ebbtide.controller.policy_watchdog import Attendant
 from ebbtide.controller.progress_news import ProgressNews
@@ -37,7 +38,6 @@ from ebbtide.controller.snapshots import OutcomeRecord, RunSpending
 from ebbtide.controller.spending_gate import SpendingGate
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_lines import AccountLine, WallClock, lines_of
-from ebbtide.controller.work.assignments import command_of, inputs_of, kinds_of, programs_of, secrets_of
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore

@@ -11,7 +11,7 @@ from ebbtide.base.cores import usable_cores
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.journal import journal_of
-from ebbtide.controller.work.measured_speed import Seen, SpeedRecords
+from ebbtide.controller.kinds.measured_speed import Seen, SpeedRecords
 from ebbtide.errors import EbbtideError
 from ebbtide.jobs.job_list import JobList, runnable
 

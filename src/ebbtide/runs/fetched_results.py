@@ -13,7 +13,7 @@ from ebbtide.agent.result_archive import DamagedResultError
 from ebbtide.agent.results import TaskResults, plain_result
 from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import RunFolder
-from ebbtide.controller.work.state import trial_id_of
+from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError, MissingObjectError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.storage.objects import object_store

@@ -11,7 +11,7 @@ from pathlib import Path
 from ebbtide.agent.folders import outputs_id
 from ebbtide.agent.inputs import fetch_checkpoint
 from ebbtide.clouds.settings import RunFolder
-from ebbtide.controller.work.assignments import ranks_of
+from ebbtide.controller.kinds.assignments import ranks_of
 from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.storage.checkpoints.store import CheckpointStore

@@ -46,7 +46,7 @@ from ebbtide.storage.objects import object_store
 
 if TYPE_CHECKING:
     from ebbtide.controller.agent_provider import AgentProvider
-    from ebbtide.controller.work.state import TrialState
+    from ebbtide.controller.kinds.state import TrialState
     from ebbtide.engine.engine import Engine
 
 # A market without change, so that only the rehearsal revokes a machine. Times are in real seconds.

@@ -16,8 +16,8 @@ from ebbtide.clouds.providers import EACH_CLOUDS, Machines, machines_of, with_bi
 from ebbtide.clouds.settings import RENTED, RUNS, NewRun, RunFolder
 from ebbtide.controller.journal.address import journal_address
 from ebbtide.controller.journal.journal import check_database, reserve
+from ebbtide.controller.kinds.assignments import secrets_of
 from ebbtide.controller.team.team import Team, accounting_of
-from ebbtide.controller.work.assignments import secrets_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle

@@ -21,7 +21,7 @@ from ebbtide.clouds.several import SeveralClouds
 from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
 from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Programs
-from ebbtide.controller.work.assignments import secrets_of
+from ebbtide.controller.kinds.assignments import secrets_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import Runnable, runnable

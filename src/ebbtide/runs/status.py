@@ -14,10 +14,10 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import SIMULATED, LiveSettings, RunFolder
 from ebbtide.controller.from_storage import from_storage_of
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.state import TrialRecord, leases_on, trial_id_of
 from ebbtide.controller.machine_list import machine_id
 from ebbtide.controller.run_state import RunPhase, State, phase_of, state_now
 from ebbtide.controller.snapshots import RunSnapshot, RunSpending, first_machine_of
-from ebbtide.controller.work.state import TrialRecord, leases_on, trial_id_of
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.jobs.job_list import JobList, Runnable, runnable
 from ebbtide.jobs.sweep import Direction, Sweep

@@ -16,8 +16,8 @@ from mlflow.tracking import MlflowClient
 
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.snapshots import RunSnapshot
-from ebbtide.controller.work.state import TrialRecord
 from ebbtide.errors import DamagedCheckpointError
 from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.jobs.sweep import Direction

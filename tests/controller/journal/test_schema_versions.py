@@ -23,10 +23,10 @@ from ebbtide.controller.agent_provider import AgentProvider, Callbacks
 from ebbtide.controller.journal import journal as journals
 from ebbtide.controller.journal.changes import split
 from ebbtide.controller.journal.journal import Journal, check_database
+from ebbtide.controller.kinds.measured_speed import Seen, SpeedRecord
+from ebbtide.controller.kinds.state import Stretch, StretchRecord, TrialRecord
 from ebbtide.controller.mailboxes import MailboxRecord
 from ebbtide.controller.snapshots import PROVIDER_VERSION, ProviderSnapshot, migrated
-from ebbtide.controller.work.measured_speed import Seen, SpeedRecord
-from ebbtide.controller.work.state import Stretch, StretchRecord, TrialRecord
 from ebbtide.engine.snapshot import SNAPSHOT_VERSION, event_values
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job

@@ -25,7 +25,7 @@ from ebbtide.agent.protocol import ORDERS, REPORTS, Channel, key_of
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
-from ebbtide.controller.work.dispatch import JobKind
+from ebbtide.controller.kinds.dispatch import JobKind
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.forecasts.learning_curves.curves import Curve

@@ -7,8 +7,8 @@ import sys
 from functools import partial
 
 from ebbtide.agent.inputs import Input
-from ebbtide.controller.work.dispatch import JobKind
-from ebbtide.controller.work.state import trial_id_of
+from ebbtide.controller.kinds.dispatch import JobKind
+from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import JobList, Runnable
 from ebbtide.jobs.sweep import Sweep

@@ -14,8 +14,8 @@ from tests.runs.fake_controller import FakeController, Given
 from tests.runs.sweeps import START_S
 
 from ebbtide.agent.protocol import Ended, Ending, Hand, Leave, TaskDone, TaskFailed
-from ebbtide.controller.work.array import MOST_FAILURES, AgentTasks, ArrayPlan
-from ebbtide.controller.work.state import trial_values
+from ebbtide.controller.kinds.array import MOST_FAILURES, AgentTasks, ArrayPlan
+from ebbtide.controller.kinds.state import trial_values
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.jobs.progress import JobProgress

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Train
-from ebbtide.controller.work.state import Member, Stretch, TrialRecord, TrialState
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.state import Member, Stretch, TrialRecord, TrialState
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress

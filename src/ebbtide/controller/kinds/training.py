@@ -31,8 +31,8 @@ from ebbtide.agent.protocol import (
     plain,
 )
 from ebbtide.base.runtime import RUNTIME, Runtime
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import (
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import (
     LOST,
     WARNED_AFTER_S,
     Member,
@@ -45,7 +45,7 @@ from ebbtide.controller.work.state import (
     trial_id_of,
     warnings_of,
 )
-from ebbtide.controller.work.trial_failures import count_failure
+from ebbtide.controller.kinds.trial_failures import count_failure
 from ebbtide.errors import InputError, LostCheckpointError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress

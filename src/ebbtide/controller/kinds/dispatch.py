@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ebbtide.agent.protocol import OfTrial
-from ebbtide.controller.work.array import AgentTasks
-from ebbtide.controller.work.cluster import AgentCluster
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import Member, TrialRecord, TrialState, trial_stamp, values_without_metrics
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.array import AgentTasks
+from ebbtide.controller.kinds.cluster import AgentCluster
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import Member, TrialRecord, TrialState, trial_stamp, values_without_metrics
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.engine.snapshot import Items
 from ebbtide.errors import LostCheckpointError
 from ebbtide.jobs.progress import JobProgress

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any, TypedDict
 
-from ebbtide.controller.work.task_ranges import TaskRanges
+from ebbtide.controller.kinds.task_ranges import TaskRanges
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease

@@ -18,8 +18,8 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Hand, Leave, OfTrial, Order, Repeat, TaskDone, TaskFailed, Train
 from ebbtide.agent.results import TaskResults
 from ebbtide.base.runtime import RUNTIME, Runtime
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import (
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import (
     LOST,
     Member,
     Stretch,
@@ -29,7 +29,7 @@ from ebbtide.controller.work.state import (
     restore_trial,
     trial_id_of,
 )
-from ebbtide.controller.work.task_ranges import TaskRanges
+from ebbtide.controller.kinds.task_ranges import TaskRanges
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
