@@ -319,7 +319,7 @@ def _least(found: Plan, sweep: Sweep) -> list[str]:
     if feasibility.least_budget_usd is None and feasibility.least_deadline_h is None:
         lines.append("no feasible budget or deadline was found within these prices; give more days of prices")
     lines.append(
-        f"nothing ends sooner than {feasibility.fastest_h:.2f} h: {sweep.max_trial_steps} steps of a trial on "
+        f"nothing ends sooner than {feasibility.fastest_h:.2f} h: {sweep.steps} steps of a trial on "
         f"{feasibility.fastest_on}, the fastest here, and its start"
     )
     return lines

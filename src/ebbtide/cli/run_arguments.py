@@ -137,7 +137,7 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
         sweep = read_runnable(words[0], catalogue, to_run=True)
         if not given and not types:
             return RunInput(sweep, folder, words[0])
-        if isinstance(sweep, JobList):
+        if sweep.is_list:
             return RunInput(_of_list(sweep, given, types, words[0]), folder, words[0])
         if "steps" in given:
             given["max_trial_steps"] = given.pop("steps")
@@ -176,7 +176,7 @@ def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file:
 
 def is_told_where_to_save(sweep: Sweep, folder: Path) -> bool:
     """Return whether a program knows its checkpoint folder, from an option, its command or its code."""
-    if sweep.tasks is not None or sweep.framework is not None:
+    if sweep.kind != "sweep":
         return True  # an array has results, and the head of a cluster is where nobody takes it
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):

@@ -248,7 +248,7 @@ def _models(
     named: str | None, provider: str, policy: str, sweep: Runnable, options: RunOptions
 ) -> ModelBundle | None:
     """Read the named bundle, else the default one if the policy uses models; None: no bundle is used."""
-    if named is None and policy in POLICIES and policy not in ASK_MODELS and not isinstance(sweep, JobList):
+    if named is None and policy in POLICIES and policy not in ASK_MODELS and not sweep.is_list:
         return None
     if named is not None or provider in RENTED or not DEFAULT_BUNDLE.exists():
         return Models(named).bundle(time.time())
@@ -265,19 +265,13 @@ def _models(
 
 
 def _print_policy(wanted: RunInput, policy: str, parameters: Mapping[str, Any]) -> None:
-    if isinstance(wanted.sweep, JobList):
+    if wanted.sweep.is_list:
         _print_list(wanted.sweep, wanted.folder, policy_words(policy, parameters))
         return
     sweep = wanted.sweep
-    number = len(sweep.trials())
-    what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
-    if sweep.tasks is not None:
-        what = f"{len(sweep.tasks):,} tasks"
-    elif sweep.framework is not None:
-        what = f"a {sweep.framework.capitalize()} application"
     summary = policy_summary(policy)
     named = policy_words(policy, parameters)
-    typer.echo(f"{sweep.name}: {what}; policy {named} decides{': ' * bool(summary)}{summary}")
+    typer.echo(f"{sweep.name}: {sweep.in_words}; policy {named} decides{': ' * bool(summary)}{summary}")
     if sweep.checkpoints is not None:
         typer.echo(f"files it writes into {sweep.checkpoints} are stored as its checkpoints, and restored there")
     if not is_told_where_to_save(sweep, wanted.folder):
@@ -297,7 +291,7 @@ def _print_policy(wanted: RunInput, policy: str, parameters: Mapping[str, Any]) 
 
 
 def _print_list(listed: JobList, folder: Path, policy: str) -> None:
-    typer.echo(f"{listed.name}: {len(listed.listed)} jobs; policy {policy} decides, where a job names none")
+    typer.echo(f"{listed.name}: {listed.in_words}; policy {policy} decides, where a job names none")
     for job in listed.listed:
         after = f" after {', '.join(job.needs)}" if job.needs else ""
         own = f"; policy {policy_words(job.policy.name, job.policy.parameters)}" if job.policy is not None else ""
@@ -318,7 +312,7 @@ def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
     rates = rates_of([folder], sweep.name)
     if kept is None or rates == CollectedSpeeds():
         return
-    if isinstance(work, JobList):
+    if work.is_list:
         typer.echo(f"job {sweep.name}:")
     if rates.other_steps_per_hour_per_vcpu is not None:
         rate, cores = rates.other_steps_per_hour_per_vcpu, usable_cores()
@@ -335,5 +329,5 @@ def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
     jobs = [job for number, job in enumerate(kept["engine"]["jobs"]) if work.part_of(number)[0] is sweep]
     done = max(job["steps_done"] for job in jobs)
     # The total number of steps is known only if all trainings have finished.
-    if sweep.max_trial_steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
+    if sweep.steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
         typer.echo(f"  steps: {done:g}")

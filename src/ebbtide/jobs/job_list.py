@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,8 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import Job, PositiveFloat
 from ebbtide.jobs.parsing import Frozen
-from ebbtide.jobs.sweep import MOST_TRIALS, Decides, MarketFilter, Sweep, SweepTrial
+from ebbtide.jobs.sweep import MOST_TRIALS, Decides, Direction, MarketFilter, Sweep, SweepTrial
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
@@ -66,6 +67,13 @@ class JobList(Frozen):
         policy: The policy that decides for jobs that name none, by name, or with parameters; None: the one that
             suits each.
     """
+
+    is_list: ClassVar[Literal[True]] = True
+    kind: ClassVar[Literal["list"]] = "list"
+    # Its jobs have no metric and no number of steps in common.
+    metric: ClassVar[None] = None
+    direction: ClassVar[Direction] = Direction.MINIMIZE
+    steps: ClassVar[None] = None
 
     name: Annotated[str, Field(min_length=1)]
     listed: Annotated[tuple[ListedJob, ...], Field(min_length=1)]
@@ -140,6 +148,36 @@ class JobList(Frozen):
     @cached_property
     def _trainings(self) -> tuple[tuple[Sweep, SweepTrial], ...]:
         return tuple((part, trial) for part in self.parts for trial in part.trials())
+
+    @property
+    def in_words(self) -> str:
+        """Number of its jobs in words."""
+        return f"{len(self.listed)} jobs"
+
+    def needed_by(self, job_id: int) -> tuple[int, ...]:
+        """The numbers in the run of the trainings that must be done before one begins."""
+        name = self.part_of(job_id)[0].name
+        needs = next(job.needs for job in self.listed if job.name == name)
+        return tuple(number for needed in needs for number in self.ids_of(needed))
+
+    def located(self, error: InputError, place: int) -> InputError:
+        """An error of the job at a place, which it names."""
+        return in_list(error, place, None)
+
+    def in_bucket(self, found: Bucket, store: str) -> JobList:
+        """The same with the bucket that the store of its jobs was found to be.
+
+        Raises:
+            InputError: The file of one says otherwise.
+        """
+        listed = []
+        for place, job in enumerate(self.listed):
+            try:
+                listed.append(job.model_copy(update={"work": job.work.in_bucket(found, store)}))
+            except InputError as error:
+                raise in_list(error, place, None) from None
+        # `model_copy` would also copy values cached from the old jobs.
+        return JobList(**{name: getattr(self, name) for name in JobList.model_fields} | {"listed": tuple(listed)})
 
     def ids_of(self, name: str) -> tuple[int, ...]:
         """The numbers in the run of a job's trainings."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -162,6 +162,8 @@ class Sweep(Resources):
         framework: Name of the framework whose head runs the command and has workers on other machines, `spark` or
             `dask`; None: the command runs by itself.
     """
+
+    is_list: ClassVar[Literal[False]] = False
 
     name: Annotated[str, Field(min_length=1, examples=["my-sweep"])]
     command: str | _Arguments | None = Field(default=None, examples=["python train.py --lr {lr}"])
@@ -399,7 +401,7 @@ class Sweep(Resources):
         """True if the speed of the trials is known on any instance type."""
         return bool(self.steps_per_hour) or self.other_steps_per_hour_per_vcpu is not None
 
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self, catalogue: Catalogue | None = None) -> tuple[Job, ...]:  # noqa: ARG002
         """A job for each trial, for replays and plans.
 
         Raises:
@@ -443,6 +445,26 @@ class Sweep(Resources):
         )
 
     @property
+    def kind(self) -> Literal["sweep", "array", "cluster"]:
+        """Kind of the job."""
+        return "cluster" if self.framework is not None else "sweep" if self.tasks is None else "array"
+
+    @property
+    def in_words(self) -> str:
+        """The trials, the tasks or the framework in words."""
+        if self.tasks is not None:
+            return f"{len(self.tasks):,} tasks"
+        if self.framework is not None:
+            return f"a {self.framework.capitalize()} application"
+        number = len(self.trials())
+        return f"{number} trial{'s' * (number > 1)}" if self.has_choice else "one training"
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of a complete trial; None: it ends when its program does."""
+        return self.max_trial_steps
+
+    @property
     def task_values(self) -> tuple[str, ...]:
         """The values of the tasks of an array; empty: it is none."""
         return self.tasks or ()
@@ -465,6 +487,30 @@ class Sweep(Resources):
     def part_of(self, job_id: int) -> tuple[Sweep, SweepTrial]:
         """Return this sweep and the trial of a training, by its number in the run."""
         return self, self.trials()[job_id]
+
+    def needed_by(self, job_id: int) -> tuple[int, ...]:  # noqa: ARG002
+        """Return no numbers: its trainings need no others."""
+        return ()
+
+    def located(self, error: InputError, place: int) -> InputError:  # noqa: ARG002
+        """An error of the part at a place, of which there is one."""
+        return error
+
+    def in_bucket(self, found: Bucket, store: str) -> Sweep:
+        """The same, if it can be checkpointed, with the bucket that its store was found to be.
+
+        Raises:
+            InputError: Its file says otherwise.
+        """
+        if self.checkpoint is None:
+            return self
+        if self.bucket not in (None, found):
+            said = self.bucket.place if self.bucket else None
+            raise InputError(
+                f"says {said}, and {store} is in {found.place}; leave it out, since it is looked up",
+                field="bucket",
+            )
+        return self.model_copy(update={"bucket": found})
 
     @property
     def has_choice(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ebbtide.agent.processes import program_path
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import JobList, Runnable, in_list
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.sweep import Sweep
 
 # Options of torchrun that take no value, and those after which no Python file follows.
@@ -34,9 +34,7 @@ def check_command(work: Runnable, folder: Path, *, here: bool) -> None:
         try:
             _check_sweep(sweep, folder, here=here)
         except InputError as error:
-            if isinstance(work, JobList):
-                raise in_list(error, place, None) from None
-            raise
+            raise work.located(error, place) from None
 
 
 def _check_sweep(sweep: Sweep, folder: Path, *, here: bool) -> None:

@@ -84,7 +84,7 @@ def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[ChosenMark
         InputError: The sweep has no command for each trial, or wants several machines for one, or the launcher
             cannot rent in any of the markets.
     """
-    if sweep.command is None or sweep.tasks is not None or sweep.framework is not None:
+    if sweep.kind != "sweep" or sweep.command is None:
         raise InputError(
             f"{sweep.name} has no command for each trial; other launchers run trainings and sweeps that have one",
             field="command",

@@ -368,9 +368,7 @@ def _work_of(job: Any, catalogue: Catalogue) -> tuple[Runnable | None, tuple[Job
     if isinstance(job, str | Path):
         work = read_work(job, catalogue)
         return work.sweep, work.jobs
-    if isinstance(job, Sweep):
-        return job, job.jobs()
-    if isinstance(job, JobList):
+    if isinstance(job, Sweep | JobList):
         return job, job.jobs(catalogue)
     if isinstance(job, Job):
         job.check_replayable()

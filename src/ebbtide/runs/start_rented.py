@@ -200,6 +200,4 @@ def _longest_s(work: Runnable) -> float:
 
 def _longest_trial_s(sweep: Sweep) -> float:
     slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)
-    if slowest is None or sweep.max_trial_steps is None:
-        return HOUR_S
-    return sweep.max_trial_steps / slowest * HOUR_S
+    return HOUR_S if slowest is None or sweep.steps is None else sweep.steps / slowest * HOUR_S

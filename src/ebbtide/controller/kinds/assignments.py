@@ -10,7 +10,7 @@ from ebbtide.agent.inputs import Input
 from ebbtide.controller.kinds.dispatch import JobKind
 from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
@@ -24,23 +24,18 @@ def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
         job_id: Id of the job in the run.
         run: Id of the run, from which trials are named.
     """
-    if not isinstance(work, JobList):
-        return ()
-    name = work.part_of(job_id)[0].name
     found = []
-    for needed in next(job.needs for job in work.listed if job.name == name):
-        for other in work.ids_of(needed):
-            part, trial = work.part_of(other)
-            folder = f"{needed}/{trial.number}" if part.has_choice else needed
-            is_array = part.tasks is not None
-            ids = tuple(trial_id_of(run, other, rank) for rank in range(ranks_of(part)))
-            found.append(Input(folder, ids, is_array))
+    for other in work.needed_by(job_id):
+        part, trial = work.part_of(other)
+        folder = f"{part.name}/{trial.number}" if part.has_choice else part.name
+        ids = tuple(trial_id_of(run, other, rank) for rank in range(ranks_of(part)))
+        found.append(Input(folder, ids, part.kind == "array"))
     return tuple(found)
 
 
 def ranks_of(part: Sweep) -> int:
     """Number of machines of a training that save under an id of their own."""
-    if part.tasks is not None or part.framework is not None:
+    if part.kind != "sweep":
         return 1
     return part.machines if isinstance(part.machines, int) else part.machines.max
 

@@ -55,7 +55,7 @@ class Goals:
             maximise=sweep.direction is Direction.MAXIMIZE,
             selects=sweep.has_choice,
             is_measured=sweep.is_measured,
-            has_steps=sweep.max_trial_steps is not None,
+            has_steps=sweep.steps is not None,
             work=sweep.name,
         )
 
