@@ -23,6 +23,7 @@ from ebbtide.cli.run_arguments import TrainingOptions, is_told_where_to_save, wa
 from ebbtide.clouds.settings import find_run
 from ebbtide.controller.journal.journal import Journal
 from ebbtide.errors import InputError
+from ebbtide.jobs.cluster import Cluster
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.catalogue import InstanceType, default_catalogue
@@ -256,7 +257,7 @@ def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> N
     assert is_told("python", "knows.py")
     assert is_told("./train")
     # No field of its file could name one.
-    assert is_told_where_to_save(Sweep(name="s", command="loop.py", framework="spark"), project)
+    assert is_told_where_to_save(Cluster(name="s", command="loop.py", framework="spark"), project)
 
 
 def test_the_default_policy_gets_what_is_said_of_the_work() -> None:

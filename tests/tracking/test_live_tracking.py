@@ -20,7 +20,8 @@ from ebbtide.controller.kinds.state import Stretch
 from ebbtide.controller.snapshots import RunSnapshot
 from ebbtide.engine.snapshot import lease_values
 from ebbtide.errors import InputError
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import object_store

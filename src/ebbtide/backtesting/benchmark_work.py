@@ -11,9 +11,10 @@ import numpy as np
 from ebbtide.backtesting.benchmark_records import BenchmarkRecord
 from ebbtide.base.utc import DAY_S
 from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.jobs.common_fields import Decides
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
-from ebbtide.jobs.sweep import Decides, Sweep
+from ebbtide.jobs.sweep import Sweep
 
 ONE_JOB, ONE_JOB_DEADLINE, SWEEP, JOBS_WITH_SLOS, CLUSTER = KINDS = (
     "one job",

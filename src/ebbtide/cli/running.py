@@ -38,8 +38,7 @@ from ebbtide.controller.kinds.measured_speed import speed_text
 from ebbtide.controller.progress_news import show
 from ebbtide.errors import InputError, JournalError, unknown_name
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
-from ebbtide.jobs.job_list import JobList, Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import JobList, OneJob, Runnable
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.for_job import asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
@@ -307,7 +306,7 @@ def _print_speed(folder: RunFolder, work: Runnable) -> None:
             _print_speed_of(folder, sweep, work)
 
 
-def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
+def _print_speed_of(folder: RunFolder, sweep: OneJob, work: Runnable) -> None:
     kept = journal_of(folder, read_only=True).run(decisions=False)
     rates = rates_of([folder], sweep.name)
     if kept is None or rates == CollectedSpeeds():

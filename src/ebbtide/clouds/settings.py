@@ -17,6 +17,7 @@ from typing import Any
 from ebbtide.base.files import write_secret, write_text
 from ebbtide.clouds.unique_names import unique_name
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import split_by_kind
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 
 # Stands for the newest run in place of an id.
@@ -36,7 +37,7 @@ UNREADABLE = "cannot be read"
 
 # Value of `schema_version` in run.json; a file without that field has version 0. It is raised whenever an older
 # Ebbtide would misread the file.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # Default real seconds without a controller after which machines end themselves.
 _LOCAL_CONTROLLER_LIMIT_S, _CONTROLLER_LIMIT_S = 60.0, 900.0
@@ -212,6 +213,8 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
         values.setdefault("journal", "")
     if version < 5:
         values.setdefault("fingerprint", "")
+    if version < 6 and isinstance(values.get("sweep"), dict):
+        values["sweep"] = split_by_kind(values["sweep"])
     if not isinstance(values.get("parameters"), dict):
         raise InputError("holds no settings of a run: its parameters are no mapping", file=file)
     try:

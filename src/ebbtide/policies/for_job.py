@@ -10,8 +10,7 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
-from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.policies.api.goals import Goals, for_goals, unknown_work
 from ebbtide.policies.api.protocol import Policy
@@ -83,7 +82,7 @@ def policy_with(
     return within_budget(sweep, found)
 
 
-def _check_work_is_known(policy: Policy, sweep: Sweep) -> None:
+def _check_work_is_known(policy: Policy, sweep: OneJob) -> None:
     """Raise `InputError` where a deadline is to be planned for work of unknown length."""
     if not isinstance(policy, Deadline) or (sweep.is_measured and sweep.steps is not None):
         return

@@ -59,7 +59,8 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
     settings = run.settings
     array = trial_id_of(settings.run, number)
     results = TaskResults(object_store(settings.store), array)
-    tasks = runnable(settings.sweep).part_of(number)[0].task_values
+    part = runnable(settings.sweep).part_of(number)[0]
+    tasks = part.tasks if part.kind == "array" else ()
     numbers = sorted(results.numbers())
     if not numbers:
         raise InputError(f"no task of run {settings.run} has a result yet")

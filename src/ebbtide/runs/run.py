@@ -27,7 +27,6 @@ from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_files import read_runnable, read_work
 from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.one_training import sweep_of
-from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -305,7 +304,7 @@ def _program_of(job: Work, options: RunOptions) -> tuple[Runnable, Path]:
     folder = Path(options.get("folder", Path.cwd()))
     if isinstance(job, str | Path):
         return read_runnable(job, catalogue, to_run=True), Path(options.get("folder", Path(job).parent))
-    if isinstance(job, Sweep | JobList):
+    if isinstance(job, Runnable):
         work: Runnable = job
     elif isinstance(job, Job):
         work = sweep_of(job)
@@ -368,7 +367,7 @@ def _work_of(job: Any, catalogue: Catalogue) -> tuple[Runnable | None, tuple[Job
     if isinstance(job, str | Path):
         work = read_work(job, catalogue)
         return work.sweep, work.jobs
-    if isinstance(job, Sweep | JobList):
+    if isinstance(job, Runnable):
         return job, job.jobs(catalogue)
     if isinstance(job, Job):
         job.check_replayable()

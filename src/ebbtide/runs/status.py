@@ -19,8 +19,8 @@ from ebbtide.controller.machine_list import machine_id
 from ebbtide.controller.run_state import RunPhase, State, phase_of, state_now
 from ebbtide.controller.snapshots import RunSnapshot, RunSpending, first_machine_of
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.jobs.job_list import Runnable, runnable
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.job_list import OneJob, Runnable, runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.runs.cost_summary import Money, money_of, orphans_of
@@ -330,7 +330,7 @@ def _later_s(figures: RunSpending | None, state: State, now_s: float) -> float:
 
 def _trial(
     settings: LiveSettings,
-    sweep: Sweep,
+    sweep: OneJob,
     number: int,
     name: str,
     job: Mapping[str, Any],

@@ -19,8 +19,8 @@ from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.snapshots import RunSnapshot
 from ebbtide.errors import DamagedCheckpointError
+from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.job_list import runnable
-from ebbtide.jobs.sweep import Direction
 from ebbtide.runs.cost_summary import money_of
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore

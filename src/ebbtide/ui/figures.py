@@ -19,8 +19,8 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import observed
+from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.job_list import Runnable, runnable
-from ebbtide.jobs.sweep import Direction
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 

@@ -10,8 +10,7 @@ from ebbtide.agent.inputs import Input
 from ebbtide.controller.kinds.dispatch import JobKind
 from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import OneJob, Runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 
@@ -28,16 +27,9 @@ def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
     for other in work.needed_by(job_id):
         part, trial = work.part_of(other)
         folder = f"{part.name}/{trial.number}" if part.has_choice else part.name
-        ids = tuple(trial_id_of(run, other, rank) for rank in range(ranks_of(part)))
+        ids = tuple(trial_id_of(run, other, rank) for rank in range(part.ranks))
         found.append(Input(folder, ids, part.kind == "array"))
     return tuple(found)
-
-
-def ranks_of(part: Sweep) -> int:
-    """Number of machines of a training that save under an id of their own."""
-    if part.kind != "sweep":
-        return 1
-    return part.machines if isinstance(part.machines, int) else part.machines.max
 
 
 def secrets_of(work: Runnable) -> dict[str, str]:
@@ -62,9 +54,9 @@ def kinds_of(work: Runnable, catalogue: Catalogue) -> list[JobKind]:
     found = []
     for job_id in range(len(work.job_names)):
         sweep, _ = work.part_of(job_id)
-        if sweep.framework is not None:
+        if sweep.kind == "cluster":
             found.append(JobKind(job_id, sweep.framework))
-        elif sweep.tasks is not None:
+        elif sweep.kind == "array":
             found.append(JobKind(job_id, "", sweep.tasks, partial(_side_by_side, catalogue, sweep.cpus_per_task)))
     return found
 
@@ -80,7 +72,7 @@ def programs_of(work: Runnable) -> dict[int, int]:
     return dict(enumerate(numbers))
 
 
-def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
+def command_of(sweep: OneJob, number: int, python: str = sys.executable) -> tuple[str, ...]:
     """The command line of a trial's program.
 
     Args:
