@@ -242,6 +242,16 @@ def test_the_folder_that_a_command_names_for_checkpoints_is_found(
     assert wanted(*words, checkpoints=Path("mine")).checkpoints == "mine"
 
 
+def test_an_option_for_another_kind_of_job_is_refused_with_its_name(project: Path) -> None:
+    file = project / "array.yaml"
+    file.write_text("command: x {task}\ntasks: 3\n")
+    array = wanted_from([str(file)], TrainingOptions(budget=2.0), default_catalogue()).sweep
+    assert (array.kind, array.budget_usd, array.steps) == ("array", 2.0, 3)
+    for option, field in (({"metric": "loss"}, "metric"), ({"steps": 5}, "max_trial_steps")):
+        with pytest.raises(InputError, match=f"array.yaml, field {field}: {field} is no field of an array"):
+            wanted_from([str(file)], TrainingOptions(**option), default_catalogue())
+
+
 def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> None:
     (project / "knows.py").write_text("import os; folder = os.environ['EBBTIDE_CHECKPOINT_DIR']")
     catalogue = default_catalogue()

@@ -20,7 +20,14 @@ from ebbtide.controller.from_storage import FROM_STORAGE, FromStorage
 from ebbtide.controller.journal.changes import NOTHING, ChangeLog
 from ebbtide.controller.journal.journal import Journal, Moment, journal_of
 from ebbtide.controller.journal.price_log import PriceLog
-from ebbtide.controller.kinds.assignments import command_of, inputs_of, kinds_of, programs_of, secrets_of
+from ebbtide.controller.kinds.assignments import (
+    arrays_of,
+    clusters_of,
+    command_of,
+    inputs_of,
+    programs_of,
+    secrets_of,
+)
 from ebbtide.controller.leadership import Leadership, LostJournalError, SupersededError
 from ebbtide.controller.policy_watchdog import Attendant
 from ebbtide.controller.progress_news import ProgressNews
@@ -154,7 +161,8 @@ class Controller:
                 self._log,
                 self._polled,
                 lambda job_id: self._work.part_of(job_id)[0].metric,
-                kinds_of(self._work, catalogue),
+                arrays_of(self._work, catalogue),
+                clusters_of(self._work),
                 programs_of(self._work),
                 secrets_of(self._work),
                 self._settings.fingerprint,

@@ -272,7 +272,7 @@ class Watch:
 
     def looked(self, engine: Engine, provider: AgentProvider) -> None:
         """Do what is due; called at each poll of the controller."""
-        (trial,) = provider.trials
+        (trial,) = provider.trainings
         self._regions = {lease.lease_id: lease.market.region for lease in engine.all_leases}
         if self.stopped is not None or not trial.attempt:
             return

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from ebbtide.agent.inputs import Input
-from ebbtide.controller.kinds.dispatch import JobKind
+from ebbtide.controller.kinds.array import TaskList
 from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import OneJob, Runnable
@@ -49,16 +49,22 @@ def secrets_of(work: Runnable) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def kinds_of(work: Runnable, catalogue: Catalogue) -> list[JobKind]:
-    """The jobs of a run that are arrays or clusters."""
-    found = []
-    for job_id in range(len(work.job_names)):
-        sweep, _ = work.part_of(job_id)
-        if sweep.kind == "cluster":
-            found.append(JobKind(job_id, sweep.framework))
-        elif sweep.kind == "array":
-            found.append(JobKind(job_id, "", sweep.tasks, partial(_side_by_side, catalogue, sweep.cpus_per_task)))
-    return found
+def _jobs_of(work: Runnable) -> dict[int, OneJob]:
+    return {job_id: work.part_of(job_id)[0] for job_id in range(len(work.job_names))}
+
+
+def arrays_of(work: Runnable, catalogue: Catalogue) -> dict[int, TaskList]:
+    """The tasks of the arrays of a run, by job id."""
+    return {
+        job_id: TaskList(job.tasks, partial(_side_by_side, catalogue, job.cpus_per_task))
+        for job_id, job in _jobs_of(work).items()
+        if job.kind == "array"
+    }
+
+
+def clusters_of(work: Runnable) -> dict[int, str]:
+    """The frameworks of the clusters of a run, by job id."""
+    return {job_id: job.framework for job_id, job in _jobs_of(work).items() if job.kind == "cluster"}
 
 
 def _side_by_side(catalogue: Catalogue, cpus_per_task: int, market: Market) -> int:
