@@ -35,7 +35,9 @@ UNPLAIN = {
     r"\bof such an? (machine|job|run)\b": "the noun itself",
 }
 LONGEST_FUNCTION = 60
-_KINDS_OF_WORK = re.compile(r"isinstance\([^()]*\b(JobList|Sweep|Job|Workflow|MatrixProgram)\b")
+_KINDS_OF_WORK = re.compile(
+    r"isinstance\([^()]*\b(JobList|Sweep|Array|Cluster|SingleJob|Runnable|Job|Workflow|MatrixProgram)\b"
+)
 
 # What waits for a time or measures one, by the name that is called: tests use `tests/waiting.py`.
 WAITS = ("sleep", "monotonic", "perf_counter")

@@ -187,7 +187,7 @@ def taken(case: Case, folder: Path, runs: Path, weights: str) -> Row:
         runs: Folder in which the run is kept.
         weights: What the undisturbed program ends with.
     """
-    job = SingleTraining.parse({"command": list(case.words), "checkpoints": case.checkpoints}).sweep()
+    job = SingleTraining.parse({"command": list(case.words), "checkpoints": case.checkpoints}).work()
     job = job.model_copy(update={"billing": "per-second"})
     market = LocalMarket(calm(), _START_S, 1.0, notice_s=_NOTICE_S, boots_s=_BOOTS_S)
     began_s = time.monotonic()

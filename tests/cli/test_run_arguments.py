@@ -23,6 +23,7 @@ from ebbtide.cli.run_arguments import TrainingOptions, is_told_where_to_save, wa
 from ebbtide.clouds.settings import find_run
 from ebbtide.controller.journal.journal import Journal
 from ebbtide.errors import InputError
+from ebbtide.jobs.cluster import Cluster
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.catalogue import InstanceType, default_catalogue
@@ -241,6 +242,16 @@ def test_the_folder_that_a_command_names_for_checkpoints_is_found(
     assert wanted(*words, checkpoints=Path("mine")).checkpoints == "mine"
 
 
+def test_an_option_for_another_kind_of_job_is_refused_with_its_name(project: Path) -> None:
+    file = project / "array.yaml"
+    file.write_text("command: x {task}\ntasks: 3\n")
+    array = wanted_from([str(file)], TrainingOptions(budget=2.0), default_catalogue()).sweep
+    assert (array.kind, array.budget_usd, array.steps) == ("array", 2.0, 3)
+    for option, field in (({"metric": "loss"}, "metric"), ({"steps": 5}, "max_trial_steps")):
+        with pytest.raises(InputError, match=f"array.yaml, field {field}: {field} is no field of an array"):
+            wanted_from([str(file)], TrainingOptions(**option), default_catalogue())
+
+
 def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> None:
     (project / "knows.py").write_text("import os; folder = os.environ['EBBTIDE_CHECKPOINT_DIR']")
     catalogue = default_catalogue()
@@ -256,7 +267,7 @@ def test_a_program_that_cannot_know_where_to_save_is_told_of(project: Path) -> N
     assert is_told("python", "knows.py")
     assert is_told("./train")
     # No field of its file could name one.
-    assert is_told_where_to_save(Sweep(name="s", command="loop.py", framework="spark"), project)
+    assert is_told_where_to_save(Cluster(name="s", command="loop.py", framework="spark"), project)
 
 
 def test_the_default_policy_gets_what_is_said_of_the_work() -> None:

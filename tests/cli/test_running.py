@@ -264,7 +264,9 @@ def test_runs_that_cannot_be_read_do_not_hide_the_others(
     for folder in (newer, damaged, foreign):
         assert re.search(rf"{folder.path.name} +cannot be read +- ", out)
     words = " ".join(out.split())
-    assert "has schema version 99, and this Ebbtide reads versions up to 5; upgrade ebbtide" in words
+    assert (
+        f"has schema version 99, and this Ebbtide reads versions up to {SCHEMA_VERSION}; upgrade ebbtide" in words
+    )
     assert words.count("holds no settings of a run") == 2
     assert f"`ebbtide status {healthy.path.name}` shows one in detail" in words
     code, out, _ = command(capsys, "status", "--json", "--runs", runs)

@@ -17,7 +17,7 @@ from ebbtide.controller.controller import Controller
 from ebbtide.controller.journal.journal import Journal
 from ebbtide.controller.run_state import StopRequest, request_stop
 from ebbtide.errors import InputError
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.cluster import Cluster
 from ebbtide.runs.command_check import check_command
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -311,7 +311,7 @@ def test_a_program_of_a_cluster_that_is_not_there_is_told_before_anything_is_ren
     framework: str, tmp_path: Path
 ) -> None:
     words = ["--name", "x", "app.py", "--rows", "3"] if framework == "spark" else ["app.py", "--rows", "3"]
-    wanted = Sweep(name="app", command=words, framework=framework)
+    wanted = Cluster(name="app", command=words, framework=framework)
     with pytest.raises(InputError, match=f"field {framework}: app.py is not in"):
         check_command(wanted, tmp_path, here=True)
     (tmp_path / "app.py").touch()

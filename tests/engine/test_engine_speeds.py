@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ebbtide as eb
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
 from ebbtide.engine.engine import Engine
 from ebbtide.jobs.job import Checkpointing
 from ebbtide.market.billing import billing_preset

@@ -92,7 +92,7 @@ def studied(place: Path, tasks: int, losses: int) -> ArrayReport:
     sweep = read_sweep(EXAMPLE, to_run=True)
     values = tuple(str(number) for number in range(tasks))
     command = f"{sweep.command} --rest-s {_REST_S}"
-    sweep = sweep.model_copy(update={"tasks": values, "max_trial_steps": tasks, "command": command})
+    sweep = sweep.model_copy(update={"tasks": values, "command": command})
     taken = [min(_AT_ONCE, losses - before) for before in range(0, losses, _AT_ONCE)]
     market = SpikingMarket(
         zones=sweep.live_jobs()[0].most_machines, first_s=6.0, between_s=_SPIKE_EVERY_S, high_s=3.0

@@ -28,8 +28,8 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import NewRun, RunFolder
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.jobs.cluster import Cluster
 from ebbtide.jobs.matrix_program import MatrixProgram
-from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.tiled.named import program_of
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.markets import Market
@@ -172,10 +172,10 @@ def calm() -> PriceHistory:
     return PriceHistory({market: series}, start_s=_START_S - HOUR_S, end_s=_START_S + _RECORD_H * HOUR_S)
 
 
-def program(size: Size, **fields: Any) -> Sweep:
-    """Make the sweep of RSVD-1 with this size."""
+def program(size: Size, **fields: Any) -> Cluster:
+    """Make the program RSVD-1 with this size."""
     content = {"program": "rsvd", "parameters": _parameters(size), "machines": size.machines, "name": "rsvd"}
-    return MatrixProgram.parse(content | {"billing": "ec2-hourly"} | fields).sweep()
+    return MatrixProgram.parse(content | {"billing": "ec2-hourly"} | fields).work()
 
 
 def measured_s(place: Path, size: Size) -> dict[str, float]:
@@ -296,7 +296,7 @@ def _difference(folder: RunFolder, size: Size) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-def _replayed(sweep: Sweep, prices: PriceHistory, policy: str) -> Outcome:
+def _replayed(sweep: Cluster, prices: PriceHistory, policy: str) -> Outcome:
     """Replay the same program, with tasks that take as long as measured."""
     scenario = Scenario(sweep.jobs(), prices, billing_preset(sweep.billing), delay=StartDelay(0.0, 0.0))
     return scenario.run(policy_for(sweep, policy), _START_S)

@@ -21,10 +21,11 @@ import torch
 from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import NewRun, RunFolder
 from ebbtide.controller.controller import metrics_of
-from ebbtide.controller.work.assignments import command_of
+from ebbtide.controller.kinds.assignments import command_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.generator import generate_prices
 from ebbtide.policies.for_job import policy_for

@@ -21,10 +21,10 @@ from tests.harness.parity.tape_cloud import Lived, live
 from tests.harness.parity.tapes import scenario_with
 
 import ebbtide as eb
-from ebbtide.controller.work.cluster import AgentCluster
-from ebbtide.controller.work.state import TrialState
-from ebbtide.controller.work.task_ranges import TaskRanges
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.cluster import AgentCluster
+from ebbtide.controller.kinds.state import TrialState
+from ebbtide.controller.kinds.task_ranges import TaskRanges
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.forecasts.champions import read_models
 from ebbtide.jobs.transfers import Bucket

@@ -9,7 +9,7 @@ import pytest
 
 import ebbtide as eb
 from ebbtide.errors import InputError
-from ebbtide.jobs.array import TaskArray
+from ebbtide.jobs.array import Array
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.job_files import read_sweep, read_work
 from ebbtide.market.catalogue import default_catalogue
@@ -17,8 +17,8 @@ from ebbtide.market.catalogue import default_catalogue
 GIVEN = {"command": "python score.py --part {task} --out {result_dir}"}
 
 
-def array(tasks: Any, **others: Any) -> TaskArray:
-    return TaskArray.parse(GIVEN | {"tasks": tasks} | others)
+def array(tasks: Any, **others: Any) -> Array:
+    return Array.parse(GIVEN | {"tasks": tasks} | others)
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,11 @@ def array(tasks: Any, **others: Any) -> TaskArray:
     ],
 )
 def test_tasks_are_a_number_a_range_or_values(tasks: Any, values: tuple[str, ...]) -> None:
-    assert array(tasks).sweep().task_values == values
+    assert array(tasks).tasks == values
 
 
 def test_it_is_one_job_with_a_step_for_each_task_whose_machines_work_alone() -> None:
-    sweep = array(7, machines=3).sweep()
+    sweep = array(7, machines=3)
     (job,) = sweep.live_jobs()
     assert (sweep.name, job.steps, job.most_machines, job.least_machines) == ("score", 7, 3, 1)
     assert job.coupling is Coupling.INDEPENDENT
@@ -85,7 +85,7 @@ def test_it_is_one_job_with_a_step_for_each_task_whose_machines_work_alone() -> 
 def test_what_is_wrong_is_told_with_its_field(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
     file = tmp_path / "array.yaml"
     with pytest.raises(InputError, match=said) as raised:
-        TaskArray.parse(GIVEN | wrong, file).sweep(file)
+        Array.parse(GIVEN | wrong, file)
     assert "array.yaml" in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -100,9 +100,9 @@ def test_tasks_that_fit_no_machine_are_refused(tmp_path: Path) -> None:
         read_sweep(file, to_run=True)
     prices = eb.generate_prices(days=1, seed=1)
     most = max(default_catalogue().machine_of(market).vcpus for market in prices)
-    assert array(3, cpus_per_task=most).sweep().allowed(prices) is not None
+    assert array(3, cpus_per_task=most).allowed(prices) is not None
     with pytest.raises(InputError, match=f"no machine of these prices has more than {most} vCPUs"):
-        array(3, cpus_per_task=most + 1).sweep().allowed(prices)
+        array(3, cpus_per_task=most + 1).allowed(prices)
 
 
 def test_a_placeholder_of_an_array_is_none_of_a_training(tmp_path: Path) -> None:
@@ -115,6 +115,6 @@ def test_a_placeholder_of_an_array_is_none_of_a_training(tmp_path: Path) -> None
 def test_a_file_with_tasks_is_an_array_to_run_and_to_replay(tmp_path: Path) -> None:
     file = tmp_path / "array.yaml"
     file.write_text("command: python x.py {task}\ntasks: 5\nmachines: 2\nsteps_per_hour: {c3.xlarge: 100}\n")
-    assert read_sweep(file, to_run=True).task_values == tuple("01234")
+    assert read_sweep(file, to_run=True).tasks == tuple("01234")
     (job,) = read_work(file).jobs
     assert (job.steps, job.coupling) == (5, Coupling.INDEPENDENT)

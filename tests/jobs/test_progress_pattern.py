@@ -20,7 +20,7 @@ from ebbtide.jobs.progress_pattern import checked_pattern
 )
 def test_a_pattern_that_can_be_used_stays_as_it_is(pattern: str) -> None:
     assert checked_pattern(pattern) == pattern
-    sweep = SingleTraining.parse({"command": "python t.py", "progress": pattern}).sweep()
+    sweep = SingleTraining.parse({"command": "python t.py", "progress": pattern}).work()
     assert sweep.progress == pattern
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import ebbtide as eb
 from ebbtide.errors import InputError
+from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.one_training import literal
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.sweep import Sweep
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"
 

@@ -10,6 +10,7 @@ import pytest
 from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_sweep
+from ebbtide.jobs.job_list import OneJob, kind_of_saved
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import InstanceType, default_catalogue
 from ebbtide.policies.baselines import Reactive
@@ -22,8 +23,8 @@ from ebbtide.policies.registry import DEFAULT
 from ebbtide.policies.spottune.policy import SpotTune
 
 
-def sweep(**more: Any) -> Sweep:
-    return Sweep.parse({"name": "s", "command": "python train.py", **more})
+def sweep(**more: Any) -> OneJob:
+    return kind_of_saved(more).parse({"name": "s", "command": "python train.py", **more})
 
 
 def two_trials(**more: Any) -> Sweep:
@@ -131,7 +132,7 @@ def test_a_cookbook_needs_to_know_how_long_the_work_takes() -> None:
         ({"policy": "deadline", "max_trial_steps": 100}, {}, "steps_per_hour"),
         ({"policy": "deadline", "other_steps_per_hour_per_vcpu": 5.0}, {}, "steps"),
         (
-            {"policy": "deadline", "command": "python {task}", "tasks": ["a"], "max_trial_steps": 1},
+            {"policy": "deadline", "command": "python {task}", "tasks": ["a"]},
             {},
             "steps_per_hour",
         ),

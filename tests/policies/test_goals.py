@@ -12,7 +12,8 @@ import pytest
 from ebbtide.base.utc import HOUR_S
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.policies.api.goals import Goals, for_goals, keeps_deadlines
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.for_job import policies_for, policy_for

@@ -9,8 +9,7 @@ import pytest
 
 from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable, one_job
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.generator import generate_prices
 from ebbtide.policies.api.protocol import Policy
@@ -26,10 +25,11 @@ START_S = PRICES.start_s + 6 * 86_400.0
 RATES = {"c3.xlarge": 400.0, "m3.medium": 150.0}
 
 
-def sweep(name: str, **fields: object) -> Sweep:
-    return Sweep.model_validate(
+def sweep(name: str, **fields: object) -> OneJob:
+    work: OneJob = one_job(
         {"name": name, "command": "x", "max_trial_steps": 200, "steps_per_hour": RATES} | fields
     )
+    return work
 
 
 def works() -> dict[str, Runnable]:

@@ -60,7 +60,7 @@ def test_nothing_is_done_without_a_head() -> None:
 
 def test_only_machines_that_work_alone_are_a_cluster() -> None:
     content = {"spark": "app.py", "steps": 9, "steps_per_hour": {"c3.xlarge": 1}}
-    (job,) = SparkApplication.parse(content).sweep().jobs()
+    (job,) = SparkApplication.parse(content).work().jobs()
     assert job.framework == "spark"
     with pytest.raises(InputError, match="coupling independent"):
         Job.parse(job.model_dump(mode="json", exclude_none=True) | {"coupling": "gang"})

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.array import TaskArray
+from ebbtide.jobs import array as arrays
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease, LeaseState
@@ -153,10 +153,10 @@ def test_a_milestone_is_told_and_a_stop_begins_no_more() -> None:
 
 
 def test_an_array_says_what_its_tasks_need_and_no_other_job_does() -> None:
-    array = TaskArray.parse(
+    array = arrays.Array.parse(
         {"command": "x {task}", "tasks": 3, "cpus_per_task": 2, "steps_per_hour": {"c3.xlarge": 1}}
     )
-    (job,) = array.sweep().jobs()
+    (job,) = array.jobs()
     assert job.cpus_per_task == 2
     for wrong in ({"coupling": "gang"}, {"speedup": {"parallel": 0.9}}, {"framework": "spark"}):
         with pytest.raises(InputError, match="cpus_per_task"):

@@ -23,7 +23,7 @@ from ebbtide.agent.process_tree import MACHINE, processes_with
 from ebbtide.cli.main import main
 from ebbtide.clouds.settings import RunFolder, known_runs
 from ebbtide.controller.journal.journal import journal_of
-from ebbtide.controller.work.state import leases_on
+from ebbtide.controller.kinds.state import leases_on
 from ebbtide.runs.start_local import end_local
 
 # Reports nothing, saves nothing, and dies at once when it is told to leave.

@@ -10,10 +10,10 @@ from tests.runs.sweeps import START_S, A
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Leave, Order, Train
-from ebbtide.controller.work.array import AgentTasks
-from ebbtide.controller.work.cluster import AgentCluster
-from ebbtide.controller.work.state import TrialState
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.array import AgentTasks
+from ebbtide.controller.kinds.cluster import AgentCluster
+from ebbtide.controller.kinds.state import TrialState
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease, LeaseState

@@ -9,7 +9,7 @@ import pytest
 from ebbtide.base.cores import usable_cores
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal.journal import Journal
-from ebbtide.controller.work.measured_speed import SpeedRecords
+from ebbtide.controller.kinds.measured_speed import SpeedRecords
 from ebbtide.runs.collected_speeds import CollectedSpeeds, rates_of, speeds_of_runs
 
 FAST: SpeedRecords = {"0": {"a": {"steps": 9, "duration_s": 90.0, "told": True}}}

@@ -10,21 +10,16 @@ import pytest
 from ebbtide.agent.results import TaskResult, TaskResults
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.errors import InputError
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.array import Array
 from ebbtide.runs.fetched_results import LINES, fetch_results
 from ebbtide.storage.objects import FolderStore
 
 
 def array(place: Path, run: str, tasks: int = 3) -> RunFolder:
-    sweep = Sweep(
-        name=run,
-        command="python task.py {task}",
-        tasks=tuple("abc"[:tasks]),
-        max_trial_steps=tasks,
-    )
+    work = Array(name=run, command="python task.py {task}", tasks=tuple("abc"[:tasks]))
     folder = RunFolder(place / run)
     store = place / f"objects-{run}"
-    settings = LiveSettings(run, "local", "reactive", sweep.model_dump(mode="json"), ".", str(store), {}, 7)
+    settings = LiveSettings(run, "local", "reactive", work.model_dump(mode="json"), ".", str(store), {}, 7)
     folder.begin(settings)
     results = TaskResults(FolderStore(store), f"{run}-000")
     for number in range(tasks):

@@ -9,6 +9,7 @@ import pytest
 
 from ebbtide.agent.protocol import Noticed, Restored, Saved, Stepped, Up
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import one_job
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.runs.rehearsal import failure_of, notice_of, rehearsable
@@ -162,12 +163,13 @@ def test_of_a_sweep_its_first_trial_is_rehearsed_without_what_restricts_it() -> 
     ("changed", "field"),
     [
         ({"machines": 4}, "machines"),
-        ({"tasks": ["1", "2"], "max_trial_steps": 2, "command": "python part.py {task}"}, "tasks"),
+        ({"tasks": ["1", "2"], "command": "python part.py {task}"}, "tasks"),
+        ({"framework": "spark"}, "framework"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_told(changed: dict[str, object], field: str) -> None:
     with pytest.raises(InputError) as told:
-        rehearsable(validated(Sweep, {"name": "one", "command": "python train.py"} | changed))
+        rehearsable(one_job({"name": "one", "command": "python train.py"} | changed))
     assert told.value.field == field
 
 

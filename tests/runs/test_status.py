@@ -14,9 +14,9 @@ from tests.runs.sweeps import START_S, A
 
 from ebbtide.cli.live_table import answer_lines, state_line, warning_lines
 from ebbtide.clouds.settings import LiveSettings
+from ebbtide.controller.kinds.state import Stretch, encode_stretches
 from ebbtide.controller.run_state import RunPhase, State
 from ebbtide.controller.snapshots import migrated
-from ebbtide.controller.work.state import Stretch, encode_stretches
 from ebbtide.engine.snapshot import lease_values
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.leases import Lease, LeaseState

@@ -16,11 +16,12 @@ from tests.waiting import eventually
 
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal.journal import Journal
+from ebbtide.controller.kinds.state import Stretch
 from ebbtide.controller.snapshots import RunSnapshot
-from ebbtide.controller.work.state import Stretch
 from ebbtide.engine.snapshot import lease_values
 from ebbtide.errors import InputError
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import object_store

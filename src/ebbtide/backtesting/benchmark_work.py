@@ -11,9 +11,10 @@ import numpy as np
 from ebbtide.backtesting.benchmark_records import BenchmarkRecord
 from ebbtide.base.utc import DAY_S
 from ebbtide.forecasts.learning_curves.curves import Curve
+from ebbtide.jobs.common_fields import Decides
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.job_list import JobList, ListedJob
-from ebbtide.jobs.sweep import Decides, Sweep
+from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
+from ebbtide.jobs.sweep import Sweep
 
 ONE_JOB, ONE_JOB_DEADLINE, SWEEP, JOBS_WITH_SLOS, CLUSTER = KINDS = (
     "one job",
@@ -59,7 +60,7 @@ class BenchmarkWork:
     """
 
     kind: str
-    asked: Sweep | JobList
+    asked: Runnable
     jobs: tuple[Job, ...]
     due_h: tuple[float, ...]
     curves: tuple[Curve, ...]
@@ -121,9 +122,7 @@ def _rates(record: BenchmarkRecord) -> tuple[dict[str, float], float]:
     return rates, min(listed)
 
 
-def _asked(
-    kind: str, common: dict[str, object], list_usd_per_hour: float, *, with_capacity: bool
-) -> Sweep | JobList:
+def _asked(kind: str, common: dict[str, object], list_usd_per_hour: float, *, with_capacity: bool) -> Runnable:
     if kind == ONE_JOB:
         return _single("job", _JOB_H, common)
     if kind == ONE_JOB_DEADLINE:
@@ -160,10 +159,9 @@ def _single(name: str, work_h: float, terms: dict[str, object]) -> Sweep:
     return Sweep.model_validate(terms | {"name": name, "command": "train", "max_trial_steps": steps})
 
 
-def _due_h(asked: Sweep | JobList) -> tuple[float, ...]:
-    parts = [asked] if isinstance(asked, Sweep) else [job.work for job in asked.listed]
-    due = [math.inf if part.deadline_h is None else part.deadline_h for part in parts]
-    return tuple(hours for part, hours in zip(parts, due, strict=True) for _ in part.trials())
+def _due_h(asked: Runnable) -> tuple[float, ...]:
+    due = [math.inf if part.deadline_h is None else part.deadline_h for part in asked.parts]
+    return tuple(hours for part, hours in zip(asked.parts, due, strict=True) for _ in part.trials())
 
 
 def _curves(jobs: Sequence[Job], seed: int) -> tuple[Curve, ...]:

@@ -25,7 +25,6 @@ from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOption
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_work
-from ebbtide.jobs.job_list import JobList
 from ebbtide.policies.api.goals import Goals, keeps_deadlines
 from ebbtide.policies.for_job import policies_for
 from ebbtide.policies.registry import USUAL, names_of
@@ -82,7 +81,7 @@ def compare_command(
     """
     catalogue = catalogue_with(instance_types)
     given = read_work(job, catalogue, learnt.speeds)
-    if isinstance(given.sweep, JobList):
+    if given.sweep is not None and given.sweep.is_list:
         raise InputError("is a list of jobs; `ebbtide backtest` replays policies on it", file=job)
     work, *others = given.jobs
     if others:

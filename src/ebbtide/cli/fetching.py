@@ -13,9 +13,9 @@ from rich.progress import track
 
 from ebbtide.cli.runs import RunsOption
 from ebbtide.clouds.settings import RUNS, RunFolder, find_run
-from ebbtide.controller.work.state import trial_id_of
+from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import JobList, runnable
+from ebbtide.jobs.job_list import runnable
 from ebbtide.runs.fetched_results import fetch_results
 from ebbtide.runs.fetching import best_of, fetch_trial, ranks_of_trial
 from ebbtide.runs.status import RunStanding, standing_of
@@ -50,7 +50,7 @@ def fetch_command(
     folder = find_run(runs, run)
     run = folder.path.name
     work = runnable(folder.settings.sweep)
-    if not isinstance(work, JobList) and work.tasks is not None:
+    if work.kind == "array":
         if trial is not None:
             raise InputError(f"run {run} is an array, all of whose results are fetched: `ebbtide fetch {run}`")
         if not _fetch_array(folder, into or Path(run), 0):
@@ -62,15 +62,14 @@ def fetch_command(
     standing = standing_of(folder, folder.catalogue)
     place = into or Path(run)
     # A list of jobs has no best one, so fetch all.
-    every = every or (isinstance(work, JobList) and trial is None)
+    every = every or (work.is_list and trial is None)
     # Even a run without any checkpoint yet goes through all trials, so that the errors name each one.
     wanted = range(last + 1) if every else [_chosen(standing, trial)]
     show = len(wanted) > 1
     missing, is_whole = 0, True
     for number in track(wanted, description=run, transient=True, disable=not show):
         try:
-            part = work.part_of(number)[0]
-            if part.tasks is not None:
+            if work.part_of(number)[0].kind == "array":
                 is_whole = _fetch_array(folder, place / trial_id_of(run, number), number) and is_whole
             else:
                 _fetch_trial(folder, number, place, best="" if newest else best_of(folder, number))

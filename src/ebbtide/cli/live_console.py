@@ -34,7 +34,7 @@ from ebbtide.controller.run_state import (
 from ebbtide.controller.snapshots import RunSnapshot
 from ebbtide.engine.snapshot import snapshot
 from ebbtide.errors import CloudGoneError, InputError, JournalAwayError, JournalError
-from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.runs.by_provider import run_live
 from ebbtide.runs.status import RunStanding, standing, standing_of
@@ -177,8 +177,7 @@ def run_in_foreground(folder: RunFolder, policy: Policy, work: Runnable, track: 
 
         resume_tracking(folder)
     count = len(work.job_names)
-    what = f"{len(work.listed)} jobs" if isinstance(work, JobList) else f"{count} trials"
-    typer.echo(f"run {run} ({what})" if count > 1 else f"run {run}")
+    typer.echo(f"run {run} ({work.in_words})" if count > 1 else f"run {run}")
     typer.echo(f"  ebbtide status {run}    ebbtide logs -f {run}    ebbtide stop {run}    ebbtide down {run}")
     progress_news.show()
     console = PlainConsole()

@@ -28,8 +28,9 @@ from ebbtide.cli.options import (
 )
 from ebbtide.cli.progress import progress
 from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.jobs.common_fields import Decides
 from ebbtide.jobs.job_files import read_sweep
-from ebbtide.jobs.sweep import Decides, Sweep
+from ebbtide.jobs.job_list import OneJob
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.planning.plan import KEPT_SHARE, Estimate, Plan
@@ -167,7 +168,7 @@ def plan_command(
 
 
 def _capacity(
-    sweep: Sweep, source: RecentSource, backtests: Backtests, history: PriceHistory
+    sweep: OneJob, source: RecentSource, backtests: Backtests, history: PriceHistory
 ) -> Availability | None:
     """Return recorded capacity or, if capacity decides, that of a generated market."""
     if backtests.availability is None and sweep.decides is not Decides.CAPACITY:
@@ -267,7 +268,7 @@ def _quotes_table(found: Plan) -> Table:
     return table
 
 
-def _estimate_lines(estimate: Estimate, sweep: Sweep) -> list[str]:
+def _estimate_lines(estimate: Estimate, sweep: OneJob) -> list[str]:
     cost, hours = estimate.cost_usd, estimate.duration_h
     lines = [
         f"cost: {cost.mean:.2f} USD expected, {cost.low:.2f} to {cost.high:.2f} in nine of ten backtests",
@@ -300,7 +301,7 @@ def _listed(rivals_usd: dict[str, float | None]) -> str:
     )
 
 
-def _least(found: Plan, sweep: Sweep) -> list[str]:
+def _least(found: Plan, sweep: OneJob) -> list[str]:
     """Describe the lowest feasible budget and deadline, if the requested ones are infeasible."""
     feasibility, estimate = found.feasibility, found.estimate
     if feasibility is None or estimate is None or feasibility.feasible:
@@ -319,7 +320,7 @@ def _least(found: Plan, sweep: Sweep) -> list[str]:
     if feasibility.least_budget_usd is None and feasibility.least_deadline_h is None:
         lines.append("no feasible budget or deadline was found within these prices; give more days of prices")
     lines.append(
-        f"nothing ends sooner than {feasibility.fastest_h:.2f} h: {sweep.max_trial_steps} steps of a trial on "
+        f"nothing ends sooner than {feasibility.fastest_h:.2f} h: {sweep.steps} steps of a trial on "
         f"{feasibility.fastest_on}, the fastest here, and its start"
     )
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from ebbtide.errors import InputError, unknown_name
+from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.job_files import read_runnable
-from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.jobs.job_list import OneJob, Runnable
 from ebbtide.jobs.one_training import SingleTraining, folder_below, literal
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.sweep import Direction, Sweep
 from ebbtide.market.catalogue import Catalogue
 
 # Options that usually name a folder for checkpoints.
@@ -137,13 +137,7 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
         sweep = read_runnable(words[0], catalogue, to_run=True)
         if not given and not types:
             return RunInput(sweep, folder, words[0])
-        if isinstance(sweep, JobList):
-            return RunInput(_of_list(sweep, given, types, words[0]), folder, words[0])
-        if "steps" in given:
-            given["max_trial_steps"] = given.pop("steps")
-        fields = {key: value for key, value in given.items() if key != "name" or value}
-        markets = sweep.markets.model_dump(mode="json") | ({"instance_types": types} if types else {})
-        sweep = validated(Sweep, sweep.model_dump(mode="json") | fields | {"markets": markets}, words[0])
+        sweep = _overridden(sweep, given, types, words[0])
     else:
         command = [literal(word) for word in words]
         if checkpoints is None and (found := _named_for_checkpoints(words, folder)) is not None:
@@ -152,31 +146,31 @@ def wanted_from(words: Sequence[str], options: TrainingOptions, catalogue: Catal
             # Other machines do not have this absolute path.
             command = [word.replace(literal(str(checkpoints)), "{checkpoint_dir}") for word in command]
         given |= {"command": command} | ({"markets": {"instance_types": types}} if types else {})
-        sweep = SingleTraining.parse(given).sweep()
+        sweep = SingleTraining.parse(given).work()
     sweep.check_types(catalogue)
     return RunInput(sweep, folder, words[0] if is_file else None)
 
 
-def _of_list(listed: JobList, given: dict[str, Any], types: Sequence[str], file: str) -> JobList:
-    """Return a list of jobs with the options that apply to all of them.
+def _overridden(work: Runnable, given: Mapping[str, Any], types: Sequence[str], file: str) -> Runnable:
+    """Return the work of a file with the options that apply to it.
 
     Raises:
-        InputError: An option applies to a single job only.
+        InputError: An option applies to another kind of job, or to a single one of a list.
     """
-    of_all = {"name", "budget_usd", "deadline_h"}
-    wrong = next((name for name in given if name not in of_all), None)
+    names = {"steps": "max_trial_steps"}
+    fields = {names.get(key, key): value for key, value in given.items() if key != "name" or value}
+    wrong = next((name for name in fields if name not in type(work).model_fields), None)
     if wrong is not None:
-        raise InputError(
-            f"{wrong} is a field of each job of a list, and no option for all of them", file=file, field=wrong
-        )
-    markets = listed.markets.model_dump(mode="json") | ({"instance_types": list(types)} if types else {})
-    fields = {key: value for key, value in given.items() if key != "name" or value}
-    return validated(JobList, listed.model_dump(mode="json") | fields | {"markets": markets}, file)
+        where = "is a field of each job of a list, and no option for all of them"
+        problem = where if work.is_list else f"is no field of {work.called}; leave the option out"
+        raise InputError(f"{wrong} {problem}", file=file, field=wrong)
+    markets = work.markets.model_dump(mode="json") | ({"instance_types": list(types)} if types else {})
+    return validated(type(work), work.model_dump(mode="json") | fields | {"markets": markets}, file)
 
 
-def is_told_where_to_save(sweep: Sweep, folder: Path) -> bool:
+def is_told_where_to_save(sweep: OneJob, folder: Path) -> bool:
     """Return whether a program knows its checkpoint folder, from an option, its command or its code."""
-    if sweep.tasks is not None or sweep.framework is not None:
+    if sweep.kind != "sweep":
         return True  # an array has results, and the head of a cluster is where nobody takes it
     arguments = sweep.command_line(sweep.trials()[0])
     if sweep.checkpoints is not None or any("{checkpoint_dir}" in argument for argument in arguments):

@@ -34,12 +34,11 @@ from ebbtide.cli.run_arguments import RunInput, TrainingOptions, is_told_where_t
 from ebbtide.cli.runs import RunsOption
 from ebbtide.clouds.settings import RENTED, RUNS, RunFolder
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.measured_speed import speed_text
 from ebbtide.controller.progress_news import show
-from ebbtide.controller.work.measured_speed import speed_text
 from ebbtide.errors import InputError, JournalError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
-from ebbtide.jobs.job_list import JobList, Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import JobList, OneJob, Runnable
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.policies.for_job import asked_policy, policy_summary
 from ebbtide.policies.parameters import assignments
@@ -247,7 +246,7 @@ def _models(
     named: str | None, provider: str, policy: str, sweep: Runnable, options: RunOptions
 ) -> ModelBundle | None:
     """Read the named bundle, else the default one if the policy uses models; None: no bundle is used."""
-    if named is None and policy in POLICIES and policy not in ASK_MODELS and not isinstance(sweep, JobList):
+    if named is None and policy in POLICIES and policy not in ASK_MODELS and not sweep.is_list:
         return None
     if named is not None or provider in RENTED or not DEFAULT_BUNDLE.exists():
         return Models(named).bundle(time.time())
@@ -264,19 +263,13 @@ def _models(
 
 
 def _print_policy(wanted: RunInput, policy: str, parameters: Mapping[str, Any]) -> None:
-    if isinstance(wanted.sweep, JobList):
+    if wanted.sweep.is_list:
         _print_list(wanted.sweep, wanted.folder, policy_words(policy, parameters))
         return
     sweep = wanted.sweep
-    number = len(sweep.trials())
-    what = f"{number} trial{'s' * (number > 1)}" if sweep.has_choice else "one training"
-    if sweep.tasks is not None:
-        what = f"{len(sweep.tasks):,} tasks"
-    elif sweep.framework is not None:
-        what = f"a {sweep.framework.capitalize()} application"
     summary = policy_summary(policy)
     named = policy_words(policy, parameters)
-    typer.echo(f"{sweep.name}: {what}; policy {named} decides{': ' * bool(summary)}{summary}")
+    typer.echo(f"{sweep.name}: {sweep.in_words}; policy {named} decides{': ' * bool(summary)}{summary}")
     if sweep.checkpoints is not None:
         typer.echo(f"files it writes into {sweep.checkpoints} are stored as its checkpoints, and restored there")
     if not is_told_where_to_save(sweep, wanted.folder):
@@ -296,7 +289,7 @@ def _print_policy(wanted: RunInput, policy: str, parameters: Mapping[str, Any]) 
 
 
 def _print_list(listed: JobList, folder: Path, policy: str) -> None:
-    typer.echo(f"{listed.name}: {len(listed.listed)} jobs; policy {policy} decides, where a job names none")
+    typer.echo(f"{listed.name}: {listed.in_words}; policy {policy} decides, where a job names none")
     for job in listed.listed:
         after = f" after {', '.join(job.needs)}" if job.needs else ""
         own = f"; policy {policy_words(job.policy.name, job.policy.parameters)}" if job.policy is not None else ""
@@ -312,12 +305,12 @@ def _print_speed(folder: RunFolder, work: Runnable) -> None:
             _print_speed_of(folder, sweep, work)
 
 
-def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
+def _print_speed_of(folder: RunFolder, sweep: OneJob, work: Runnable) -> None:
     kept = journal_of(folder, read_only=True).run(decisions=False)
     rates = rates_of([folder], sweep.name)
     if kept is None or rates == CollectedSpeeds():
         return
-    if isinstance(work, JobList):
+    if work.is_list:
         typer.echo(f"job {sweep.name}:")
     if rates.other_steps_per_hour_per_vcpu is not None:
         rate, cores = rates.other_steps_per_hour_per_vcpu, usable_cores()
@@ -334,5 +327,5 @@ def _print_speed_of(folder: RunFolder, sweep: Sweep, work: Runnable) -> None:
     jobs = [job for number, job in enumerate(kept["engine"]["jobs"]) if work.part_of(number)[0] is sweep]
     done = max(job["steps_done"] for job in jobs)
     # The total number of steps is known only if all trainings have finished.
-    if sweep.max_trial_steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
+    if sweep.steps is None and done >= 1 and all(not math.isnan(job["finished_s"]) for job in jobs):
         typer.echo(f"  steps: {done:g}")

@@ -6,8 +6,7 @@ from typing import Any
 
 from ebbtide.clouds.machines import MachineSettings
 from ebbtide.errors import CloudError, InputError
-from ebbtide.jobs.job_list import JobList, Runnable, in_list
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.transfers import Bucket
 from ebbtide.storage.buckets import gcs_client
 from ebbtide.storage.google_tokens import GoogleTokens
@@ -36,28 +35,7 @@ def with_bucket(work: Runnable, settings: MachineSettings, client: Any = None) -
     if region is None:
         return work
     found = Bucket(cloud="gcp" if settings.store.startswith("gs://") else "aws", region=region)
-    if isinstance(work, Sweep):
-        return _placed(work, found, settings.store)
-    listed = []
-    for place, job in enumerate(work.listed):
-        try:
-            listed.append(job.model_copy(update={"work": _placed(job.work, found, settings.store)}))
-        except InputError as error:
-            raise in_list(error, place, None) from None
-    # `model_copy` would also copy values cached from the old jobs.
-    return JobList(**{name: getattr(work, name) for name in JobList.model_fields} | {"listed": tuple(listed)})
-
-
-def _placed(sweep: Sweep, found: Bucket, store: str) -> Sweep:
-    if sweep.checkpoint is None:
-        return sweep
-    if sweep.bucket not in (None, found):
-        said = sweep.bucket.place if sweep.bucket else None
-        raise InputError(
-            f"says {said}, and {store} is in {found.place}; leave it out, since it is looked up",
-            field="bucket",
-        )
-    return sweep.model_copy(update={"bucket": found})
+    return work.in_bucket(found, settings.store)
 
 
 def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any
 from ebbtide.base.files import write_secret, write_text
 from ebbtide.clouds.unique_names import unique_name
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import split_by_kind
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 
 # Stands for the newest run in place of an id.
@@ -216,6 +217,8 @@ def decode_settings(content: Any, file: Path) -> LiveSettings:
         values.setdefault("fingerprint", "")
     if version < 6:
         values.setdefault("journal_name", "")
+        if isinstance(values.get("sweep"), dict):
+            values["sweep"] = split_by_kind(values["sweep"])
     if not isinstance(values.get("parameters"), dict):
         raise InputError("holds no settings of a run: its parameters are no mapping", file=file)
     try:

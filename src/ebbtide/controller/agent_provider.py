@@ -35,18 +35,18 @@ from ebbtide.agent.protocol import (
 from ebbtide.agent.results import TaskResults
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.controller.kinds.array import AgentTasks, ArrayPlan, TaskList
+from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
+from ebbtide.controller.kinds.dispatch import AgentJobs
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import JobState, TrialState, trial_values
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.controller.machine_requests import MachineRequests
 from ebbtide.controller.mailboxes import Mailboxes
 from ebbtide.controller.snapshots import PROVIDER_VERSION, ProviderSnapshot
-from ebbtide.controller.work.array import AgentTasks, ArrayPlan
-from ebbtide.controller.work.cluster import AgentCluster, ClusterPlan
-from ebbtide.controller.work.dispatch import AgentJobs, JobKind
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import TrialState, trial_values
-from ebbtide.controller.work.training import AgentTraining
 from ebbtide.engine.snapshot import Items, event_of, event_values
 from ebbtide.errors import (
     CloudError,
@@ -105,7 +105,8 @@ class Callbacks:
         log: Called with a trial's id and a line that its program printed.
         polled: Called at each poll; returns whether the engine is to stop waiting, for its user or for a limit.
         metric: Gives the name of the metric that trials of a job are compared by, by job id; None: there is none.
-        kinds: The jobs that are not plain trainings.
+        arrays: The tasks of each job that is an array, by job id.
+        clusters: The framework of each job that is a program on a cluster, by job id.
         programs: The number of each job's program, by job id; jobs that are not named share program 0.
         secrets: Values of the secrets that assignments name, by name.
         fingerprint: The run's fingerprint; empty: an older Ebbtide began it.
@@ -115,7 +116,8 @@ class Callbacks:
     log: Callable[[str, str], None] = lambda _trial, _line: None
     polled: Callable[[], bool] = lambda: False
     metric: Callable[[int], str | None] = lambda _job_id: None
-    kinds: Sequence[JobKind] = ()
+    arrays: Mapping[int, TaskList] = field(default_factory=dict)
+    clusters: Mapping[int, str] = field(default_factory=dict)
     programs: Mapping[int, int] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     fingerprint: str = ""
@@ -196,15 +198,16 @@ class AgentProvider:
                 runtime=self._runtime,
             )
 
-        def kept_by(kind: JobKind) -> AgentTasks | AgentCluster:
-            if kind.framework:
-                plan = ClusterPlan(kind.framework, address, secret, self._head_comes)
-                # Speeds of a head would be those of all machines together.
-                return AgentCluster(plan, trained(None), *given)
+        def clustered(framework: str) -> AgentCluster:
+            plan = ClusterPlan(framework, address, secret, self._head_comes)
+            # Speeds of a head would be those of all machines together.
+            return AgentCluster(plan, trained(None), *given)
+
+        def handed_out(tasks: TaskList) -> AgentTasks:
             exchange_s = 2.0 * self._pace.poll_s + agent.poll_s + agent.report_s
             return AgentTasks(
                 agent.run,
-                ArrayPlan(kind.values, lambda lease: kind.side_by_side(lease.market), exchange_s),
+                ArrayPlan(tasks.values, lambda lease: tasks.side_by_side(lease.market), exchange_s),
                 *given,
                 results=lambda trial_id: TaskResults(objects, trial_id),
                 time_of=self._cloud.time_of,
@@ -213,8 +216,11 @@ class AgentProvider:
                 runtime=self._runtime,
             )
 
-        others = {kind.job_id: kept_by(kind) for kind in callbacks.kinds}
-        return AgentJobs(trained(speeds), others, speeds)
+        others: dict[int, AgentTasks | AgentCluster] = {
+            **{job_id: handed_out(tasks) for job_id, tasks in callbacks.arrays.items()},
+            **{job_id: clustered(framework) for job_id, framework in callbacks.clusters.items()},
+        }
+        return AgentJobs(trained(speeds), dict(sorted(others.items())), speeds)
 
     def check_is_newest(self) -> None:
         """Refuse to act if this is an older copy of the run: see `MachineRequests.check_is_newest`."""
@@ -252,9 +258,14 @@ class AgentProvider:
         return self._cloud.prices(market)
 
     @property
-    def trials(self) -> Sequence[TrialState]:
-        """The trials, one for each job."""
+    def trials(self) -> Sequence[JobState]:
+        """The state of each job."""
         return self._training.trials
+
+    @property
+    def trainings(self) -> Sequence[TrialState]:
+        """The state of each job that is neither an array nor a cluster."""
+        return self._training.trainings
 
     def start(self, jobs: Sequence[JobProgress], *, watch_prices: bool) -> None:
         self._training.begin(jobs)

@@ -20,6 +20,14 @@ from ebbtide.controller.from_storage import FROM_STORAGE, FromStorage
 from ebbtide.controller.journal.changes import NOTHING, ChangeLog
 from ebbtide.controller.journal.journal import Journal, Moment, journal_of
 from ebbtide.controller.journal.price_log import PriceLog
+from ebbtide.controller.kinds.assignments import (
+    arrays_of,
+    clusters_of,
+    command_of,
+    inputs_of,
+    programs_of,
+    secrets_of,
+)
 from ebbtide.controller.leadership import Leadership, LostJournalError, SupersededError
 from ebbtide.controller.policy_watchdog import Attendant
 from ebbtide.controller.progress_news import ProgressNews
@@ -37,7 +45,6 @@ from ebbtide.controller.snapshots import OutcomeRecord, RunSpending
 from ebbtide.controller.spending_gate import SpendingGate
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_lines import AccountLine, WallClock, lines_of
-from ebbtide.controller.work.assignments import command_of, inputs_of, kinds_of, programs_of, secrets_of
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import restore
@@ -154,7 +161,8 @@ class Controller:
                 self._log,
                 self._polled,
                 lambda job_id: self._work.part_of(job_id)[0].metric,
-                kinds_of(self._work, catalogue),
+                arrays_of(self._work, catalogue),
+                clusters_of(self._work),
                 programs_of(self._work),
                 secrets_of(self._work),
                 self._settings.fingerprint,
@@ -514,15 +522,15 @@ class Controller:
         return Assignment(
             "",
             command_of(sweep, trial.number, self._programs.python),
-            sweep.max_trial_steps or 0,
+            sweep.steps or 0,
             sweep.metric or "",
             environment=self._environment.get(str(progress.job_id), {}),
             mttr_s=self._programs.mttr_s,
             cwd="" if self._programs.code else self._settings.sweep_folder,
             code=self._programs.code,
             checkpoints=sweep.checkpoints or "",
-            reads_log=sweep.tasks is None,
-            direction=str(sweep.direction) if sweep.metric and sweep.framework is None else "",
+            reads_log=sweep.kind != "array",
+            direction=str(sweep.direction) if sweep.metric and sweep.kind == "sweep" else "",
             progress=sweep.progress or "",
             inputs=inputs_of(self._work, progress.job_id, self._settings.run),
             secrets=tuple(sweep.secrets),

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any, TypedDict
 
+from ebbtide.controller.kinds.measured_speed import SpeedRecords
+from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.leadership import NumberRecord
 from ebbtide.controller.mailboxes import MailboxRecord, QuarantineRecord
-from ebbtide.controller.work.measured_speed import SpeedRecords
-from ebbtide.controller.work.state import TrialRecord
 from ebbtide.engine import snapshot as engines
 from ebbtide.engine.snapshot import EngineSnapshot
 from ebbtide.errors import InputError

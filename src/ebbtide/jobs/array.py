@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ebbtide.jobs.common_fields import RunTerms
-from ebbtide.jobs.job import PositiveFloat, name_of, words_of
-from ebbtide.jobs.parsing import Frozen, validated
+from ebbtide.errors import InputError
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.job import Checkpointing, Coupling, name_of, words_of
+from ebbtide.jobs.parsing import Frozen
 from ebbtide.jobs.random_search import Value
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.single_job import Arguments, SingleJob
+from ebbtide.market.catalogue import InstanceType
 
 # More are refused: each is a result of its own in storage.
 MOST_TASKS = 1_000_000
-
-_Arguments = Annotated[list[str], Field(min_length=1)]
 
 
 class TaskRange(Frozen):
@@ -48,37 +48,37 @@ class TaskRange(Frozen):
         return range(self.first, self.last + 1, self.step)
 
 
-def _checked_tasks(tasks: Any) -> Any:
-    if isinstance(tasks, TaskRange) or (_is_whole(tasks) and 1 <= tasks <= MOST_TASKS):
-        return tasks
-    if isinstance(tasks, Mapping):
+def _values_of(tasks: Any) -> tuple[str, ...]:
+    """Values of the tasks that a file has: their number, for values from 0 on, or a range, or the values."""
+    values: Sequence[Any] = ()
+    if _is_whole(tasks) and 1 <= tasks <= MOST_TASKS:
+        values = range(tasks)
+    elif isinstance(tasks, Mapping):
         # Anything else is not meant as a range, of which what is wrong would be told field by field.
         if "last" in tasks and set(tasks) <= set(TaskRange.model_fields) and all(map(_is_whole, tasks.values())):
-            return TaskRange.model_validate(tasks)
-    elif isinstance(tasks, list | tuple) and tasks and all(isinstance(value, Value) for value in tasks):
-        return tasks
-    raise ValueError(
-        f"is {tasks!r:.80}; a number from 1 to {MOST_TASKS:,} is needed, a range as "
-        "{first: 1, last: 2000, step: 1}, or a list of plain values"
-    )
+            values = TaskRange.model_validate(tasks).values
+    elif isinstance(tasks, list | tuple) and all(isinstance(value, Value) for value in tasks):
+        values = tasks
+    if not values:
+        raise ValueError(
+            f"is {tasks!r:.80}; a number from 1 to {MOST_TASKS:,} is needed, a range as "
+            "{first: 1, last: 2000, step: 1}, or a list of plain values"
+        )
+    return tuple(map(str, values))
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-# As a file has them: their number, for values from 0 on, or a range, or the values themselves.
-Tasks = Annotated[int | TaskRange | list[Value], BeforeValidator(_checked_tasks)]
-
-
-class TaskArray(RunTerms):
-    """An array as users write it in YAML.
+class Array(SingleJob):
+    """An array: one job with a step for each task. A result is stored when its task is done.
 
     Attributes:
         command: What does one task: a command line, or a list of its arguments; never given to a shell. `{task}`
             in it is the value of the task, `{result_dir}` the folder whose files are its result.
-        tasks: How many tasks there are, with the values 0, 1, 2...; or a range, `{first: 1, last: 2000}`; or a
-            list of values.
+        tasks: The value of each task. A file may have their number instead, for the values 0, 1, 2...; or a range,
+            `{first: 1, last: 2000}`.
         machines: How many machines do tasks at the same time, at most.
         cpus_per_task: Number of vCPUs of each task: a machine does as many tasks at a time as it has room for.
         steps_per_hour: Measured tasks per hour of one machine, by instance type; if this and the next are empty,
@@ -86,31 +86,64 @@ class TaskArray(RunTerms):
         other_steps_per_hour_per_vcpu: Tasks per hour and vCPU of other types.
     """
 
-    command: str | _Arguments = Field(examples=["python score.py --part {task} --out {result_dir}"])
-    tasks: Tasks = Field(examples=[2000])
+    kind: ClassVar[Literal["array"]] = "array"
+    placeholders: ClassVar[tuple[str, ...]] = ("task", "result_dir")
+    called: ClassVar[str] = "an array"
+    # A task that is cut short begins again.
+    checkpoint: ClassVar[Checkpointing] = Checkpointing(save_s=0.0, restore_s=0.0)
+    checkpoints: ClassVar[None] = None
+    progress: ClassVar[None] = None
+    metric: ClassVar[None] = None
+    direction: ClassVar[Direction] = Direction.MINIMIZE
+    theta: ClassVar[None] = None
+    mcnt: ClassVar[None] = None
+    entry_point: ClassVar[None] = None
+
+    command: str | Arguments = Field(examples=["python score.py --part {task} --out {result_dir}"])
+    tasks: Annotated[tuple[str, ...], BeforeValidator(_values_of)] = Field(examples=[2000])
     cpus_per_task: Annotated[int, Field(ge=1)] = Field(default=1, examples=[1])
-    steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"c5.xlarge": 480}])
-    other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[120])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_program(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and content.get("name") is None:
+            return {**content, "name": name_of(words_of(content.get("command")))}
+        return content
+
+    def _check_kind(self) -> None:
+        if any("\0" in task for task in self.tasks):
+            raise ValueError("a task has a NUL character, which no program can be given")
+
+    def _values_there(self, parameters: Sequence[str]) -> str:  # noqa: ARG002
+        return f"an array has {' and '.join(f'{{{name}}}' for name in self.placeholders)}"
+
+    def _check_room(self, machines: Iterable[InstanceType], of_what: str, file: str | Path | None = None) -> None:
+        most = max((machine.vcpus for machine in machines), default=self.cpus_per_task)
+        if self.cpus_per_task > most:
+            raise InputError(
+                f"is {self.cpus_per_task:,}; no {of_what} has more than {most} vCPUs",
+                file=file,
+                field="cpus_per_task",
+            )
 
     @property
-    def values(self) -> Sequence[Value]:
-        """The value of each task."""
-        if isinstance(self.tasks, int):
-            return range(self.tasks)
-        return self.tasks.values if isinstance(self.tasks, TaskRange) else self.tasks
+    def steps(self) -> int:
+        """Number of tasks."""
+        return len(self.tasks)
 
-    def sweep(self, file: str | Path | None = None) -> Sweep:
-        """The array as what live runs run: a sweep of one job, with a step for each task.
+    @property
+    def in_words(self) -> str:
+        """Number of tasks in words."""
+        return f"{len(self.tasks):,} tasks"
 
-        Raises:
-            InputError: The command is malformed, or two fields contradict each other.
-        """
-        content = self.model_dump(mode="json", exclude={"tasks", "name"})
-        content |= {
-            "tasks": [str(value) for value in self.values],
-            "max_trial_steps": len(self.values),
-            # A result is stored when its task is done; a task that is cut short begins again.
-            "checkpoint": {"save_s": 0, "restore_s": 0},
-            "name": self.name or name_of(words_of(self.command)),
+    @property
+    def ranks(self) -> int:
+        """Number of ids that save: results are stored under that of the array, whichever machine has them."""
+        return 1
+
+    def _fields_of_job(self) -> dict[str, Any]:
+        return {
+            "checkpoint": self.checkpoint,
+            "coupling": Coupling.INDEPENDENT,
+            "cpus_per_task": self.cpus_per_task,
         }
-        return validated(Sweep, content, file)

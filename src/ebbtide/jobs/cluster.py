@@ -2,17 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ebbtide.jobs.common_fields import RunTerms
-from ebbtide.jobs.job import Checkpointing, PositiveFloat, Speedup, name_of, words_of
+from ebbtide.jobs.common_fields import Direction, RunTerms
+from ebbtide.jobs.job import MOST, Checkpointing, Coupling, PositiveFloat, Speedup, name_of, words_of
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.single_job import Arguments, CheckpointFolder, ProgressPattern, SingleJob
 
-_Words = Annotated[list[str], Field(min_length=1)]
+
+class Cluster(SingleJob):
+    """A program on a cluster: its head has one machine, and its workers come and go.
+
+    Attributes:
+        command: What stands behind the framework's own command, or behind `python`.
+        framework: Name of the framework whose head runs the command and has workers on other machines.
+        max_trial_steps: Number of steps; None: their number is not known.
+        speedup: Speedup of n machines over one, always or phase by phase; perfect if None.
+        checkpoint: What it costs when a machine is added.
+        metric: Name of the metric that the program reports.
+        direction: Whether a lower or a higher metric is better.
+        checkpoints: The folder into which the program on the head writes checkpoints; None: into none.
+        progress: A regular expression that finds progress in a line that the program prints.
+    """
+
+    kind: ClassVar[Literal["cluster"]] = "cluster"
+    called: ClassVar[str] = "a cluster"
+    theta: ClassVar[None] = None
+    mcnt: ClassVar[None] = None
+    entry_point: ClassVar[None] = None
+
+    command: str | Arguments
+    framework: Literal["spark", "dask"]
+    max_trial_steps: Annotated[int, Field(gt=0, le=MOST)] | None = None
+    speedup: Speedup | None = None
+    # What is computed is kept while a machine leaves, or computed again.
+    checkpoint: Checkpointing = Checkpointing(save_s=0.0, restore_s=0.0)
+    metric: Annotated[str, Field(min_length=1)] | None = None
+    direction: Direction = Direction.MINIMIZE
+    checkpoints: CheckpointFolder | None = None
+    progress: ProgressPattern | None = None
+
+    @property
+    def _command_field(self) -> str:
+        return self.framework
+
+    @property
+    def steps(self) -> int | None:
+        """Number of steps; None: their number is not known."""
+        return self.max_trial_steps
+
+    @property
+    def in_words(self) -> str:
+        """Name of the framework in words."""
+        return f"a {self.framework.capitalize()} application"
+
+    @property
+    def ranks(self) -> int:
+        """Number of machines that save: the head alone does."""
+        return 1
+
+    def programs(self) -> Iterable[tuple[tuple[str, ...], str]]:
+        """The Python program, if there is one; options of the framework may come first."""
+        words = self.arguments(self.trials()[0])
+        found = (word for word in words if word.endswith(".py") and "://" not in word)
+        return [(("python", program), self.framework) for program in found][:1]
+
+    def _fields_of_job(self) -> dict[str, Any]:
+        return {
+            "checkpoint": self.checkpoint,
+            "coupling": Coupling.INDEPENDENT,
+            "framework": self.framework,
+            "speedup": self.speedup,
+        }
 
 
 class _OnCluster(RunTerms):
@@ -38,8 +103,8 @@ class _OnCluster(RunTerms):
     metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["loss"])
     direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
 
-    def sweep(self, file: str | Path | None = None) -> Sweep:
-        """The program as what live runs run: a sweep of one job with a framework.
+    def work(self, file: str | Path | None = None) -> Cluster:
+        """The program as what runs run.
 
         Raises:
             InputError: The words are malformed, or two fields contradict each other.
@@ -51,10 +116,8 @@ class _OnCluster(RunTerms):
             "framework": self.framework,
             "max_trial_steps": self.steps,
             "name": self.name or name_of(words_of(words)),
-            # What is computed is kept while a machine leaves, or computed again.
-            "checkpoint": Checkpointing(save_s=0.0, restore_s=0.0).model_dump(mode="json"),
         }
-        return validated(Sweep, content, file)
+        return validated(Cluster, content, file)
 
 
 class SparkApplication(_OnCluster):
@@ -67,7 +130,7 @@ class SparkApplication(_OnCluster):
 
     framework = "spark"
 
-    spark: str | _Words = Field(examples=["app.py --rows 1000000"])
+    spark: str | Arguments = Field(examples=["app.py --rows 1000000"])
 
 
 class DaskProgram(_OnCluster):
@@ -80,4 +143,4 @@ class DaskProgram(_OnCluster):
 
     framework = "dask"
 
-    dask: str | _Words = Field(examples=["program.py --rows 1000000"])
+    dask: str | Arguments = Field(examples=["program.py --rows 1000000"])

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.array import TaskArray
+from ebbtide.jobs.array import Array
 from ebbtide.jobs.cluster import DaskProgram, SparkApplication
 from ebbtide.jobs.job import TRAINING_FIELDS, Coupling, Job
-from ebbtide.jobs.job_list import SHARED_FIELDS, JobList, Runnable, in_list
+from ebbtide.jobs.job_list import SHARED_FIELDS, JobList, OneJob, Runnable, in_list
 from ebbtide.jobs.matrix_program import MatrixProgram
 from ebbtide.jobs.one_training import SingleTraining
 from ebbtide.jobs.parsing import read_mapping, validated
@@ -54,21 +54,17 @@ _MARKS = (
     ("entry_point", FileKind.SWEEP),
 )
 
-# How users write the kinds that run as a sweep of one job.
-_WRITTEN: dict[FileKind, type[SingleTraining | TaskArray | SparkApplication | DaskProgram | MatrixProgram]] = {
-    FileKind.ARRAY: TaskArray,
+# Kinds that run as they are written, and how users write the others.
+_RUN_AS_WRITTEN: dict[FileKind, type[Sweep | Array]] = {FileKind.SWEEP: Sweep, FileKind.ARRAY: Array}
+_WRITTEN: dict[FileKind, type[SingleTraining | SparkApplication | DaskProgram | MatrixProgram]] = {
+    FileKind.TRAINING: SingleTraining,
     FileKind.SPARK: SparkApplication,
     FileKind.DASK: DaskProgram,
     FileKind.PROGRAM: MatrixProgram,
 }
 
 # What a file may hold of its kind, for those whose fields are checked here, and what the kind is called.
-_FIELDS: dict[FileKind, type[BaseModel]] = {
-    **_WRITTEN,
-    FileKind.SWEEP: Sweep,
-    FileKind.TRAINING: SingleTraining,
-    FileKind.LIST: JobList,
-}
+_FIELDS: dict[FileKind, type[BaseModel]] = {**_WRITTEN, **_RUN_AS_WRITTEN, FileKind.LIST: JobList}
 _CALLED = {
     FileKind.LIST: "a list of jobs",
     FileKind.ARRAY: "an array",
@@ -151,7 +147,7 @@ class ReplayedWork:
 # Measured speeds by name of the job: the fields of a job file that have them (`ModelBundle.speeds`).
 Speeds = Mapping[str, Mapping[str, Any]]
 
-JobOrSweep = TypeVar("JobOrSweep", Job, Sweep)
+JobOrSweep = TypeVar("JobOrSweep", Job, OneJob)
 
 
 def with_speeds(content: Mapping[str, Any], speeds: Speeds) -> dict[str, Any]:
@@ -208,10 +204,10 @@ def read_work(path: str | Path, catalogue: Catalogue | None = None, speeds: Spee
         # Fields for replays alone, such as the number of machines, are checked by the job.
         of_job = {key: value for key, value in content.items() if key in replayed}
         own = {key: value for key, value in content.items() if key not in replayed or key in _OF_BOTH}
-        sweep = SingleTraining.parse(own, path).sweep(path)
-        sweep.check_types(known, path)
-        _check_known(sweep, path)
-        return ReplayedWork((Job.parse({"name": sweep.name, **of_job}, path, known),), sweep)
+        training = SingleTraining.parse(own, path).work(path)
+        training.check_types(known, path)
+        _check_known(training, path)
+        return ReplayedWork((Job.parse({"name": training.name, **of_job}, path, known),), training)
     sweep = _sweep_of(content, kind, path, known)
     _check_known(sweep, path)
     return ReplayedWork(sweep.jobs(), sweep)
@@ -237,8 +233,8 @@ def read_sweep(
     *,
     to_run: bool = False,
     speeds: Speeds | None = None,
-) -> Sweep:
-    """The sweep in a file, for commands that plan or run it; a job is a sweep of one trial.
+) -> OneJob:
+    """The job in a file, of whatever kind, for commands that plan or run it; a training is a sweep of one trial.
 
     Args:
         path: Path of the YAML file.
@@ -255,8 +251,8 @@ def read_sweep(
 
 def sweep_from(
     content: dict[str, Any], path: str | Path, catalogue: Catalogue | None = None, *, to_run: bool = False
-) -> Sweep:
-    """The sweep in the content of a file, as `read_sweep` reads it.
+) -> OneJob:
+    """The job in the content of a file, as `read_sweep` reads it.
 
     Args:
         content: What the file holds, as plain values.
@@ -352,7 +348,7 @@ def _listed(
     }
 
 
-def _sweep_of(content: dict[str, Any], kind: FileKind, path: str | Path, catalogue: Catalogue) -> Sweep:
+def _sweep_of(content: dict[str, Any], kind: FileKind, path: str | Path, catalogue: Catalogue) -> OneJob:
     if kind is FileKind.WORKFLOW:
         raise InputError("is a workflow (it has jobs); `ebbtide cookbook solve` plans it", file=path)
     if kind is FileKind.LIST:
@@ -370,10 +366,9 @@ def _sweep_of(content: dict[str, Any], kind: FileKind, path: str | Path, catalog
         # `steps` is accepted for `max_trial_steps`, since jobs call it so.
         content = {**content, "max_trial_steps": content["steps"]}
         del content["steps"]
-    if kind is FileKind.SWEEP:
-        return Sweep.parse(content, path, catalogue)
-    written = _WRITTEN.get(kind, SingleTraining).parse(content, path)
-    sweep = written.sweep(path)
+    if kind in _RUN_AS_WRITTEN:
+        return _RUN_AS_WRITTEN[kind].parse(content, path, catalogue)
+    sweep = _WRITTEN.get(kind, SingleTraining).parse(content, path).work(path)
     sweep.check_types(catalogue, path)
     return sweep
 

@@ -9,15 +9,20 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.array import Array
 from ebbtide.jobs.asked_policy import AskedPolicy
-from ebbtide.jobs.job import Job, PositiveFloat
+from ebbtide.jobs.cluster import Cluster
+from ebbtide.jobs.common_fields import Direction, SharedTerms
+from ebbtide.jobs.job import Job
 from ebbtide.jobs.parsing import Frozen
-from ebbtide.jobs.sweep import MOST_TRIALS, Decides, MarketFilter, Sweep, SweepTrial
+from ebbtide.jobs.single_job import SweepTrial
+from ebbtide.jobs.sweep import MOST_TRIALS, Sweep
+from ebbtide.jobs.transfers import Bucket
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
@@ -32,18 +37,34 @@ MOST_LISTED = 1_000
 SHARED_FIELDS = ("budget_usd", "billing", "decides")
 
 
+# One job of a run, by its kind.
+OneJob = Sweep | Array | Cluster
+
+
+def kind_of_saved(content: Mapping[str, Any]) -> type[OneJob]:
+    """The kind of a job, by the fields that it was saved with."""
+    if content.get("tasks") is not None:
+        return Array
+    return Sweep if content.get("framework") is None else Cluster
+
+
+def one_job(content: Any) -> Any:
+    """Restore a job of any kind from the plain values of `model_dump`; what it is already, it stays."""
+    return kind_of_saved(content).model_validate(content) if isinstance(content, Mapping) else content
+
+
 class ListedJob(Frozen):
     """Job of a list.
 
     Attributes:
         needs: Names of the jobs that must be done before this one begins.
         policy: The policy that decides for this job alone; None: that of the list.
-        work: The sweep of a run of this job alone; its name is the job's.
+        work: The work of a run of this job alone; its name is the job's.
     """
 
     needs: tuple[str, ...] = ()
     policy: AskedPolicy | None = None
-    work: Sweep
+    work: Annotated[OneJob, BeforeValidator(one_job)]
 
     @property
     def name(self) -> str:
@@ -51,30 +72,28 @@ class ListedJob(Frozen):
         return self.work.name
 
 
-class JobList(Frozen):
+class JobList(SharedTerms):
     """Several jobs that run side by side, or after those that they need, for one budget.
 
     Attributes:
         name: Name of the list in tables and tags.
         listed: The jobs; each stands after those that it needs.
-        markets: Where machines may be rented.
         budget_usd: The most that may be spent on all of them, USD.
         deadline_h: Hours from the start of the run by which all should be done. A job's own deadline counts from
             the start of the run, too.
-        decides: Whether price or capacity decides when machines are revoked.
-        billing: Name of the billing preset of spot leases.
         policy: The policy that decides for jobs that name none, by name, or with parameters; None: the one that
             suits each.
     """
 
+    is_list: ClassVar[Literal[True]] = True
+    kind: ClassVar[Literal["list"]] = "list"
+    # Its jobs have no metric and no number of steps in common.
+    metric: ClassVar[None] = None
+    direction: ClassVar[Direction] = Direction.MINIMIZE
+    steps: ClassVar[None] = None
+
     name: Annotated[str, Field(min_length=1)]
     listed: Annotated[tuple[ListedJob, ...], Field(min_length=1)]
-    markets: MarketFilter = MarketFilter()
-    budget_usd: PositiveFloat | None = None
-    deadline_h: PositiveFloat | None = None
-    decides: Decides = Decides.PRICE
-    billing: str = "ec2-second"
-    policy: AskedPolicy | None = None
 
     def _circle(self, name: str) -> Sequence[str]:
         """Names from a job over those that each needs back to it; empty: it does not need itself."""
@@ -115,8 +134,6 @@ class JobList(Frozen):
                     raise ValueError(f"jobs need each other in a circle: {told}; none of them could begin")
                 if needed not in names[:place]:
                     raise ValueError(f"job {job.name} stands before {needed}, which it needs; put it after")
-        if self.decides is Decides.CAPACITY and self.deadline_h is None:
-            raise ValueError("decides: capacity needs a deadline_h, by which on-demand machines are the way out")
         if len(self.listed) > MOST_LISTED:
             raise ValueError(f"has {len(self.listed):,} jobs; {MOST_LISTED:,} at most: a sweep has more trials")
         if len(self.job_names) > MOST_TRIALS:
@@ -129,17 +146,47 @@ class JobList(Frozen):
     # What a run of one sweep has, too.
 
     @property
-    def parts(self) -> tuple[Sweep, ...]:
-        """Sweep of each job, in order."""
+    def parts(self) -> tuple[OneJob, ...]:
+        """The jobs, in order."""
         return tuple(job.work for job in self.listed)
 
-    def part_of(self, job_id: int) -> tuple[Sweep, SweepTrial]:
-        """Return the sweep and the trial of a training, by its number in the run."""
+    def part_of(self, job_id: int) -> tuple[OneJob, SweepTrial]:
+        """Return the job and the trial of a training, by its number in the run."""
         return self._trainings[job_id]
 
     @cached_property
-    def _trainings(self) -> tuple[tuple[Sweep, SweepTrial], ...]:
+    def _trainings(self) -> tuple[tuple[OneJob, SweepTrial], ...]:
         return tuple((part, trial) for part in self.parts for trial in part.trials())
+
+    @property
+    def in_words(self) -> str:
+        """Number of its jobs in words."""
+        return f"{len(self.listed)} jobs"
+
+    def needed_by(self, job_id: int) -> tuple[int, ...]:
+        """The numbers in the run of the trainings that must be done before one begins."""
+        name = self.part_of(job_id)[0].name
+        needs = next(job.needs for job in self.listed if job.name == name)
+        return tuple(number for needed in needs for number in self.ids_of(needed))
+
+    def located(self, error: InputError, place: int) -> InputError:
+        """An error of the job at a place, which it names."""
+        return in_list(error, place, None)
+
+    def in_bucket(self, found: Bucket, store: str) -> JobList:
+        """The same with the bucket that the store of its jobs was found to be.
+
+        Raises:
+            InputError: The file of one says otherwise.
+        """
+        listed = []
+        for place, job in enumerate(self.listed):
+            try:
+                listed.append(job.model_copy(update={"work": job.work.in_bucket(found, store)}))
+            except InputError as error:
+                raise in_list(error, place, None) from None
+        # `model_copy` would also copy values cached from the old jobs.
+        return JobList(**{name: getattr(self, name) for name in JobList.model_fields} | {"listed": tuple(listed)})
 
     def ids_of(self, name: str) -> tuple[int, ...]:
         """The numbers in the run of a job's trainings."""
@@ -265,7 +312,7 @@ class JobList(Frozen):
 
 
 # What a run runs.
-Runnable = Sweep | JobList
+Runnable = OneJob | JobList
 
 
 def in_list(error: InputError, number: int, file: str | Path | None) -> InputError:
@@ -276,7 +323,7 @@ def in_list(error: InputError, number: int, file: str | Path | None) -> InputErr
     return InputError(error.problem, file=file, field=f"{where}.{error.field}" if error.field else where)
 
 
-def limited(job: Job, part: Sweep, catalogue: Catalogue) -> Job:
+def limited(job: Job, part: OneJob, catalogue: Catalogue) -> Job:
     """A job that can run on those machines alone that its own requirements allow: the run may rent others, too."""
     types = part.markets.instance_types
     if not part.asked and not types:
@@ -297,13 +344,25 @@ def limited(job: Job, part: Sweep, catalogue: Catalogue) -> Job:
 
 
 def runnable(content: Mapping[str, Any]) -> Runnable:
-    """Restore the sweep or list that a run was started with, from the plain values of `model_dump`."""
-    return JobList.model_validate(content) if "listed" in content else Sweep.model_validate(content)
+    """Restore the job or list that a run was started with, from the plain values of `model_dump`."""
+    kind = JobList if "listed" in content else kind_of_saved(content)
+    return kind.model_validate(content)
 
 
-def _least_h(work: Sweep) -> float:
+def split_by_kind(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop from saved work what is no field of its kind: once all kinds of jobs had the fields of all."""
+    if "listed" in content:
+        return {
+            **content,
+            "listed": [{**job, "work": split_by_kind(job["work"])} for job in content["listed"]],
+        }
+    known = kind_of_saved(content).model_fields
+    return {name: value for name, value in content.items() if name in known}
+
+
+def _least_h(work: OneJob) -> float:
     """Hours of one of its trainings on the fastest machines that it names; 0: not known."""
-    if not work.steps_per_hour or work.max_trial_steps is None:
+    if not work.steps_per_hour or work.steps is None:
         return 0.0
     job = work.jobs()[0]
     return job.steps / max(job.steps_per_hour.values()) / job.speedup_of(job.most_machines)

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.jobs.cluster import Cluster
 from ebbtide.jobs.common_fields import RunTerms
 from ebbtide.jobs.job import Checkpointing, NonNegativeFloat, PositiveFloat
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.sweep import Sweep
 from ebbtide.jobs.tiled.named import program_of
 from ebbtide.jobs.tiled.program import TiledProgram, speedup_of
 
@@ -45,8 +45,8 @@ class MatrixProgram(RunTerms):
     )
     start_s: NonNegativeFloat = Field(default=0.0, examples=[60])
 
-    def sweep(self, file: str | Path | None = None) -> Sweep:
-        """The program as what live runs run: a sweep of one job with a framework.
+    def work(self, file: str | Path | None = None) -> Cluster:
+        """The program as what runs run, a program of Dask.
 
         Its steps are milliseconds of a task on the first instance type of `task_s`.
 
@@ -82,7 +82,7 @@ class MatrixProgram(RunTerms):
             "name": self.name or program.name,
             "checkpoint": Checkpointing(save_s=0.0, restore_s=self.start_s).model_dump(mode="json"),
         }
-        return validated(Sweep, content, file)
+        return validated(Cluster, content, file)
 
     def _times(self, program: TiledProgram, kind: str, file: str | Path | None) -> Mapping[str, float]:
         """Seconds of a task on machines of a type, by name of its job."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.common_fields import RunTerms
+from ebbtide.jobs.common_fields import Direction, RunTerms
 from ebbtide.jobs.job import UNKNOWN_STEPS, Checkpointing, Coupling, Job, PositiveFloat, Speedup, name_of, words_of
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.progress_pattern import checked_pattern
-from ebbtide.jobs.sweep import Direction, Sweep
-
-_Arguments = Annotated[list[str], Field(min_length=1)]
+from ebbtide.jobs.single_job import Arguments, ProgressPattern
+from ebbtide.jobs.sweep import Sweep
 
 
 class SingleTraining(RunTerms):
@@ -39,25 +37,18 @@ class SingleTraining(RunTerms):
         direction: Whether a lower or a higher metric is better.
     """
 
-    command: str | _Arguments | None = Field(default=None, examples=["python train.py --epochs 10"])
+    command: str | Arguments | None = Field(default=None, examples=["python train.py --epochs 10"])
     steps: Annotated[int, Field(gt=0)] | None = Field(default=None, examples=[24_000])
     speedup: Speedup | None = Field(default=None, examples=[{"parallel": 0.9}])
     steps_per_hour: dict[str, PositiveFloat] = Field(default_factory=dict, examples=[{"g4dn.xlarge": 44_280}])
     other_steps_per_hour_per_vcpu: PositiveFloat | None = Field(default=None, examples=[220])
     checkpoint: Checkpointing | None = Field(default=Checkpointing(), examples=[{"save_s": 20, "restore_s": 45}])
     checkpoints: str | None = Field(default=None, examples=["checkpoints"])
-    progress: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, examples=[r"it (?P<step>\d+) of (?P<total>\d+)"]
-    )
+    progress: ProgressPattern | None = Field(default=None, examples=[r"it (?P<step>\d+) of (?P<total>\d+)"])
     metric: Annotated[str, Field(min_length=1)] | None = Field(default=None, examples=["validation_loss"])
     direction: Direction = Field(default=Direction.MINIMIZE, examples=["minimize"])
 
-    @field_validator("progress")
-    @classmethod
-    def _is_usable(cls, pattern: str | None) -> str | None:
-        return None if pattern is None else checked_pattern(pattern)
-
-    def sweep(self, file: str | Path | None = None) -> Sweep:
+    def work(self, file: str | Path | None = None) -> Sweep:
         """The training as a sweep of one trial.
 
         Raises:
@@ -85,7 +76,7 @@ def sweep_of(job: Job) -> Sweep:
         raise InputError(f"dataset of job {job.name} is for replays")
     shared = {name: getattr(job, name) for name in SingleTraining.model_fields if name in Job.model_fields}
     steps = None if job.steps >= UNKNOWN_STEPS else job.steps
-    return SingleTraining(**shared | {"steps": steps}).sweep()
+    return SingleTraining(**shared | {"steps": steps}).work()
 
 
 def literal(argument: str) -> str:

@@ -26,8 +26,8 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.job import PositiveFloat
 from ebbtide.jobs.job_files import read_sweep, sweep_from
+from ebbtide.jobs.job_list import OneJob
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
-from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import Catalogue
 
 _WHAT = "due job: a mapping with run, and with schedule or once, is needed"
@@ -205,8 +205,8 @@ class DueJob:
         """The policy that decides; one in a file, by the file's path from the working directory."""
         return self.content.policy.beside(self.file)
 
-    def sweep(self, catalogue: Catalogue | None = None) -> Sweep:
-        """Sweep to train, with the deadline and the budget of this file where it has them.
+    def sweep(self, catalogue: Catalogue | None = None) -> OneJob:
+        """The job to run, with the deadline and the budget of this file where it has them.
 
         Raises:
             InputError: The job is missing or wrong, or it has no program.

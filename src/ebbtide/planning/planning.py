@@ -22,9 +22,10 @@ from ebbtide.forecasts.capacity.probes import probes_of_capacity
 from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.checkpoint_interval import fits_notice, saved_periodically
+from ebbtide.jobs.common_fields import Decides
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_files import measured
-from ebbtide.jobs.sweep import Decides, Sweep
+from ebbtide.jobs.job_list import OneJob
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -59,7 +60,7 @@ _LEAST_CHANCE = 0.5
 
 
 def plan(
-    sweep: Sweep,
+    sweep: OneJob,
     prices: PriceHistory,
     *,
     runs: int = 30,
@@ -190,7 +191,7 @@ def _spells_of(availability: Availability | None, sizes: Sequence[int]) -> Spell
     return replace(fit_market_spells(probes_of_capacity(availability, _PROBED_S)), of_several=several)
 
 
-def _unlimited(sweep: Sweep, spells: SpellModels, bundle: ModelBundle | None) -> Ebbtide:
+def _unlimited(sweep: OneJob, spells: SpellModels, bundle: ModelBundle | None) -> Ebbtide:
     """Make the default policy for a sweep without its budget: the plan finds out if that suffices."""
     found = policy_with(sweep.model_copy(update={"budget_usd": None}), DEFAULT_NAME, {}, spells, bundle)
     assert isinstance(found, Ebbtide)
@@ -370,7 +371,7 @@ def _fastest(job: Job, prices: PriceHistory, catalogue: Catalogue) -> tuple[floa
 
 
 def _estimate(
-    sweep: Sweep, policy: Ebbtide, replays: _Replays, on_progress: Callable[[int, int], None] | None
+    sweep: OneJob, policy: Ebbtide, replays: _Replays, on_progress: Callable[[int, int], None] | None
 ) -> tuple[Estimate, Sequence[Outcome]]:
     rivals: list[Policy] = [CheapestSpot()]
     listed = (

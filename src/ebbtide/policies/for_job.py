@@ -10,8 +10,7 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
-from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.policies.api.goals import Goals, for_goals, unknown_work
 from ebbtide.policies.api.protocol import Policy
@@ -74,7 +73,7 @@ def policy_with(
     catalogue: Catalogue | None = None,
 ) -> Policy:
     """The same, with the parameters that `asked_policy` gave, as a run keeps them, and no others."""
-    if isinstance(sweep, JobList):
+    if sweep.is_list:
         return within_budget(sweep, _in_order(sweep, name, parameters, spells, models, catalogue))
     found = for_goals(policy_named(name, models, spells=spells), Goals.of_sweep(sweep))
     found = with_parameters(found, parameters)
@@ -83,9 +82,9 @@ def policy_with(
     return within_budget(sweep, found)
 
 
-def _check_work_is_known(policy: Policy, sweep: Sweep) -> None:
+def _check_work_is_known(policy: Policy, sweep: OneJob) -> None:
     """Raise `InputError` where a deadline is to be planned for work of unknown length."""
-    if not isinstance(policy, Deadline) or (sweep.is_measured and sweep.max_trial_steps is not None):
+    if not isinstance(policy, Deadline) or (sweep.is_measured and sweep.steps is not None):
         return
     # Without a deadline the other rules do with any: they compare only the time and the work that are left.
     if policy.rule is DeadlineRule.TABLE or math.isfinite(policy.deadline_s):
@@ -157,7 +156,7 @@ def _grouped(
     for jobs in together.values():
         ids = tuple(job_id for job in jobs for job_id in listed.ids_of(job.name))
         names = ", ".join(job.name for job in jobs)
-        clusters = [number for number, job_id in enumerate(ids) if listed.part_of(job_id)[0].framework is not None]
+        clusters = [number for number, job_id in enumerate(ids) if listed.part_of(job_id)[0].kind == "cluster"]
         policy = WithHead(shared(jobs), tuple(clusters)) if clusters else shared(jobs)
         groups.append(JobGroup(names, policy, ids, _needed(listed, jobs[0])))
     return InOrder(tuple(sorted(groups, key=lambda group: group.jobs[0])), name)
@@ -208,7 +207,7 @@ def asked_policy(
     is_own = of_file is not None and (name == DEFAULT or absolute_name(name) == absolute_name(of_file.name))
     if of_file is not None and is_own:
         name = of_file.name
-    if name == DEFAULT and isinstance(sweep, JobList):
+    if name == DEFAULT and sweep.is_list:
         if parameters:
             raise InputError(
                 "each job of a list has a policy that suits it; name one policy to give it parameters"
@@ -257,7 +256,7 @@ def within_budget(sweep: Runnable, policy: Policy) -> Policy:
 
     For a list of jobs, each begins once those that it needs are done.
     """
-    if isinstance(sweep, JobList) and not isinstance(policy, InOrder):
+    if sweep.is_list and not isinstance(policy, InOrder):
         given = policy
         policy = _grouped(
             sweep,
@@ -266,7 +265,7 @@ def within_budget(sweep: Runnable, policy: Policy) -> Policy:
             lambda _jobs: given,
             joint=_is_joint(given),
         )
-    if isinstance(sweep, Sweep) and sweep.framework is not None:
+    if sweep.kind == "cluster":
         policy = WithHead(policy)
     return policy if sweep.budget_usd is None else WithinBudget(policy, sweep.budget_usd)
 

@@ -11,9 +11,9 @@ from ebbtide.base.cores import usable_cores
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.journal import journal_of
-from ebbtide.controller.work.measured_speed import Seen, SpeedRecords
+from ebbtide.controller.kinds.measured_speed import Seen, SpeedRecords
 from ebbtide.errors import EbbtideError
-from ebbtide.jobs.job_list import JobList, runnable
+from ebbtide.jobs.job_list import runnable
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def speeds_of_runs(runs: Path) -> dict[str, CollectedSpeeds]:
         try:
             work = runnable(folder.settings.sweep)
             for part in work.parts:
-                name = f"{work.name}/{part.name}" if isinstance(work, JobList) else part.name
+                name = f"{work.name}/{part.name}" if work.is_list else part.name
                 of_job.setdefault(name, []).append(folder)
         except (EbbtideError, KeyError, TypeError):
             continue

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ebbtide.agent.processes import program_path
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import JobList, Runnable, in_list
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import OneJob, Runnable
 
 # Options of torchrun that take no value, and those after which no Python file follows.
 _TORCHRUN_FLAGS = frozenset({"--standalone", "--run-path", "--run_path", "--virtual-local-rank"})
@@ -34,28 +33,16 @@ def check_command(work: Runnable, folder: Path, *, here: bool) -> None:
         try:
             _check_sweep(sweep, folder, here=here)
         except InputError as error:
-            if isinstance(work, JobList):
-                raise in_list(error, place, None) from None
-            raise
+            raise work.located(error, place) from None
 
 
-def _check_sweep(sweep: Sweep, folder: Path, *, here: bool) -> None:
-    if sweep.command is None:
-        return
-    if sweep.framework is not None:
-        # Options of the framework may come first.
-        words = sweep.arguments(sweep.trials()[0])
-        program = next((word for word in words if word.endswith(".py") and "://" not in word), None)
-        if program is not None:
-            _check(("python", program), folder, here=here, field=sweep.framework)
-        return
+def _check_sweep(sweep: OneJob, folder: Path, *, here: bool) -> None:
     checked: set[tuple[str, str]] = set()
-    for trial in sweep.trials():
-        arguments = sweep.arguments(trial)
+    for arguments, field in sweep.programs():
         called = arguments[0], _script(arguments)
         if called not in checked:
             checked.add(called)
-            _check(called, folder, here=here)
+            _check(called, folder, here=here, field=field)
 
 
 def _script(arguments: Sequence[str]) -> str:
@@ -72,7 +59,7 @@ def _script(arguments: Sequence[str]) -> str:
     return words[0] if words and words[0].endswith(".py") else ""
 
 
-def _check(command: tuple[str, str], folder: Path, *, here: bool, field: str = "command") -> None:
+def _check(command: tuple[str, str], folder: Path, *, here: bool, field: str) -> None:
     called, script = command
     is_python = _PYTHON.fullmatch(Path(called).name) is not None
     if here and not (is_python and called == "python"):

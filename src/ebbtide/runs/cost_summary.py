@@ -13,9 +13,9 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.local.server import CLOCK, bills_of
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.state import Stretch, decode_stretches, present_s
 from ebbtide.controller.machine_list import machine_id
 from ebbtide.controller.snapshots import RunSnapshot, RunSpending, first_machine_of
-from ebbtide.controller.work.state import Stretch, decode_stretches, present_s
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease

@@ -13,7 +13,7 @@ from ebbtide.agent.result_archive import DamagedResultError
 from ebbtide.agent.results import TaskResults, plain_result
 from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import RunFolder
-from ebbtide.controller.work.state import trial_id_of
+from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError, MissingObjectError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.storage.objects import object_store
@@ -59,7 +59,8 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
     settings = run.settings
     array = trial_id_of(settings.run, number)
     results = TaskResults(object_store(settings.store), array)
-    tasks = runnable(settings.sweep).part_of(number)[0].task_values
+    part = runnable(settings.sweep).part_of(number)[0]
+    tasks = part.tasks if part.kind == "array" else ()
     numbers = sorted(results.numbers())
     if not numbers:
         raise InputError(f"no task of run {settings.run} has a result yet")

@@ -11,7 +11,6 @@ from pathlib import Path
 from ebbtide.agent.folders import outputs_id
 from ebbtide.agent.inputs import fetch_checkpoint
 from ebbtide.clouds.settings import RunFolder
-from ebbtide.controller.work.assignments import ranks_of
 from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.storage.checkpoints.store import CheckpointStore
@@ -94,7 +93,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
 
 def ranks_of_trial(run: RunFolder, number: int) -> int:
     """Number of machines of a trial that may have stored a part of its checkpoint."""
-    return ranks_of(runnable(run.settings.sweep).part_of(number)[0])
+    return runnable(run.settings.sweep).part_of(number)[0].ranks
 
 
 def best_of(run: RunFolder, number: int) -> str:

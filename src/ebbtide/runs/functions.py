@@ -47,8 +47,7 @@ _CODE = "code"
 
 # Fields of a sweep that `sweep` sets from its own arguments.
 _SAID = frozenset(["name", "command", "entry_point", "grid", "list", "random", "max_trial_steps"])
-_OF_OTHER_KINDS = frozenset(["tasks", "cpus_per_task", "framework"])
-_FIELDS = frozenset(Sweep.model_fields) - _SAID - _OF_OTHER_KINDS
+_FIELDS = frozenset(Sweep.model_fields) - _SAID
 _OPTIONS = frozenset(RunOptions.__annotations__) - {"delay"}
 _OWN = frozenset({"metric", "direction", "max_steps", "policy", "provider", "name"})
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ebbtide.clouds.settings import RUNS, RunFolder, find_run
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.controller.run_state import (
     OVER,
     State,
@@ -21,7 +22,6 @@ from ebbtide.controller.run_state import (
     request_stop,
     state_now,
 )
-from ebbtide.controller.work.state import trial_id_of
 from ebbtide.engine.explanation import Explanation
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, TrainingError

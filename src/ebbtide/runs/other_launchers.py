@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ebbtide.errors import InputError
+from ebbtide.jobs.job_list import OneJob
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.markets import Market
@@ -72,7 +73,7 @@ _SPOT_NODES = {
 }
 
 
-def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
+def launcher_file(launcher: Launcher, sweep: OneJob, choices: Sequence[ChosenMarket]) -> str:
     """The text of a launcher's file.
 
     Args:
@@ -84,7 +85,7 @@ def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[ChosenMark
         InputError: The sweep has no command for each trial, or wants several machines for one, or the launcher
             cannot rent in any of the markets.
     """
-    if sweep.command is None or sweep.tasks is not None or sweep.framework is not None:
+    if sweep.kind != "sweep" or sweep.command is None:
         raise InputError(
             f"{sweep.name} has no command for each trial; other launchers run trainings and sweeps that have one",
             field="command",
@@ -95,12 +96,12 @@ def launcher_file(launcher: Launcher, sweep: Sweep, choices: Sequence[ChosenMark
     return _WRITERS[launcher](sweep, choices)
 
 
-def _name(sweep: Sweep) -> str:
+def _name(sweep: OneJob) -> str:
     """A name that every launcher accepts: at most 40 lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", sweep.name.casefold()).strip("-")[:40].strip("-") or "training"
 
 
-def _script(sweep: Sweep, number: str, at_end: str) -> str:
+def _script(sweep: OneJob, number: str, at_end: str) -> str:
     """Lines of bash that run one trial.
 
     Args:
@@ -118,7 +119,7 @@ def _script(sweep: Sweep, number: str, at_end: str) -> str:
         ")",
         f"number={number}",
         f"export {TRIAL_ID}=$number {CHECKPOINT_DIR}={_CHECKPOINTS}/{_name(sweep)}/$number",
-        *([f"export {MAX_STEPS}={sweep.max_trial_steps}"] if sweep.max_trial_steps else []),
+        *([f"export {MAX_STEPS}={sweep.steps}"] if sweep.steps else []),
         f"mkdir -p {folder}",
         *([f"ln -sfn {folder} {shlex.quote(sweep.checkpoints)}"] if sweep.checkpoints else []),
         "# At SIGTERM the program saves and ends as if it were done; this tells one from the other.",
@@ -136,7 +137,7 @@ def _script(sweep: Sweep, number: str, at_end: str) -> str:
 # SkyPilot
 
 
-def _skypilot(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
+def _skypilot(sweep: OneJob, choices: Sequence[ChosenMarket]) -> str:
     ordered = [
         {"infra": _infra(one.market), "instance_type": one.market.instance_type, "use_spot": one.is_spot}
         for one in choices
@@ -169,7 +170,7 @@ def _infra(market: Market) -> str:
 # Slurm
 
 
-def _slurm(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
+def _slurm(sweep: OneJob, choices: Sequence[ChosenMarket]) -> str:
     best = choices[0]
     count = len(sweep.trials())
     options = [
@@ -207,7 +208,7 @@ def _quoted_option(option: str) -> str:
 # Kubernetes
 
 
-def _kubernetes(sweep: Sweep, choices: Sequence[ChosenMarket]) -> str:
+def _kubernetes(sweep: OneJob, choices: Sequence[ChosenMarket]) -> str:
     spot = [one for one in choices if one.is_spot and one.market.cloud in _SPOT_NODES]
     if not spot:
         clouds = sorted({one.market.cloud for one in choices})
@@ -288,7 +289,7 @@ def _affinity(choices: Sequence[ChosenMarket]) -> dict[str, Any]:
     }
 
 
-def _each(sweep: Sweep, command: str) -> str:
+def _each(sweep: OneJob, command: str) -> str:
     """A bash command that runs a command for every trial."""
     last = len(sweep.trials()) - 1
     line = command.format(name=_name(sweep))

@@ -30,7 +30,7 @@ from ebbtide.controller.run_state import StopRequest, request_stop
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.job_list import JobList, Runnable
+from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.billing import billing_preset
@@ -46,7 +46,7 @@ from ebbtide.storage.objects import object_store
 
 if TYPE_CHECKING:
     from ebbtide.controller.agent_provider import AgentProvider
-    from ebbtide.controller.work.state import TrialState
+    from ebbtide.controller.kinds.state import TrialState
     from ebbtide.engine.engine import Engine
 
 # A market without change, so that only the rehearsal revokes a machine. Times are in real seconds.
@@ -60,6 +60,12 @@ _AGAIN_S = 30.0
 # Wait for the next save after the resumption: this multiple of the time between two saves, plus these seconds.
 _SAVES_WAITED, _SAVE_WAITED_S = 3.0, 15.0
 _SAVE_EVERY_S = 2.0
+# Kinds of work that are not rehearsed: why, and the field that makes them so.
+_NOT_REHEARSED = {
+    "list": ("is a list of jobs; rehearse them one by one, each from a file of its own", "jobs"),
+    "array": ("an array is not rehearsed: a task that is interrupted begins again; give a job", "tasks"),
+    "cluster": ("the head of a cluster is on demand, and never revoked; give a job", "framework"),
+}
 # A place in a Python traceback.
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # The agent's lines in a log that explain a rehearsal.
@@ -150,14 +156,9 @@ def rehearsable(work: Runnable) -> Sweep:
     Raises:
         InputError: It is a list of jobs, an array, a cluster, or trains on several machines.
     """
-    if isinstance(work, JobList):
-        raise InputError("is a list of jobs; rehearse them one by one, each from a file of its own", field="jobs")
-    if work.tasks is not None:
-        raise InputError(
-            "an array is not rehearsed: a task that is interrupted begins again; give a job", field="tasks"
-        )
-    if work.framework is not None:
-        raise InputError("the head of a cluster is on demand, and never revoked; give a job", field="framework")
+    if work.kind != "sweep":
+        problem, field = _NOT_REHEARSED[work.kind]
+        raise InputError(problem, field=field)
     if work.machines != 1:
         raise InputError("is rehearsed on one machine so far: write `machines: 1`", field="machines")
     values = work.trials()[0].values
@@ -271,7 +272,7 @@ class Watch:
 
     def looked(self, engine: Engine, provider: AgentProvider) -> None:
         """Do what is due; called at each poll of the controller."""
-        (trial,) = provider.trials
+        (trial,) = provider.trainings
         self._regions = {lease.lease_id: lease.market.region for lease in engine.all_leases}
         if self.stopped is not None or not trial.attempt:
             return

@@ -39,7 +39,7 @@ def rehearsable_on_ec2(work: Runnable, budget_usd: float | None) -> Sweep:
         InputError: The job cannot be rehearsed, or has no budget.
     """
     first = rehearsable(work)
-    assert isinstance(work, Sweep)
+    assert work.kind == "sweep"
     budget = work.budget_usd if budget_usd is None else budget_usd
     if budget is None:
         raise InputError("a rehearsal on EC2 costs money: name the most with --budget-usd 1", field="budget_usd")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide.base import html as html
 from ebbtide.clouds.settings import LiveSettings
-from ebbtide.jobs.job_list import JobList, runnable
+from ebbtide.jobs.job_list import runnable
 from ebbtide.runs.status import RunStanding, TrialStanding
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def results_html(found: RunStanding) -> str:
 def _parameters(trial: TrialStanding, settings: LiveSettings) -> Mapping[str, Any]:
     work = runnable(settings.sweep)
     part, own = work.part_of(trial.number)
-    job = {"job": part.name} if isinstance(work, JobList) else {}
+    job = {"job": part.name} if work.is_list else {}
     taken = {*_COLUMNS, *job}
     return job | {f"parameter.{name}" if name in taken else name: value for name, value in own.values.items()}
 

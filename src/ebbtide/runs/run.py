@@ -16,8 +16,8 @@ from ebbtide.clouds.providers import EACH_CLOUDS, Machines, machines_of, with_bi
 from ebbtide.clouds.settings import RENTED, RUNS, NewRun, RunFolder
 from ebbtide.controller.journal.address import journal_address
 from ebbtide.controller.journal.journal import check_database, reserve
+from ebbtide.controller.kinds.assignments import secrets_of
 from ebbtide.controller.team.team import Team, accounting_of
-from ebbtide.controller.work.assignments import secrets_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
@@ -27,7 +27,6 @@ from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_files import read_runnable, read_work
 from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.one_training import sweep_of
-from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -322,7 +321,7 @@ def _program_of(job: Work, options: RunOptions) -> tuple[Runnable, Path]:
     folder = Path(options.get("folder", Path.cwd()))
     if isinstance(job, str | Path):
         return read_runnable(job, catalogue, to_run=True), Path(options.get("folder", Path(job).parent))
-    if isinstance(job, Sweep | JobList):
+    if isinstance(job, Runnable):
         work: Runnable = job
     elif isinstance(job, Job):
         work = sweep_of(job)
@@ -385,9 +384,7 @@ def _work_of(job: Any, catalogue: Catalogue) -> tuple[Runnable | None, tuple[Job
     if isinstance(job, str | Path):
         work = read_work(job, catalogue)
         return work.sweep, work.jobs
-    if isinstance(job, Sweep):
-        return job, job.jobs()
-    if isinstance(job, JobList):
+    if isinstance(job, Runnable):
         return job, job.jobs(catalogue)
     if isinstance(job, Job):
         job.check_replayable()

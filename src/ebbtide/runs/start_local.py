@@ -25,8 +25,8 @@ from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
 from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Outside, Programs
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.assignments import secrets_of
 from ebbtide.controller.run_state import LOCK
-from ebbtide.controller.work.assignments import secrets_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, JournalError
 from ebbtide.forecasts.bundle import ModelBundle

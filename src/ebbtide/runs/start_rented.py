@@ -21,11 +21,10 @@ from ebbtide.clouds.several import SeveralClouds
 from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
 from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Programs
-from ebbtide.controller.work.assignments import secrets_of
+from ebbtide.controller.kinds.assignments import secrets_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import Runnable, runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import OneJob, Runnable, runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
@@ -200,8 +199,6 @@ def _longest_s(work: Runnable) -> float:
     return sum(map(_longest_trial_s, work.parts))
 
 
-def _longest_trial_s(sweep: Sweep) -> float:
+def _longest_trial_s(sweep: OneJob) -> float:
     slowest = min(sweep.steps_per_hour.values(), default=sweep.other_steps_per_hour_per_vcpu)
-    if slowest is None or sweep.max_trial_steps is None:
-        return HOUR_S
-    return sweep.max_trial_steps / slowest * HOUR_S
+    return HOUR_S if slowest is None or sweep.steps is None else sweep.steps / slowest * HOUR_S

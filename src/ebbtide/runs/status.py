@@ -14,13 +14,13 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import SIMULATED, LiveSettings, RunFolder
 from ebbtide.controller.from_storage import from_storage_of
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.state import TrialRecord, leases_on, trial_id_of
 from ebbtide.controller.machine_list import machine_id
 from ebbtide.controller.run_state import RunPhase, State, phase_of, state_now
 from ebbtide.controller.snapshots import RunSnapshot, RunSpending, first_machine_of
-from ebbtide.controller.work.state import TrialRecord, leases_on, trial_id_of
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.jobs.job_list import JobList, Runnable, runnable
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.job_list import OneJob, Runnable, runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.runs.cost_summary import Money, money_of, orphans_of
@@ -230,7 +230,6 @@ def standing(
         unknown: The part of its payments that is not known, in words; empty: all are known.
     """
     work, now_s = runnable(settings.sweep), time.time()
-    metric, direction = _compared_by(work)
     why = phase.why if phase is not None and state not in (State.RUNNING, State.STOPPING) else ""
     if kept is None:
         nothing = Money(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -241,8 +240,8 @@ def standing(
             pid,
             settings.policy,
             settings.parameters,
-            metric,
-            direction,
+            work.metric,
+            work.direction,
             (),
             0,
             nothing,
@@ -286,9 +285,9 @@ def standing(
         pid,
         settings.policy,
         settings.parameters,
-        metric,
-        direction,
-        tuple(trials if isinstance(work, JobList) else sorted(trials, key=lambda trial: _place(trial, direction))),
+        work.metric,
+        work.direction,
+        tuple(trials if work.is_list else sorted(trials, key=lambda trial: _place(trial, work.direction))),
         sum(not math.isnan(job["finished_s"]) for job in kept["engine"]["jobs"]),
         money,
         sum(lease.is_open for lease in leases) if state in _ACTIVE else len(refused),
@@ -301,18 +300,13 @@ def standing(
         work.deadline_h,
         _late_s(work.deadline_h, kept, figures),
         kept["provider"]["quarantined"],
-        None if isinstance(work, JobList) or work.tasks is None else len(work.tasks),
-        len(work.listed) if isinstance(work, JobList) else None,
+        work.steps if work.kind == "array" else None,
+        len(work.parts) if work.is_list else None,
         work.budget_usd,
         settings.provider,
         unknown,
         estimated_requests_usd(settings, leases, figures["time_s"] if figures else math.nan),
     )
-
-
-def _compared_by(work: Runnable) -> tuple[str | None, Direction]:
-    """The metric that all trials are compared by, and its direction; jobs of a list have no common metric."""
-    return (None, Direction.MINIMIZE) if isinstance(work, JobList) else (work.metric, work.direction)
 
 
 def _late_s(deadline_h: float | None, kept: RunSnapshot, figures: RunSpending | None) -> float:
@@ -336,7 +330,7 @@ def _later_s(figures: RunSpending | None, state: State, now_s: float) -> float:
 
 def _trial(
     settings: LiveSettings,
-    sweep: Sweep,
+    sweep: OneJob,
     number: int,
     name: str,
     job: Mapping[str, Any],
@@ -365,7 +359,7 @@ def _trial(
         None if math.isnan(live["best_stored"]) else live["best_stored"],
         live["best_stored_step"],
         _markets_of(on),
-        f"{settings.store}/{'trials' if sweep.tasks is None else 'results'}/{trial_id}" if has_saved else "",
+        f"{settings.store}/{'results' if sweep.kind == 'array' else 'trials'}/{trial_id}" if has_saved else "",
         live["problem"],
         tuple(live["tail"]),
         tuple(live["warnings"]),
@@ -406,9 +400,9 @@ def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, floa
 
 def _rest_s(work: Runnable, kept: RunSnapshot, elapsed_s: float) -> float | None:
     """Estimate of the remaining real seconds, at the pace of all trials so far; None for a list of jobs."""
-    if isinstance(work, JobList) or work.max_trial_steps is None:
+    jobs, steps = kept["engine"]["jobs"], work.steps
+    if steps is None:
         return None
-    jobs, steps = kept["engine"]["jobs"], work.max_trial_steps
     done = math.fsum(job["steps_done"] for job in jobs)
     left = math.fsum(max(steps - job["steps_done"], 0.0) for job in jobs if math.isnan(job["finished_s"]))
     return left / done * elapsed_s if done > 0 and elapsed_s > 0 else None

@@ -33,8 +33,9 @@ from ebbtide.clouds.settings import RUNS, RunFolder, new_run_id
 from ebbtide.controller.controller import metrics_of
 from ebbtide.controller.run_state import OVER, State
 from ebbtide.errors import InputError, TrainingError
+from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.runs.handle import Run, resume
 from ebbtide.runs.run import RunOptions, run

@@ -37,8 +37,9 @@ from ebbtide.clouds.settings import RUNS, RunFolder
 from ebbtide.controller.controller import metrics_of
 from ebbtide.controller.run_state import State
 from ebbtide.errors import InputError, TrainingError
+from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.parsing import validated
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.sweep import Sweep
 from ebbtide.runs.handle import Run, resume
 from ebbtide.runs.run import RunOptions, run
 

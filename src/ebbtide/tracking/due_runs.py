@@ -20,8 +20,8 @@ from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.run_state import State, StopRequest, controller_pid, request_stop
 from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
+from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.schedule import DueJob, due_at_s, read_due_jobs
-from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.prices import PriceHistory
 from ebbtide.runs.by_provider import end_machines
 from ebbtide.runs.handle import KEPT_MODELS, Run
@@ -244,7 +244,7 @@ def _begin(due: DueRun) -> Run:
 def progress_of(run: Run) -> float:
     """Share of a run's steps that are done; of its trials, where their number of steps is not known."""
     found = run.status()
-    steps = Sweep.model_validate(run.kept.settings.sweep).max_trial_steps
+    steps = runnable(run.kept.settings.sweep).steps
     if not found.trials:
         return 0.0
     if steps is None:

@@ -20,11 +20,11 @@ from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.drawing import drawn_availability
 from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.jobs.common_fields import Decides, Direction
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_files import FileKind, kind_of, read_work
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import read_mapping
-from ebbtide.jobs.sweep import Decides, Direction
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.availability import Availability
 from ebbtide.market.catalogue import default_catalogue

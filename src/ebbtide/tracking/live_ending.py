@@ -16,11 +16,11 @@ from mlflow.tracking import MlflowClient
 
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.snapshots import RunSnapshot
-from ebbtide.controller.work.state import TrialRecord
 from ebbtide.errors import DamagedCheckpointError
-from ebbtide.jobs.job_list import JobList, runnable
-from ebbtide.jobs.sweep import Direction
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.job_list import runnable
 from ebbtide.runs.cost_summary import money_of
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
@@ -61,7 +61,7 @@ class RunEnd:
         if state is None:
             return
         trials = state["provider"]["trials"]
-        best = None if isinstance(self._work, JobList) else best_trial(self._work.direction, trials)
+        best = None if self._work.is_list else best_trial(self._work.direction, trials)
         winner = best[0] if best is not None else _only_one(trials)
         costs = trial_costs(state, self._outcome["cost_usd"])
         for number, (job, trial, cost_usd) in enumerate(zip(state["engine"]["jobs"], trials, costs, strict=True)):
@@ -115,7 +115,7 @@ class RunEnd:
         return outcome["gave_up"] or ("finished" if outcome["finished"] else "the prices are over")
 
     def _best(self, best: tuple[int, int, float] | None) -> dict[str, str]:
-        if best is None or isinstance(self._work, JobList):
+        if best is None:
             return {}
         self._values(self._kept["parent"], {allowed_name(f"best_{self._work.metric}"): best[2]})
         return {"ebbtide.best_step": str(best[1])}

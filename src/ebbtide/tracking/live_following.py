@@ -11,9 +11,9 @@ from mlflow.tracking import MlflowClient
 
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.run_state import phase_of
 from ebbtide.controller.snapshots import RunSnapshot
-from ebbtide.controller.work.state import TrialRecord
 from ebbtide.jobs.job_list import runnable
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import object_store

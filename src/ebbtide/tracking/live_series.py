@@ -17,8 +17,8 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from ebbtide.base.utc import iso
+from ebbtide.controller.kinds.state import TrialRecord, leases_on, present_s
 from ebbtide.controller.snapshots import RunSnapshot, RunSpending
-from ebbtide.controller.work.state import TrialRecord, leases_on, present_s
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.storage.checkpoints.manifest import Manifest
 

@@ -19,7 +19,7 @@ from ebbtide.controller.from_storage import from_storage_of
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.errors import CloudError, EbbtideError, InputError
 from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
-from ebbtide.jobs.job_list import JobList, Runnable, runnable
+from ebbtide.jobs.job_list import Runnable, runnable
 from ebbtide.runs.handle import KEPT_MODELS
 from ebbtide.tracking.live_ending import RunEnd
 from ebbtide.tracking.live_following import Follower, trial_id_of
@@ -249,8 +249,8 @@ def _parameters(settings: LiveSettings, work: Runnable) -> dict[str, str]:
         "decides",
         "billing",
     )
-    found: dict[str, Any] = {name: getattr(work, name, None) for name in of_sweep}
-    if isinstance(found["command"], list | tuple):
+    found: dict[str, Any] = {name: getattr(work, name) for name in of_sweep if name in type(work).model_fields}
+    if isinstance(found.get("command"), list | tuple):
         found["command"] = json.dumps(list(found["command"]))
     found |= {
         "policy": settings.policy,
@@ -260,9 +260,9 @@ def _parameters(settings: LiveSettings, work: Runnable) -> dict[str, str]:
         "trials": len(work.job_names),
         "store": settings.store,
     }
-    if isinstance(work, JobList):
-        found["jobs"] = ", ".join(job.name for job in work.listed)
-    elif work.random is not None:
+    if work.is_list:
+        found["jobs"] = ", ".join(part.name for part in work.parts)
+    elif work.kind == "sweep" and work.random is not None:
         found["random_seed"] = work.random.seed
     return {name: str(value)[:_MOST_TEXT] for name, value in found.items() if value is not None}
 

@@ -19,8 +19,8 @@ from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.learning_curves.curves import observed
-from ebbtide.jobs.job_list import JobList, Runnable, runnable
-from ebbtide.jobs.sweep import Direction
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.job_list import Runnable, runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease
 
@@ -64,7 +64,7 @@ class RunFigures:
 
     def curves(self) -> dict[str, Any]:
         """The metric of each trial by step, and predicted ends for the best trials so far."""
-        if self.kept is None or isinstance(self.work, JobList) or self.work.metric is None:
+        if self.kept is None or self.work.metric is None:
             return {"metric": None, "trials": [], "max_steps": None}
         trials = []
         for number, (name, live) in enumerate(
@@ -82,7 +82,7 @@ class RunFigures:
             )
         self._predict(trials)
         found: dict[str, Any] = finite(
-            {"metric": self.work.metric, "trials": trials, "max_steps": self.work.max_trial_steps}
+            {"metric": self.work.metric, "trials": trials, "max_steps": self.work.steps}
         )
         return found
 
@@ -219,8 +219,7 @@ class RunFigures:
     def _predict(self, trials: list[dict[str, Any]]) -> None:
         """Add predicted ends to the best trials so far that have not been trained to their end."""
         assert self.kept is not None
-        assert not isinstance(self.work, JobList)
-        last, sign = self.work.max_trial_steps, -1.0 if self.work.direction is Direction.MAXIMIZE else 1.0
+        last, sign = self.work.steps, -1.0 if self.work.direction is Direction.MAXIMIZE else 1.0
         if last is None:
             return
         jobs = self.kept["engine"]["jobs"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -23,13 +24,14 @@ from ebbtide.controller.agent_provider import AgentProvider, Callbacks
 from ebbtide.controller.journal import journal as journals
 from ebbtide.controller.journal.changes import split
 from ebbtide.controller.journal.journal import Journal, check_database
+from ebbtide.controller.kinds.measured_speed import Seen, SpeedRecord
+from ebbtide.controller.kinds.state import Stretch, StretchRecord, TrialRecord
 from ebbtide.controller.mailboxes import MailboxRecord
 from ebbtide.controller.snapshots import PROVIDER_VERSION, ProviderSnapshot, migrated
-from ebbtide.controller.work.measured_speed import Seen, SpeedRecord
-from ebbtide.controller.work.state import Stretch, StretchRecord, TrialRecord
 from ebbtide.engine.snapshot import SNAPSHOT_VERSION, event_values
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Job
+from ebbtide.jobs.job_list import Runnable, runnable
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease
 from ebbtide.policies.api.events import Event, Wake
@@ -222,6 +224,53 @@ def test_run_json_without_a_version_is_migrated_as_it_is_read(tmp_path: Path) ->
     assert asdict(RunFolder(tmp_path).settings) == old | {"seed": 0, "parameters": {}}
     (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1, "seed": 3} | old))
     assert asdict(RunFolder(tmp_path).settings) == old | {"seed": 3, "parameters": {}}
+
+
+# Fields that every saved job had until version 6, with the values of those that do not say otherwise.
+OF_ALL_KINDS = {
+    "entry_point": None,
+    "grid": None,
+    "list": None,
+    "random": None,
+    "metric": None,
+    "direction": "minimize",
+    "theta": 0.7,
+    "mcnt": 3,
+    "share": 1.0,
+    "speedup": None,
+    "checkpoints": None,
+    "progress": None,
+    "max_trial_steps": None,
+    "checkpoint": {"save_s": 0.0, "restore_s": 0.0},
+    "tasks": None,
+    "cpus_per_task": 1,
+    "framework": None,
+    "machines": 2,
+}
+
+
+def test_saved_work_with_the_fields_of_all_kinds_is_read_as_its_own_kind(tmp_path: Path) -> None:
+    array = {"name": "a", "command": "x {task}", "tasks": ["0", "1"], "max_trial_steps": 2, "cpus_per_task": 3}
+    cluster = {"name": "c", "command": ["app.py"], "framework": "spark", "max_trial_steps": 9, "metric": "loss"}
+    sweep = {"name": "s", "command": "x {lr}", "grid": {"lr": [1, 2]}, "metric": "loss", "max_trial_steps": 5}
+    works = [OF_ALL_KINDS | work for work in (array, cluster, sweep)]
+
+    def read(work: Mapping[str, Any]) -> Runnable:
+        old = asdict(SETTINGS) | {"schema_version": 5, "sweep": work}
+        (tmp_path / "run.json").write_text(json.dumps(old))
+        return runnable(RunFolder(tmp_path).settings.sweep)
+
+    alone = [read(work) for work in works]
+    listed = [{"needs": [], "policy": None, "work": work} for work in works]
+    together = read({"name": "all", "listed": listed, "budget_usd": 3.0})
+    assert [work.kind for work in alone] == ["array", "cluster", "sweep"]
+    assert list(together.parts) == alone
+    assert [(part.steps, part.in_words) for part in together.parts] == [
+        *((2, "2 tasks"), (9, "a Spark application"), (5, "2 trials")),
+    ]
+    # Those that are saved now have their own fields alone, and are the same when they are read.
+    assert "cpus_per_task" not in alone[2].model_dump()
+    assert [runnable(work.model_dump(mode="json")) for work in [*alone, together]] == [*alone, together]
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,12 @@ from ebbtide.controller import mailboxes
 from ebbtide.controller.agent_provider import AgentProvider
 from ebbtide.controller.controller import Controller
 from ebbtide.controller.journal.changes import ChangeLog
+from ebbtide.controller.kinds import training as agent_training
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import MachineList
 from ebbtide.controller.machine_requests import MachineRequests
-from ebbtide.controller.work import training as agent_training
-from ebbtide.controller.work.training import AgentTraining
 from ebbtide.engine.engine import Engine
 from ebbtide.errors import InputError, JournalError
 from ebbtide.market.leases import Lease, LeaseState

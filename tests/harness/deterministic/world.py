@@ -26,10 +26,10 @@ from ebbtide.agent.heartbeats import is_sealed_for
 from ebbtide.agent.protocol import key_of
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.controller import Controller
+from ebbtide.controller.kinds.state import leases_on
 from ebbtide.controller.leadership import SupersededError
 from ebbtide.controller.run_state import StopRequest, request_stop, requested_stop
 from ebbtide.controller.team.team import Accounting
-from ebbtide.controller.work.state import leases_on
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError

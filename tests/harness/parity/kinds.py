@@ -23,10 +23,10 @@ from tests.harness.parity.tapes import (
 )
 
 from ebbtide.forecasts.learning_curves.curves import Curve
-from ebbtide.jobs.array import TaskArray
+from ebbtide.jobs.array import Array
+from ebbtide.jobs.cluster import Cluster
 from ebbtide.jobs.job import Job
-from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable, kind_of_saved, split_by_kind
 from ebbtide.replay.scenario import Scenario
 
 # Hours that a job takes on each machine of four cores. This value and the next ensure that no reported step is
@@ -78,14 +78,14 @@ def kinds() -> tuple[Kind, ...]:
     trials, curves = trials_with_curves(_LONGER)
     sweep: dict[str, Any] = {"command": "train {x}", "grid": {"x": [0, 1, 2, 3]}, "metric": "loss"}
     halves = tuple(trial.model_copy(update={"share": 0.5}) for trial in trials)
-    array = TaskArray.parse(
+    array = Array.parse(
         {
             "command": "estimate {task}",
             "tasks": round(_HOURS * _WORK * 4.0 * _TASKS_PER_HOUR_PER_VCPU),
             "machines": _MACHINES,
             "other_steps_per_hour_per_vcpu": _TASKS_PER_HOUR_PER_VCPU,
         }
-    ).sweep()
+    )
     speeds = {name: share * 4.0 * PER_HOUR_PER_VCPU for name, share in _SPEEDS.items()}
     as_one: dict[str, Any] = {
         "is_of_one_region": True,
@@ -114,11 +114,9 @@ def _in_order() -> Kind:
     tasks = round(_LIST_HOURS * 4.0 * rate)
     array: dict[str, Any] = {
         "tasks": [str(number) for number in range(tasks)],
-        "max_trial_steps": tasks,
         "command": "estimate {task}",
         "machines": _MACHINES,
         "other_steps_per_hour_per_vcpu": rate,
-        "checkpoint": None,
     }
     cluster = {"framework": "dask", "machines": _MACHINES, "checkpoint": {"save_s": 0, "restore_s": 0}}
     parts: dict[str, dict[str, Any]] = {
@@ -139,7 +137,7 @@ def _in_order() -> Kind:
 
 def frameworks() -> tuple[str, ...]:
     """Return names of the frameworks that run a command on several machines."""
-    named = get_args(Sweep.model_fields["framework"].annotation)
+    named = get_args(Cluster.model_fields["framework"].annotation)
     return tuple(name for each in (named or ()) for name in get_args(each) or (each,) if isinstance(name, str))
 
 
@@ -148,8 +146,8 @@ def _kind(name: str, count: int, *, is_of_one_region: bool = False, **content: A
     return Kind(name, sweep, sweep.jobs(), is_of_one_region=is_of_one_region)
 
 
-def _sweep(name: str, count: int, **content: Any) -> Sweep:
-    """Parse a sweep with work for `count` machines, as from a file."""
+def _sweep(name: str, count: int, **content: Any) -> OneJob:
+    """Parse a job of any kind with work for `count` machines, as from a file."""
     own = {
         "name": name,
         "command": "train",
@@ -157,7 +155,7 @@ def _sweep(name: str, count: int, **content: Any) -> Sweep:
         "other_steps_per_hour_per_vcpu": PER_HOUR_PER_VCPU,
         "checkpoint": _CHECKPOINT,
     }
-    return Sweep.parse({**own, **content})
+    return kind_of_saved(content).parse(split_by_kind({**own, **content}))
 
 
 _of_all = cache(tapes)

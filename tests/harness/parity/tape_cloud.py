@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,12 @@ from ebbtide.agent.protocol import ORDERS, REPORTS, Channel, key_of
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
-from ebbtide.controller.work.dispatch import JobKind
+from ebbtide.controller.kinds.array import TaskList
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -243,10 +243,11 @@ class TapeProvider(AgentProvider):
     def __init__(self, cloud: TapeCloud, store: MemoryStore, scenario: Scenario) -> None:
         # Messages take no time here, so no task need be handed out before a machine is free.
         agent = AgentConfig(_RUN, "", str(Path()), "", poll_s=0.0, report_s=0.0)
-        kinds = [_kind(job_id, job, scenario.catalogue) for job_id, job in enumerate(scenario.jobs)]
+        jobs = enumerate(scenario.jobs)
         callbacks = Callbacks(
             _assignment,
-            kinds=[kind for kind in kinds if kind is not None],
+            arrays=_arrays(scenario),
+            clusters={job_id: job.framework for job_id, job in jobs if job.framework is not None},
             programs=_programs(scenario.jobs),
         )
         runtime, pace = TapeClock(cloud), PollIntervals(poll_s=0.0)
@@ -299,15 +300,17 @@ def run_live(scenario: Scenario, policy: Policy, start_s: float) -> Outcome:
     return live(scenario, policy, start_s).outcome
 
 
-def _kind(job_id: int, job: Job, catalogue: Catalogue) -> JobKind | None:
-    """Return the kind of a job; None for a plain training."""
-    if job.framework is not None:
-        return JobKind(job_id, job.framework)
-    cpus = job.cpus_per_task
-    if cpus is None:
-        return None
-    values = [str(number) for number in range(job.steps)]
-    return JobKind(job_id, "", values, lambda market: max(catalogue.machine_of(market).vcpus // cpus, 1))
+def _arrays(scenario: Scenario) -> dict[int, TaskList]:
+    """Return the tasks of a scenario's arrays, by job id."""
+
+    def side_by_side(cpus: int, market: Market) -> int:
+        return max(scenario.catalogue.machine_of(market).vcpus // cpus, 1)
+
+    return {
+        job_id: TaskList([str(number) for number in range(job.steps)], partial(side_by_side, job.cpus_per_task))
+        for job_id, job in enumerate(scenario.jobs)
+        if job.cpus_per_task is not None
+    }
 
 
 def _programs(jobs: Sequence[Job]) -> dict[int, int]:

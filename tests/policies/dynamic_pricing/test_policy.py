@@ -11,7 +11,7 @@ import pytest
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError

@@ -9,7 +9,8 @@ from typing import Any
 
 from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.jobs.sweep import Direction, Sweep
+from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.job_list import OneJob
 from ebbtide.policies.api.protocol import Policy
 
 
@@ -45,7 +46,7 @@ class Goals:
     work: str = "this work"
 
     @classmethod
-    def of_sweep(cls, sweep: Sweep) -> Goals:
+    def of_sweep(cls, sweep: OneJob) -> Goals:
         """The goals that a sweep's file gives."""
         return cls(
             deadline_s=math.inf if sweep.deadline_h is None else sweep.deadline_h * HOUR_S,
@@ -55,7 +56,7 @@ class Goals:
             maximise=sweep.direction is Direction.MAXIMIZE,
             selects=sweep.has_choice,
             is_measured=sweep.is_measured,
-            has_steps=sweep.max_trial_steps is not None,
+            has_steps=sweep.steps is not None,
             work=sweep.name,
         )
 

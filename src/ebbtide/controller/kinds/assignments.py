@@ -7,11 +7,10 @@ import sys
 from functools import partial
 
 from ebbtide.agent.inputs import Input
-from ebbtide.controller.work.dispatch import JobKind
-from ebbtide.controller.work.state import trial_id_of
+from ebbtide.controller.kinds.array import TaskList
+from ebbtide.controller.kinds.state import trial_id_of
 from ebbtide.errors import InputError
-from ebbtide.jobs.job_list import JobList, Runnable
-from ebbtide.jobs.sweep import Sweep
+from ebbtide.jobs.job_list import OneJob, Runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 
@@ -24,25 +23,13 @@ def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
         job_id: Id of the job in the run.
         run: Id of the run, from which trials are named.
     """
-    if not isinstance(work, JobList):
-        return ()
-    name = work.part_of(job_id)[0].name
     found = []
-    for needed in next(job.needs for job in work.listed if job.name == name):
-        for other in work.ids_of(needed):
-            part, trial = work.part_of(other)
-            folder = f"{needed}/{trial.number}" if part.has_choice else needed
-            is_array = part.tasks is not None
-            ids = tuple(trial_id_of(run, other, rank) for rank in range(ranks_of(part)))
-            found.append(Input(folder, ids, is_array))
+    for other in work.needed_by(job_id):
+        part, trial = work.part_of(other)
+        folder = f"{part.name}/{trial.number}" if part.has_choice else part.name
+        ids = tuple(trial_id_of(run, other, rank) for rank in range(part.ranks))
+        found.append(Input(folder, ids, part.kind == "array"))
     return tuple(found)
-
-
-def ranks_of(part: Sweep) -> int:
-    """Number of machines of a training that save under an id of their own."""
-    if part.tasks is not None or part.framework is not None:
-        return 1
-    return part.machines if isinstance(part.machines, int) else part.machines.max
 
 
 def secrets_of(work: Runnable) -> dict[str, str]:
@@ -62,16 +49,22 @@ def secrets_of(work: Runnable) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def kinds_of(work: Runnable, catalogue: Catalogue) -> list[JobKind]:
-    """The jobs of a run that are arrays or clusters."""
-    found = []
-    for job_id in range(len(work.job_names)):
-        sweep, _ = work.part_of(job_id)
-        if sweep.framework is not None:
-            found.append(JobKind(job_id, sweep.framework))
-        elif sweep.tasks is not None:
-            found.append(JobKind(job_id, "", sweep.tasks, partial(_side_by_side, catalogue, sweep.cpus_per_task)))
-    return found
+def _jobs_of(work: Runnable) -> dict[int, OneJob]:
+    return {job_id: work.part_of(job_id)[0] for job_id in range(len(work.job_names))}
+
+
+def arrays_of(work: Runnable, catalogue: Catalogue) -> dict[int, TaskList]:
+    """The tasks of the arrays of a run, by job id."""
+    return {
+        job_id: TaskList(job.tasks, partial(_side_by_side, catalogue, job.cpus_per_task))
+        for job_id, job in _jobs_of(work).items()
+        if job.kind == "array"
+    }
+
+
+def clusters_of(work: Runnable) -> dict[int, str]:
+    """The frameworks of the clusters of a run, by job id."""
+    return {job_id: job.framework for job_id, job in _jobs_of(work).items() if job.kind == "cluster"}
 
 
 def _side_by_side(catalogue: Catalogue, cpus_per_task: int, market: Market) -> int:
@@ -85,7 +78,7 @@ def programs_of(work: Runnable) -> dict[int, int]:
     return dict(enumerate(numbers))
 
 
-def command_of(sweep: Sweep, number: int, python: str = sys.executable) -> tuple[str, ...]:
+def command_of(sweep: OneJob, number: int, python: str = sys.executable) -> tuple[str, ...]:
     """The command line of a trial's program.
 
     Args:

@@ -1,15 +1,15 @@
-"""State of one job's training as its controller knows it: progress, machines, time on each, and warnings."""
+"""State of one job as its controller knows it, a class a kind: progress, machines, time on each, and warnings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict, TypeVar
 
-from ebbtide.controller.work.task_ranges import TaskRanges
+from ebbtide.controller.kinds.task_ranges import TaskRanges
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease
@@ -19,6 +19,9 @@ from ebbtide.storage.checkpoints.whole import Part
 WARNED_AFTER_S = 60.0
 # Above this many values of a trial's metric, only some are kept.
 _MOST_METRICS = 20_000
+
+
+_Machine = TypeVar("_Machine", "Member", "ArrayMachine", "Worker")
 
 
 def trial_id_of(run: str, job_id: int, rank: int = 0) -> str:
@@ -42,12 +45,6 @@ class Member:
         ended: How the assignment ended there: the value of an `Ending`, or `LOST`; empty: its agent still has it.
         saved: Pairs of step and number of the checkpoints that it has stored, the oldest first.
         resume: Parts of the checkpoint that it resumes from; None: its agent takes the newest of its trial.
-        attempt: Number of its own assignment. This and the following attributes are for machines that work
-            independently: in arrays, and as workers of clusters.
-        tasks: Numbers of the tasks that it was handed and that have not ended.
-        done: Number of tasks that it has done.
-        leaving: Whether its agent was ordered to leave.
-        began_s: When it was given its assignment, by the cloud's clock.
     """
 
     rank: int
@@ -55,11 +52,46 @@ class Member:
     ended: str = ""
     saved: tuple[tuple[int, int], ...] = ()
     resume: tuple[Part, ...] | None = None
-    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class ArrayMachine:
+    """Machine that does tasks of an array, independently of others, until it has left.
+
+    Attributes:
+        lease_id: Id of the machine's lease.
+        attempt: Number of its assignment.
+        began_s: When it was given its assignment, by the cloud's clock.
+        tasks: Numbers of the tasks that it was handed and that have not ended.
+        done: Number of tasks that it has done.
+        leaving: Whether its agent was ordered to leave.
+    """
+
+    lease_id: int
+    attempt: int
+    began_s: float
     tasks: tuple[int, ...] = ()
     done: int = 0
     leaving: bool = False
-    began_s: float = math.nan
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Machine that works for the head of a cluster until it has left.
+
+    Attributes:
+        rank: Number of the head's assignment that it was told of.
+        lease_id: Id of the machine's lease.
+        attempt: Number of its own assignment.
+        began_s: When it was given its assignment, by the cloud's clock.
+        leaving: Whether its agent was ordered to leave.
+    """
+
+    rank: int
+    lease_id: int
+    attempt: int
+    began_s: float
+    leaving: bool = False
 
 
 # How an assignment ended on a machine that ended before its agent had left it.
@@ -93,100 +125,106 @@ class TaskState:
 
 
 @dataclass(eq=False)
-class TrialState:
-    """The training of one job, as its controller knows it.
+class JobState:
+    """State of a job, with what all kinds have in common.
 
-    Machines that train as one get their assignments together, with the same number, and all leave before the next
-    assignment. Mappings and lists are replaced, never mutated, so that `trial_stamp` sees changes; metrics are
-    only added.
+    Mappings and lists are replaced, never mutated, so that `trial_stamp` sees changes; metrics are only added.
 
     Attributes:
         progress: Progress of the job, which is updated in place.
         trial_id: Id of the trial, the same on every machine.
         assigned: Leases that the policy allows it to run on.
-        members: Machines of the current assignment, or of the last one, by rank.
         attempt: Number of the current assignment, counted from 1.
+        stopping: Whether it counts as finished once the agent has left it.
+        ended: Whether it counts as finished.
+        failures: Failures since a step was last stored; one that was killed counts half.
+        milestones: Steps at which the policy wants an event.
+        problem: Why it failed, in one line; empty: it has not.
+        tail: The last lines that its program printed when it failed.
+        stretches: Its time on machines before the present one, in order.
+        began_s: When it was ordered onto its present machines, by the cloud's clock; NaN: it is on none.
+        began_epoch_s: The same in seconds since 1970 by the controller's clock.
+        has_saved: Whether it has stored a checkpoint from its present machine.
+        metrics: Values of the metric by step.
+    """
+
+    progress: JobProgress
+    trial_id: str
+    assigned: Sequence[Lease] = ()
+    attempt: int = 0
+    stopping: bool = False
+    ended: bool = False
+    failures: float = 0.0
+    milestones: Sequence[int] = ()
+    problem: str = ""
+    tail: Sequence[str] = ()
+    stretches: Sequence[Stretch] = ()
+    began_s: float = math.nan
+    began_epoch_s: float = math.nan
+    has_saved: bool = False
+    metrics: dict[int, float] = field(default_factory=dict)
+
+    # The kind of its machines.
+    machine: ClassVar[type[Any]]
+
+    @property
+    def share(self) -> float:
+        """The share of a machine that it fills."""
+        return self.progress.job.share
+
+
+@dataclass(eq=False)
+class TrialState(JobState):
+    """The training of one job.
+
+    Machines that train as one get their assignments together, with the same number, and all leave before the next
+    assignment.
+
+    Attributes:
+        members: Machines of the current assignment, or of the last one, by rank.
         leaving: Whether the agents were ordered to leave it.
         alone: Whether the agents were told that one of the machines is gone.
         failure: The report of the first program that failed in this assignment, as plain values; None: none has.
         savers: Ranks whose machines have stored a checkpoint at some time.
-        stopping: Whether it counts as finished once the agent has left it.
-        ended: Whether it counts as finished.
-        failures: Failures since a step was last stored; one that was killed counts half.
         from_one: Failures by number of the checkpoint that was resumed from, as text.
         aside: Numbers of checkpoints that it must not resume from.
         best: Highest step that was ever stored.
-        metrics: Values of the metric by step.
-        milestones: Steps at which the policy wants an event.
-        problem: Why it failed, in one line; empty: it has not.
-        tail: The last lines that its program printed when it failed.
         fields: Names of numbers that its program reports, as far as known.
         warnings: Warnings for its user, each given once.
-        stretches: Its time on machines before the present one, in order.
-        began_s: When it was ordered onto its present machines, by the cloud's clock; NaN: it is on none.
-        began_epoch_s: The same in seconds since 1970 by the controller's clock.
         began_number: Number of the checkpoint that it resumed from there; 0: none.
         began_step: Resume step on its present machine.
-        has_saved: Whether it has stored a checkpoint from its present machine.
         lost_above: Steps above the newest known checkpoint that were last counted as lost.
         stored_number: Number of the newest checkpoint that is known to be stored; 0: none is. For a gang's
             checkpoint, the number of its first part.
         best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
         best_stored_step: Step of that checkpoint.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
-        tasks: Progress of an array, whose machines work independently, each with its own assignment.
-        workers: Machines that work for the member of a cluster, its head; the rank of each is the number of the
-            head's assignment that it was told of.
-        worker_attempt: Number of the last assignment of a worker.
-        worker_failures: Number of workers that have failed since the last one that worked.
     """
 
-    progress: JobProgress
-    trial_id: str
-    assigned: Sequence[Lease] = ()
+    machine: ClassVar[type[Member]] = Member
+
     members: Sequence[Member] = ()
-    attempt: int = 0
     leaving: bool = False
     alone: bool = False
     failure: Mapping[str, Any] | None = None
     savers: Sequence[int] = ()
-    stopping: bool = False
-    ended: bool = False
-    failures: float = 0.0
     from_one: Mapping[str, int] = field(default_factory=dict)
     aside: Sequence[int] = ()
     best: float = 0.0
-    metrics: dict[int, float] = field(default_factory=dict)
-    milestones: Sequence[int] = ()
-    problem: str = ""
-    tail: Sequence[str] = ()
     fields: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    stretches: Sequence[Stretch] = ()
-    began_s: float = math.nan
-    began_epoch_s: float = math.nan
     began_number: int = 0
     began_step: float = 0.0
-    has_saved: bool = False
     lost_above: float = 0.0
     stored_number: int = 0
     best_stored: float = math.nan
     best_stored_step: int = 0
     resumed: int = 0
-    tasks: TaskState | None = None
-    workers: Sequence[Member] = ()
-    worker_attempt: int = 0
-    worker_failures: int = 0
 
     @property
     def present(self) -> list[Member]:
         """The machines whose agents have the job now."""
         return [member for member in self.members if not member.ended]
-
-    @property
-    def share(self) -> float:
-        """The share of a machine that it fills."""
-        return self.progress.job.share
 
     @property
     def is_gang(self) -> bool:
@@ -201,6 +239,36 @@ class TrialState:
     def put(self, member: Member) -> None:
         """Replace the member of the same rank."""
         self.members = tuple(member if each.rank == member.rank else each for each in self.members)
+
+
+@dataclass(eq=False)
+class ClusterState(TrialState):
+    """A program on a cluster, whose head is trained like any job on one machine.
+
+    Attributes:
+        workers: Machines that work for the head.
+        worker_attempt: Number of the last assignment of a worker.
+        worker_failures: Number of workers that have failed since the last one that worked.
+    """
+
+    workers: Sequence[Worker] = ()
+    worker_attempt: int = 0
+    worker_failures: int = 0
+
+
+@dataclass(eq=False)
+class ArrayState(JobState):
+    """An array, whose machines work independently, each with its own assignment.
+
+    Attributes:
+        tasks: Progress of its tasks.
+        members: Machines that do tasks, or are about to leave.
+    """
+
+    machine: ClassVar[type[ArrayMachine]] = ArrayMachine
+
+    tasks: TaskState = TaskState(TaskRanges())
+    members: Sequence[ArrayMachine] = ()
 
 
 @dataclass(frozen=True)
@@ -287,7 +355,7 @@ class StretchRecord(TypedDict):
 
 
 class MemberRecord(TypedDict):
-    """A `Member` as plain values, by the names of its fields."""
+    """A `Member`, `ArrayMachine` or `Worker` as plain values, by the names of the fields of all."""
 
     rank: int
     lease_id: int
@@ -313,7 +381,7 @@ class TaskStateRecord(TypedDict):
 
 
 class TrialRecord(TypedDict):
-    """A `TrialState` as plain values by field name: leases by id, metrics as pairs of step and value."""
+    """State of a job as plain values, with the fields of all kinds: leases by id, metrics by step."""
 
     assigned: list[int]
     members: list[MemberRecord]
@@ -352,8 +420,8 @@ class TrialRecord(TypedDict):
     share: float
 
 
-def trial_values(trial: TrialState) -> TrialRecord:
-    """A trial as plain values, for the journal; its progress is in the engine's snapshot."""
+def trial_values(trial: JobState) -> TrialRecord:
+    """A job as plain values, for the journal; its progress is in the engine's snapshot."""
     return {**values_without_metrics(trial), "metrics": list(trial.metrics.items())}  # type: ignore[typeddict-item]
 
 
@@ -371,97 +439,51 @@ def note_metric(trial: TrialState, step: int, value: float) -> None:
         metrics.setdefault(step, value)
 
 
-def values_without_metrics(trial: TrialState) -> dict[str, Any]:
+def values_without_metrics(trial: JobState) -> dict[str, Any]:
     """Return `trial_values` without the metrics, which are by far the largest part and only ever added to."""
-    return {
-        "assigned": [lease.lease_id for lease in trial.assigned],
-        "members": [_member_values(member) for member in trial.members],
-        "attempt": trial.attempt,
-        "leaving": trial.leaving,
-        "alone": trial.alone,
-        "failure": None if trial.failure is None else dict(trial.failure),
-        "savers": list(trial.savers),
-        "stopping": trial.stopping,
-        "ended": trial.ended,
-        "failures": trial.failures,
-        "from_one": dict(trial.from_one),
-        "aside": list(trial.aside),
-        "best": trial.best,
-        "milestones": list(trial.milestones),
-        "problem": trial.problem,
-        "tail": list(trial.tail),
-        "fields": list(trial.fields),
-        "warnings": list(trial.warnings),
-        "stretches": encode_stretches(trial.stretches),
-        "began_s": trial.began_s,
-        "began_epoch_s": trial.began_epoch_s,
-        "began_number": trial.began_number,
-        "began_step": trial.began_step,
-        "has_saved": trial.has_saved,
-        "lost_above": trial.lost_above,
-        "stored_number": trial.stored_number,
-        "best_stored": trial.best_stored,
-        "best_stored_step": trial.best_stored_step,
-        "resumed": trial.resumed,
-        "tasks": None if trial.tasks is None else _task_values(trial.tasks),
-        "workers": [_member_values(worker) for worker in trial.workers],
-        "worker_attempt": trial.worker_attempt,
-        "worker_failures": trial.worker_failures,
-        "share": trial.share,
-    }
+    return {name: _plain(name, getattr(trial, name, absent)) for name, absent in _ABSENT.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    match name:
+        case "assigned":
+            return [lease.lease_id for lease in value]
+        case "members" | "workers":
+            return list(map(_member_values, value))
+        case "stretches":
+            return encode_stretches(value)
+        case "tasks":
+            return None if value is None else _task_values(value)
+    return dict(value) if isinstance(value, Mapping) else _lists(value)
+
+
+def _lists(value: Any) -> Any:
+    return list(map(_lists, value)) if isinstance(value, list | tuple) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _task_values(tasks: TaskState) -> TaskStateRecord:
-    return {
-        "waiting": [list(pair) for pair in tasks.waiting.ranges],
-        "done": tasks.done,
-        "failures": dict(tasks.failures),
-        "failed": list(tasks.failed),
-        "measured": tasks.measured,
-        "spent_s": tasks.spent_s,
-    }
+    own = {name: _lists(value) for name, value in vars(tasks).items()}
+    own |= {"waiting": _lists(tasks.waiting.ranges), "failures": dict(tasks.failures)}
+    return own  # type: ignore[return-value]
 
 
 def _tasks_of(kept: TaskStateRecord) -> TaskState:
-    return TaskState(
-        TaskRanges(tuple((first, end) for first, end in kept["waiting"])),
-        kept["done"],
-        dict(kept["failures"]),
-        tuple(kept["failed"]),
-        kept["measured"],
-        kept["spent_s"],
-    )
+    own = {name: _tuples(value) for name, value in kept.items()}
+    return TaskState(**own | {"waiting": TaskRanges(_tuples(kept["waiting"])), "failures": dict(kept["failures"])})
 
 
-def _member_values(member: Member) -> MemberRecord:
-    return {
-        "rank": member.rank,
-        "lease_id": member.lease_id,
-        "ended": member.ended,
-        "saved": [list(pair) for pair in member.saved],
-        "resume": None if member.resume is None else [list(part) for part in member.resume],
-        "attempt": member.attempt,
-        "tasks": list(member.tasks),
-        "done": member.done,
-        "leaving": member.leaving,
-        "began_s": member.began_s,
-    }
+def _member_values(machine: Member | ArrayMachine | Worker) -> MemberRecord:
+    names = MemberRecord.__annotations__
+    return {name: _lists(getattr(machine, name, _NO_MACHINE.get(name))) for name in names}  # type: ignore[return-value]
 
 
-def _member_of(kept: MemberRecord) -> Member:
-    resume = kept["resume"]
-    return Member(
-        kept["rank"],
-        kept["lease_id"],
-        kept["ended"],
-        tuple((step, number) for step, number in kept["saved"]),
-        None if resume is None else tuple((trial_id, number) for trial_id, number in resume),
-        kept["attempt"],
-        tuple(kept["tasks"]),
-        kept["done"],
-        kept["leaving"],
-        kept["began_s"],
-    )
+def _members_of(kind: type[_Machine], kept: Sequence[MemberRecord]) -> tuple[_Machine, ...]:
+    names = [each.name for each in fields(kind)]
+    return tuple(kind(**{name: _tuples(each[name]) for name in names}) for each in kept)  # type: ignore[literal-required]
 
 
 def leases_on(trial: TrialRecord) -> list[int]:
@@ -483,28 +505,70 @@ def present_s(trial: TrialRecord, now_s: float) -> dict[int, float]:
     return {each["lease_id"]: max(now_s - at_s, 0.0) for each, at_s in zip(present, begins, strict=True)}
 
 
-_LINKED = frozenset({"assigned", "members", "metrics", "share", "stretches", "tasks", "workers"})
+# Value of each field of a machine's record that its kind has not.
+_NO_MACHINE = {
+    "rank": 0,
+    "ended": "",
+    "saved": (),
+    "resume": None,
+    "attempt": 0,
+    "tasks": (),
+    "done": 0,
+    "leaving": False,
+    "began_s": math.nan,
+}
 
-# Changes whenever `values_without_metrics` does.
-trial_stamp: Callable[[TrialState], Any] = attrgetter(*sorted(TrialRecord.__annotations__.keys() - {"metrics"}))
+
+def _defaults(kind: type[JobState]) -> dict[str, Any]:
+    return {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(kind)
+    }
 
 
-def restore_trial(trial: TrialState, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:
-    """Restore a new trial from its values.
+# Value of each field of a record, without metrics, of which a kind of job has none.
+_ABSENT = {
+    name: (_defaults(ArrayState) | _defaults(ClusterState) | {"tasks": None, "share": 1.0})[name]
+    for name in TrialRecord.__annotations__
+    if name != "metrics"
+}
+
+
+_STAMPS: dict[type[JobState], Callable[[JobState], Any]] = {
+    kind: attrgetter(*sorted({each.name for each in fields(kind)} & _ABSENT.keys()))
+    for kind in (TrialState, ClusterState, ArrayState)
+}
+
+
+def trial_stamp(trial: JobState) -> Any:
+    """A value that changes whenever `values_without_metrics` does."""
+    return _STAMPS[type(trial)](trial)
+
+
+def restore_trial(trial: JobState, kept: TrialRecord, leases: Mapping[int, Lease]) -> None:
+    """Restore a new job from its values.
 
     Args:
-        trial: A trial of the same job that has not begun.
+        trial: The state of the same job, which has not begun.
         kept: Plain values that `trial_values` gave.
         leases: The run's leases by lease id.
     """
-    for name in TrialRecord.__annotations__.keys() - _LINKED:
-        setattr(trial, name, kept[name])  # type: ignore[literal-required]
-    trial.assigned = [leases[lease_id] for lease_id in kept["assigned"]]
-    trial.members = tuple(map(_member_of, kept["members"]))
-    trial.workers = tuple(map(_member_of, kept["workers"]))
-    trial.metrics = dict(kept["metrics"])
-    trial.stretches = decode_stretches(kept["stretches"])
-    trial.tasks = None if kept["tasks"] is None else _tasks_of(kept["tasks"])
+    for name in {each.name for each in fields(trial)} & TrialRecord.__annotations__.keys():
+        value = kept[name]  # type: ignore[literal-required]
+        match name:
+            case "assigned":
+                value = [leases[lease_id] for lease_id in value]
+            case "members":
+                value = _members_of(trial.machine, value)
+            case "workers":
+                value = _members_of(Worker, value)
+            case "metrics":
+                value = dict(value)
+            case "stretches":
+                value = decode_stretches(value)
+            case "tasks":
+                value = _tasks_of(value)
+        setattr(trial, name, value)
 
 
 def encode_stretches(stretches: Sequence[Stretch]) -> list[StretchRecord]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Train
-from ebbtide.controller.work.state import Member, Stretch, TrialRecord, TrialState
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.state import ClusterState, Member, Stretch, TrialRecord, TrialState, Worker
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -75,7 +75,7 @@ class AgentCluster:
         self._given: Sequence[Lease] = ()
 
     @property
-    def trials(self) -> list[TrialState]:
+    def trials(self) -> Sequence[TrialState]:
         """The job, whose member is the head, with its workers."""
         return self._head.trials
 
@@ -87,7 +87,8 @@ class AgentCluster:
         """
         if len(jobs) != 1 or jobs[0].job.coupling is not Coupling.INDEPENDENT:
             raise InputError(f"{len(jobs)} jobs for a cluster; it is one, whose machines come and go alone")
-        self._head.begin(jobs)
+        self._trial = ClusterState(jobs[0], self._head.id_of(jobs[0]))
+        self._head.add(self._trial)
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:  # noqa: ARG002
         """Allow these machines, and no others, to be in the cluster from now on."""
@@ -133,10 +134,6 @@ class AgentCluster:
         """Return whether this is the id of the program or of a worker."""
         return self._head.is_trial(trial_id) or trial_id.startswith(f"{self._trial.trial_id}-w")
 
-    def member_of(self, lease: Lease, report: OfTrial) -> None:  # noqa: ARG002
-        """Always None: all machines together do the reported steps, which measure none of them."""
-        return
-
     def receive(self, lease: Lease, report: OfTrial) -> None:
         """Handle a report of an agent.
 
@@ -167,10 +164,6 @@ class AgentCluster:
     def completed(self, trial: TrialState, member: Member, assignment: Assignment) -> Assignment:
         """The head's assignment, with what its workers need."""
         return self._meeting(trial, member.lease_id, assignment, (self._plan.address(member.lease_id),))
-
-    @property
-    def _trial(self) -> TrialState:
-        return self._head.trials[0]
 
     def _converge(self) -> None:
         trial = self._trial
@@ -209,10 +202,10 @@ class AgentCluster:
             steady = [lease for lease in running if lease.on_demand or not waits]
         return steady[0] if steady else None
 
-    def _begin(self, trial: TrialState, head: int, lease: Lease) -> None:
+    def _begin(self, trial: ClusterState, head: int, lease: Lease) -> None:
         """Have a machine work for the head."""
         trial.worker_attempt += 1
-        worker = Member(trial.attempt, lease.lease_id, attempt=trial.worker_attempt, began_s=self._now())
+        worker = Worker(trial.attempt, lease.lease_id, trial.worker_attempt, self._now())
         trial.workers = (*trial.workers, worker)
         addresses = (self._plan.address(head), self._plan.address(lease.lease_id))
         plain = replace(
@@ -245,19 +238,19 @@ class AgentCluster:
     def _id_of(self, lease_id: int) -> str:
         return f"{self._trial.trial_id}-w{lease_id}"
 
-    def _worker(self, lease: Lease, report: OfTrial) -> Member | None:
+    def _worker(self, lease: Lease, report: OfTrial) -> Worker | None:
         if report.trial != self._id_of(lease.lease_id):
             return None
         found = (each for each in self._trial.workers if each.lease_id == lease.lease_id)
         return next((each for each in found if each.attempt == report.attempt), None)
 
-    def _leave(self, workers: Sequence[Member]) -> None:
+    def _leave(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
             if not worker.leaving:
                 self._put(replace(worker, leaving=True))
                 self._order(worker.lease_id, Leave(worker.attempt, self._id_of(worker.lease_id)))
 
-    def _drop(self, workers: Sequence[Member], *, lost: bool = False) -> None:
+    def _drop(self, workers: Sequence[Worker], *, lost: bool = False) -> None:
         trial = self._trial
         for worker in workers:
             trial.workers = tuple(each for each in trial.workers if each.attempt != worker.attempt)
@@ -277,7 +270,7 @@ class AgentCluster:
             trial.problem = f"its workers failed {trial.worker_failures} times, last with {last}"
             self.stop(trial.progress.job_id)
 
-    def _put(self, worker: Member) -> None:
+    def _put(self, worker: Worker) -> None:
         self._trial.workers = tuple(
             worker if each.attempt == worker.attempt else each for each in self._trial.workers
         )

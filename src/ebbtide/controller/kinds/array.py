@@ -18,22 +18,23 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Hand, Leave, OfTrial, Order, Repeat, TaskDone, TaskFailed, Train
 from ebbtide.agent.results import TaskResults
 from ebbtide.base.runtime import RUNTIME, Runtime
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import (
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import (
     LOST,
-    Member,
+    ArrayMachine,
+    ArrayState,
     Stretch,
     TaskState,
     TrialRecord,
-    TrialState,
     restore_trial,
     trial_id_of,
 )
-from ebbtide.controller.work.task_ranges import TaskRanges
+from ebbtide.controller.kinds.task_ranges import TaskRanges
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event, Wake
 
@@ -49,6 +50,19 @@ _SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
 # Most tasks that a machine is handed ahead, beside those that it runs now.
 _MOST_AHEAD = 256
 _TAIL_LINES = 12
+
+
+@dataclass(frozen=True)
+class TaskList:
+    """Tasks of an array, and how many of them machines run at a time.
+
+    Attributes:
+        values: The value of each task.
+        side_by_side: Gives the number of tasks that a machine of a market runs at a time.
+    """
+
+    values: Sequence[str]
+    side_by_side: Callable[[Market], int]
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,7 @@ class AgentTasks:
         self._run, self._plan, self._assignment = run, plan, assignment
         self._order, self._notify, self._now = order, notify, now
         self._results_of, self._time_of, self._log, self._runtime = results, time_of, log, runtime
-        self.trials: list[TrialState] = []
+        self.trials: list[ArrayState] = []
         self.speeds = MeasuredSpeeds() if speeds is None else speeds
         # When something was last heard of a machine, by the controller's clock, and how often it was asked since.
         self._heard_s: dict[int, tuple[float, int]] = {}
@@ -118,10 +132,8 @@ class AgentTasks:
             raise InputError(
                 f"{len(jobs)} jobs for an array of {count} tasks; it is one, with a step for each task"
             )
-        trial = TrialState(
-            jobs[0], trial_id_of(self._run, jobs[0].job_id), tasks=TaskState(TaskRanges.below(count))
-        )
-        self.trials.append(trial)
+        tasks = TaskState(TaskRanges.below(count))
+        self.trials.append(ArrayState(jobs[0], trial_id_of(self._run, jobs[0].job_id), tasks=tasks))
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow these machines, and no others, to have tasks from now on."""
@@ -144,7 +156,7 @@ class AgentTasks:
 
     def in_use(self, lease: Lease) -> bool:
         """Return whether the lease's machine works on the array now."""
-        return any(member.lease_id == lease.lease_id for trial in self.trials for member in trial.present)
+        return any(member.lease_id == lease.lease_id for trial in self.trials for member in trial.members)
 
     def save(self, job_id: int) -> None:
         """Nothing to do: results are stored as soon as there are any."""
@@ -153,8 +165,8 @@ class AgentTasks:
         """Begin no more tasks; it counts as finished once no machine has any."""
         trial = self._trial_of(job_id)
         trial.stopping = trial.progress.stopped = True
-        if trial.present:
-            self._leave(trial, trial.present)
+        if trial.members:
+            self._leave(trial, trial.members)
         else:
             self._finish(trial, "stopped")
 
@@ -173,7 +185,7 @@ class AgentTasks:
         """The lease's machine has ended: what it had and did not store is handed to others."""
         for trial in self.trials:
             trial.assigned = tuple(other for other in trial.assigned if other is not lease)
-            for member in trial.present:
+            for member in trial.members:
                 if member.lease_id == lease.lease_id:
                     self._left(trial, self._with_stored(trial, member), LOST)
 
@@ -181,11 +193,11 @@ class AgentTasks:
         """Return whether this is the id of the array."""
         return any(trial.trial_id == trial_id for trial in self.trials)
 
-    def member_of(self, lease: Lease, report: OfTrial) -> tuple[TrialState, Member] | None:
+    def member_of(self, lease: Lease, report: OfTrial) -> tuple[ArrayState, ArrayMachine] | None:
         """The machine that a report is about; None: it is about an assignment that is over."""
         for trial in self.trials:
             if trial.trial_id == report.trial and not trial.ended:
-                for member in trial.present:
+                for member in trial.members:
                     if (member.lease_id, member.attempt) == (lease.lease_id, report.attempt):
                         return trial, member
         return None
@@ -216,7 +228,7 @@ class AgentTasks:
                 self._order(member.lease_id, Leave(member.attempt, trial.trial_id, reported=True))
                 self._left(trial, member, report.how.value)
 
-    def _trial_of(self, job_id: int) -> TrialState:
+    def _trial_of(self, job_id: int) -> ArrayState:
         return next(trial for trial in self.trials if trial.progress.job_id == job_id)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
@@ -230,14 +242,14 @@ class AgentTasks:
             restore_trial(trial, values, leases)
         self._leases |= leases
 
-    def _target(self, trial: TrialState) -> list[Lease]:
+    def _target(self, trial: ArrayState) -> list[Lease]:
         """The leases whose machines are to have tasks: those without a notice, those that have some first."""
-        present = {member.lease_id for member in trial.present}
+        present = {member.lease_id for member in trial.members}
         steady = [lease for lease in trial.assigned if lease.is_booted and lease.state is LeaseState.RUNNING]
         steady.sort(key=lambda lease: lease.lease_id not in present)
         return steady[: trial.progress.job.most_machines]
 
-    def _converge(self, trial: TrialState) -> None:
+    def _converge(self, trial: ArrayState) -> None:
         if trial.ended or trial.stopping:
             return
         if self._is_done(trial):
@@ -245,17 +257,17 @@ class AgentTasks:
         target = {lease.lease_id: lease for lease in self._target(trial)}
         noticed = {lease.lease_id for lease in trial.assigned if lease.state is LeaseState.NOTICED}
         # A machine with a notice does what it can in the time that is left.
-        self._leave(trial, [each for each in trial.present if each.lease_id not in {*target, *noticed}])
-        have = {member.lease_id for member in trial.present}
+        self._leave(trial, [each for each in trial.members if each.lease_id not in {*target, *noticed}])
+        have = {member.lease_id for member in trial.members}
         for lease_id, lease in target.items():
             if lease_id not in have:
                 self._begin(trial, lease)
         self._hand_out(trial, target)
 
-    def _begin(self, trial: TrialState, lease: Lease) -> None:
+    def _begin(self, trial: ArrayState, lease: Lease) -> None:
         """Give the array to a machine that has none of it."""
         trial.attempt += 1
-        member = Member(0, lease.lease_id, attempt=trial.attempt, began_s=self._now())
+        member = ArrayMachine(lease.lease_id, trial.attempt, self._now())
         trial.members = (*trial.members, member)
         assignment = replace(
             self._assignment(trial.progress),
@@ -270,16 +282,15 @@ class AgentTasks:
         # Results are uploaded to a bucket, and none is downloaded.
         trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
 
-    def _hand_out(self, trial: TrialState, target: Mapping[int, Lease]) -> None:
+    def _hand_out(self, trial: ArrayState, target: Mapping[int, Lease]) -> None:
         """Keep each machine supplied: the tasks that it runs at a time, and enough to last until others arrive."""
-        assert trial.tasks is not None
-        for member in trial.present:
+        for member in trial.members:
             if member.leaving or member.lease_id not in target or not len(trial.tasks.waiting):
                 continue
             at_a_time = self._plan.side_by_side(target[member.lease_id])
             ahead = min(math.ceil(at_a_time * self._plan.exchange_s / max(trial.tasks.mean_s, 1e-3)), _MOST_AHEAD)
             # Towards the end, no machine hoards tasks that others could begin.
-            fair = math.ceil(len(trial.tasks.waiting) / (2 * len(trial.present)))
+            fair = math.ceil(len(trial.tasks.waiting) / (2 * len(trial.members)))
             missing = at_a_time + min(ahead, fair) - len(member.tasks)
             if missing <= max(ahead, 1) // 2 and len(member.tasks) >= at_a_time:
                 continue  # one order per task would be too many messages
@@ -290,16 +301,15 @@ class AgentTasks:
                 values = tuple(self._plan.values[number] for number in numbers)
                 self._order(member.lease_id, Hand(member.attempt, numbers, values))
 
-    def _leave(self, trial: TrialState, members: Sequence[Member]) -> None:
+    def _leave(self, trial: ArrayState, members: Sequence[ArrayMachine]) -> None:
         for member in members:
             if not member.leaving:
                 self._hear(member)
                 self._put(trial, replace(member, leaving=True))
                 self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
 
-    def _left(self, trial: TrialState, member: Member, ended: str) -> None:
+    def _left(self, trial: ArrayState, member: ArrayMachine, ended: str) -> None:
         """Handle that an agent no longer has the array: its unfinished tasks wait again."""
-        assert trial.tasks is not None
         begun = min(len(member.tasks), self._plan.side_by_side(self._leases[member.lease_id]))
         progress = trial.progress
         if ended == LOST and begun:
@@ -310,15 +320,14 @@ class AgentTasks:
         trial.tasks = replace(trial.tasks, waiting=trial.tasks.waiting.put(member.tasks))
         trial.members = tuple(each for each in trial.members if each.attempt != member.attempt)
         self._heard_s.pop(member.attempt, None)
-        if trial.stopping and not trial.present:
+        if trial.stopping and not trial.members:
             self._finish(trial, trial.problem or "stopped")
         else:
             # A policy may wait for the machine to be free.
             self._notify(Event(Wake.SAVED, self._now(), job_id=progress.job_id))
 
-    def _gave_up(self, trial: TrialState, member: Member) -> None:
+    def _gave_up(self, trial: ArrayState, member: ArrayMachine) -> None:
         """Count an agent that left unasked and had done nothing, since it may do so for ever."""
-        assert trial.tasks is not None
         lease = self._leases[member.lease_id]
         if member.leaving or member.done or trial.tasks.done or lease.state is not LeaseState.RUNNING:
             return
@@ -326,7 +335,7 @@ class AgentTasks:
         if trial.failures >= _MOST_AT_FIRST:
             self._give_up(trial, f"{trial.failures:g} machines could not begin it; see its log")
 
-    def _with_stored(self, trial: TrialState, member: Member) -> Member:
+    def _with_stored(self, trial: ArrayState, member: ArrayMachine) -> ArrayMachine:
         """The machine without the tasks whose results it stored but could no longer report."""
         results = self._results_of(trial.trial_id)
         # If storage does not answer, it is not asked again: machines that are handed these tasks find the results.
@@ -337,8 +346,7 @@ class AgentTasks:
                     member = next(each for each in trial.members if each.attempt == member.attempt)
         return member
 
-    def _done(self, trial: TrialState, member: Member, number: int, duration_s: float) -> None:
-        assert trial.tasks is not None
+    def _done(self, trial: ArrayState, member: ArrayMachine, number: int, duration_s: float) -> None:
         kept = tuple(task for task in member.tasks if task != number)
         self._put(trial, replace(member, tasks=kept, done=member.done + 1))
         measured = duration_s > 0
@@ -356,8 +364,7 @@ class AgentTasks:
         trial.has_saved = True
         self._reached(trial)
 
-    def _failed(self, trial: TrialState, member: Member, failed: TaskFailed) -> None:
-        assert trial.tasks is not None
+    def _failed(self, trial: ArrayState, member: ArrayMachine, failed: TaskFailed) -> None:
         number = failed.task
         self._put(trial, replace(member, tasks=tuple(task for task in member.tasks if task != number)))
         count = trial.tasks.failures.get(str(number), 0) + 1
@@ -381,22 +388,21 @@ class AgentTasks:
             if not trial.tasks.done and len(trial.tasks.failed) >= _MOST_AT_FIRST:
                 self._give_up(trial, f"{trial.problem}; so did all {len(trial.tasks.failed)} that were tried")
 
-    def _give_up(self, trial: TrialState, problem: str) -> None:
+    def _give_up(self, trial: ArrayState, problem: str) -> None:
         trial.problem = problem
         trial.stopping = trial.progress.stopped = True
-        if trial.present:
-            self._leave(trial, trial.present)
+        if trial.members:
+            self._leave(trial, trial.members)
         else:
             self._finish(trial, problem)
 
-    def _is_done(self, trial: TrialState) -> bool:
+    def _is_done(self, trial: ArrayState) -> bool:
         """Return whether no task is left, and finish the array if so; results missing in storage are made again.
 
         Raises:
             OSError: Storage does not answer.
         """
-        assert trial.tasks is not None
-        if len(trial.tasks.waiting) or any(member.tasks for member in trial.present):
+        if len(trial.tasks.waiting) or any(member.tasks for member in trial.members):
             return False
         stored = self._results_of(trial.trial_id).numbers()
         failed = set(trial.tasks.failed)
@@ -414,16 +420,16 @@ class AgentTasks:
         self._finish(trial, trial.problem or "done")
         return True
 
-    def _finish(self, trial: TrialState, detail: str) -> None:
+    def _finish(self, trial: ArrayState, detail: str) -> None:
         if not trial.ended:
             trial.ended = True
-            self._leave(trial, trial.present)
-            trial.stretches = (*trial.stretches, *(self._stretch(member, 0) for member in trial.present))
+            self._leave(trial, trial.members)
+            trial.stretches = (*trial.stretches, *(self._stretch(member, 0) for member in trial.members))
             trial.members = ()
             trial.progress.finished_s = self._now()
             self._notify(Event(Wake.FINISHED, self._now(), job_id=trial.progress.job_id, detail=detail))
 
-    def _stretch(self, member: Member, lost: int) -> Stretch:
+    def _stretch(self, member: ArrayMachine, lost: int) -> Stretch:
         """A machine's time with the array, which has ended."""
         done = float(member.done)
         duration_s = max(self._now() - member.began_s, 0.0)
@@ -431,7 +437,7 @@ class AgentTasks:
             member.lease_id, duration_s, 0, 0.0, done + lost, done, member.done > 0, attempt=member.attempt
         )
 
-    def _measure(self, trial: TrialState, lease: Lease, told_s: float, duration_s: float) -> None:
+    def _measure(self, trial: ArrayState, lease: Lease, told_s: float, duration_s: float) -> None:
         """Measure the speed by how long a task took, since many tasks that run side by side end at one time.
 
         Each task has its share of the machine. One that another machine had done before took no time.
@@ -443,13 +449,13 @@ class AgentTasks:
             if news:
                 self._log(trial.trial_id, f"ebbtide: {news}")
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: ArrayMachine) -> None:
         self._heard_s[member.attempt] = (self._runtime.monotonic_s(), 0)
 
-    def _ask_again(self, trial: TrialState) -> None:
+    def _ask_again(self, trial: ArrayState) -> None:
         """Ask machines that have been silent for long for their reports again, and repeat orders to leave."""
         now_s = self._runtime.monotonic_s()
-        for member in trial.present:
+        for member in trial.members:
             since_s, asked = self._heard_s.setdefault(member.attempt, (now_s, 0))
             if now_s - since_s >= min(_SILENT_S * 2.0**asked, _MOST_SILENT_S):
                 self._heard_s[member.attempt] = (now_s, asked + 1)
@@ -457,12 +463,12 @@ class AgentTasks:
                     self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
                 self._order(member.lease_id, Repeat())
 
-    def _reached(self, trial: TrialState) -> None:
+    def _reached(self, trial: ArrayState) -> None:
         reached = [step for step in trial.milestones if trial.progress.steps_done >= step]
         trial.milestones = tuple(step for step in trial.milestones if step not in reached)
         for step in reached:
             self._notify(Event(Wake.MILESTONE, self._now(), job_id=trial.progress.job_id, detail=f"step {step}"))
 
     @staticmethod
-    def _put(trial: TrialState, member: Member) -> None:
+    def _put(trial: ArrayState, member: ArrayMachine) -> None:
         trial.members = tuple(member if each.attempt == member.attempt else each for each in trial.members)

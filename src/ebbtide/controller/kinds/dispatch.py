@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from ebbtide.agent.protocol import OfTrial
-from ebbtide.controller.work.array import AgentTasks
-from ebbtide.controller.work.cluster import AgentCluster
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import Member, TrialRecord, TrialState, trial_stamp, values_without_metrics
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.array import AgentTasks
+from ebbtide.controller.kinds.cluster import AgentCluster
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import (
+    JobState,
+    Member,
+    TrialRecord,
+    TrialState,
+    trial_stamp,
+    values_without_metrics,
+)
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.engine.snapshot import Items
 from ebbtide.errors import LostCheckpointError
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.leases import Lease
-from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 
 Keeper = AgentTraining | AgentTasks | AgentCluster
-
-
-@dataclass(frozen=True)
-class JobKind:
-    """A job that is not a plain training: an array, or a cluster.
-
-    Attributes:
-        job_id: Its id in the run.
-        framework: Name of the framework of a cluster; empty: it is an array.
-        values: The values of the tasks of an array.
-        side_by_side: Gives the number of tasks of an array that a machine of a market runs at a time.
-    """
-
-    job_id: int
-    framework: str = ""
-    values: Sequence[str] = ()
-    side_by_side: Callable[[Market], int] = lambda _market: 1
 
 
 class AgentJobs:
@@ -53,7 +41,7 @@ class AgentJobs:
         self._trainings, self._others = trainings, others
         self._keepers: tuple[Keeper, ...] = (trainings, *others.values())
         self.speeds = speeds
-        self.trials: Sequence[TrialState] = ()
+        self.trials: Sequence[JobState] = ()
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
         """Make a trial for each job, on no machine yet.
@@ -64,7 +52,7 @@ class AgentJobs:
         self._trainings.begin([job for job in jobs if job.job_id not in self._others])
         for job_id, keeper in self._others.items():
             keeper.begin([jobs[job_id]])
-        found = [trial for keeper in self._keepers for trial in keeper.trials]
+        found: list[JobState] = [trial for keeper in self._keepers for trial in keeper.trials]
         self.trials = sorted(found, key=lambda trial: trial.progress.job_id)
 
     def _keeper(self, job_id: int) -> Keeper:
@@ -123,9 +111,13 @@ class AgentJobs:
         return self._keeper_of(trial_id) is not None
 
     def member_of(self, lease: Lease, report: OfTrial) -> tuple[TrialState, Member] | None:
-        """Find the trial and machine that a report is about; None: its assignment is over, or a cluster's."""
-        keeper = self._keeper_of(report.trial)
-        return None if keeper is None else keeper.member_of(lease, report)
+        """Find the training and machine that a report is about; None: its assignment is over, or no training's."""
+        return self._trainings.member_of(lease, report)
+
+    @property
+    def trainings(self) -> Sequence[TrialState]:
+        """The jobs that are neither arrays nor clusters."""
+        return self._trainings.trials
 
     def receive(self, lease: Lease, report: OfTrial) -> None:
         """Handle a report of an agent; one about an unknown job is dropped.

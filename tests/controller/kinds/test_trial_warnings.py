@@ -9,7 +9,7 @@ from tests.runs.cloud_as_told import Clock
 from tests.runs.fake_controller import FakeController, Given
 
 from ebbtide.agent.protocol import OfTrial, Saved, Stepped
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.market.leases import Lease
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.controller.work.state import Stretch, decode_stretches, encode_stretches, resumed
+from ebbtide.controller.kinds.state import Stretch, decode_stretches, encode_stretches, resumed
 
 
 def stretch(**options: object) -> Stretch:

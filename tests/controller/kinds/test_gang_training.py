@@ -12,10 +12,10 @@ from tests.runs.fake_controller import FakeController, Given, running
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train
-from ebbtide.controller.work.dispatch import AgentJobs
-from ebbtide.controller.work.state import TrialState, trial_values
-from ebbtide.controller.work.training import AgentTraining
-from ebbtide.controller.work.trial_failures import MOST_FAILURES
+from ebbtide.controller.kinds.dispatch import AgentJobs
+from ebbtide.controller.kinds.state import TrialState, trial_values
+from ebbtide.controller.kinds.training import AgentTraining
+from ebbtide.controller.kinds.trial_failures import MOST_FAILURES
 from ebbtide.errors import LostCheckpointError
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.jobs.progress import JobProgress

@@ -11,9 +11,9 @@ from tests.runs.fake_controller import FakeController, Given
 from tests.runs.sweeps import START_S, A
 
 from ebbtide.agent.protocol import Ended, Ending
-from ebbtide.controller.work.cluster import AgentCluster, ClusterPlan
-from ebbtide.controller.work.state import trial_values
-from ebbtide.controller.work.training import AgentTraining
+from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
+from ebbtide.controller.kinds.state import trial_values
+from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
 from ebbtide.market.leases import Lease, LeaseState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.controller.work.task_ranges import TaskRanges
+from ebbtide.controller.kinds.task_ranges import TaskRanges
 
 NUMBERS = st.sets(st.integers(0, 40))
 

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 
 from ebbtide.agent.protocol import Ended
-from ebbtide.controller.work.state import TrialState
+from ebbtide.controller.kinds.state import TrialState
 
 # A training that fails this often without progress has failed.
 MOST_FAILURES = 5

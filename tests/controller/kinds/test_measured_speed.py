@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds, speed_text
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds, speed_text
 
 
 def trained(

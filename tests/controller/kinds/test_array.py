@@ -14,8 +14,8 @@ from tests.runs.fake_controller import FakeController, Given
 from tests.runs.sweeps import START_S
 
 from ebbtide.agent.protocol import Ended, Ending, Hand, Leave, TaskDone, TaskFailed
-from ebbtide.controller.work.array import MOST_FAILURES, AgentTasks, ArrayPlan
-from ebbtide.controller.work.state import trial_values
+from ebbtide.controller.kinds.array import MOST_FAILURES, AgentTasks, ArrayPlan
+from ebbtide.controller.kinds.state import ArrayState, trial_values
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.jobs.progress import JobProgress
@@ -66,6 +66,11 @@ class Array(FakeController):
     def make(self, given: Given) -> AgentTasks:
         plan = ArrayPlan([f"v{number}" for number in range(self.tasks)], lambda _lease: 2, 0.0)
         return AgentTasks("run", plan, *given, results=lambda _trial: self.stored)  # type: ignore[arg-type, return-value]
+
+    @property
+    def trial(self) -> ArrayState:
+        found: ArrayState = self.training.trials[0]
+        return found
 
     def job(self) -> dict[str, Any]:
         independent = {"machines": self.machines, "coupling": Coupling.INDEPENDENT}
@@ -261,7 +266,7 @@ def test_whatever_happens_each_task_is_done_or_failed_once(tasks: int, seed: int
         if array.finished:
             break
         working = [(lease, n) for lease in array.leases if lease.is_open for n in sorted(set(array.handed(lease)))]
-        outstanding = {(m.lease_id, n) for m in array.trial.present for n in m.tasks}
+        outstanding = {(m.lease_id, n) for m in array.trial.members for n in m.tasks}
         running = [(lease, n) for lease, n in working if (lease.lease_id, n) in outstanding]
         match draw.choice(("rent", "work", "work", "work", "work", "take", "unseen", "resume", "look", "again")):
             case "rent" if sum(lease.is_open for lease in array.leases) < 4:
@@ -286,10 +291,9 @@ def test_whatever_happens_each_task_is_done_or_failed_once(tasks: int, seed: int
                 array.training.converge()
         progress = array.progress
         assert progress.steps_run == progress.steps_done + progress.steps_lost
-        assert progress.steps_done == progress.steps_saved == array.trial.tasks.done  # type: ignore[union-attr]
+        assert progress.steps_done == progress.steps_saved == array.trial.tasks.done
     assert array.finished or array.trial.problem
     state = array.trial.tasks
-    assert state is not None
     if not array.progress.stopped or state.done:
         assert array.stored.kept | set(state.failed) == set(range(tasks)) or array.trial.stopping
 

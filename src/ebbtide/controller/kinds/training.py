@@ -31,8 +31,8 @@ from ebbtide.agent.protocol import (
     plain,
 )
 from ebbtide.base.runtime import RUNTIME, Runtime
-from ebbtide.controller.work.measured_speed import MeasuredSpeeds
-from ebbtide.controller.work.state import (
+from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
+from ebbtide.controller.kinds.state import (
     LOST,
     WARNED_AFTER_S,
     Member,
@@ -45,7 +45,7 @@ from ebbtide.controller.work.state import (
     trial_id_of,
     warnings_of,
 )
-from ebbtide.controller.work.trial_failures import count_failure
+from ebbtide.controller.kinds.trial_failures import count_failure
 from ebbtide.errors import InputError, LostCheckpointError
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -159,13 +159,21 @@ class AgentTraining:
             InputError: The machines of a job work independently.
         """
         for progress in jobs:
-            if progress.job.coupling is not Coupling.GANG and self.complete is None:
+            if progress.job.coupling is not Coupling.GANG:
                 raise InputError(f"the machines of job {progress.job.name} work alone; agents train as one")
-            trial = TrialState(progress, trial_id_of(self._run, progress.job_id))
-            self.trials.append(trial)
-            self._of_job[progress.job_id] = trial
-            ranks = progress.job.most_machines if trial.is_gang else 1
-            self._by_id |= {trial.id_of(rank): (trial, rank) for rank in range(ranks)}
+            self.add(TrialState(progress, self.id_of(progress)))
+
+    def id_of(self, progress: JobProgress) -> str:
+        """The id under which the first machine of a job reports and saves."""
+        return trial_id_of(self._run, progress.job_id)
+
+    def add(self, trial: TrialState) -> None:
+        """Train a job, of whatever kind."""
+        job = trial.progress.job
+        self.trials.append(trial)
+        self._of_job[trial.progress.job_id] = trial
+        ranks = job.most_machines if trial.is_gang else 1
+        self._by_id |= {trial.id_of(rank): (trial, rank) for rank in range(ranks)}
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
         """Allow a job to run on these leases, and no others, from now on."""

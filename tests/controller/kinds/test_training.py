@@ -13,10 +13,10 @@ from tests.runs.sweeps import START_S, A
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Ending, Leave, Order, Repeat, Restored, Saved, Stepped, Train
-from ebbtide.controller.work import state as agent_state
-from ebbtide.controller.work.state import trial_values
-from ebbtide.controller.work.training import AgentTraining
-from ebbtide.controller.work.trial_failures import MOST_FAILURES
+from ebbtide.controller.kinds import state as agent_state
+from ebbtide.controller.kinds.state import trial_values
+from ebbtide.controller.kinds.training import AgentTraining
+from ebbtide.controller.kinds.trial_failures import MOST_FAILURES
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Bucket

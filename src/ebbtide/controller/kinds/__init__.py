@@ -1,0 +1,1 @@
+"""Jobs of a live run on machines, a module a kind."""

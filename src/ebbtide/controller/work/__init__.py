@@ -1,1 +1,0 @@
-"""Work of a live run on machines, one state a kind of job."""
