@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def listed() -> set[str]:
         folder = Path(page).parent
         for block in re.findall(r"```\{toctree\}\n(.*?)```", text, re.DOTALL):
             names = [line for line in block.splitlines() if line and not line.startswith(":")]
-            found |= {(folder / name).as_posix() for name in names}
+            found |= {os.path.normpath(folder / name) for name in names}
     return found
 
 
