@@ -10,10 +10,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from docs import diagrams, references
+from docs import diagrams, generated, references
 
 import ebbtide as eb
 import ebbtide.testing
+from ebbtide.cli.commands import VERBS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -54,6 +55,22 @@ def test_every_public_name_is_on_a_page_of_the_reference() -> None:
     public = {f"ebbtide.{name}" for name in eb.__all__}
     public |= {f"ebbtide.testing.{name}" for name in ebbtide.testing.__all__}
     assert public - named == set()
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    text = "\n".join(generated.commands())
+    assert [verb.name for verb in VERBS if f"\n## ebbtide {verb.name}\n" not in f"\n{text}"] == []
+    assert "| `--budget` |" in text
+    assert "`--help`" not in text
+
+
+def test_every_field_of_files_is_described() -> None:
+    page = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
+    models = re.findall(r"<!-- fields: ([\w.]+) -->", page)
+    rows = [row for model in models for row in [*generated.fields(generated.named(model))][2:]]
+    assert len(models) > 15
+    assert [row for row in rows if row.endswith("|  |")] == []
+    assert any(row.startswith("| `budget_usd` |") for row in rows)
 
 
 class Loads(HTMLParser):
