@@ -169,6 +169,14 @@ def test_a_flowchart_is_read() -> None:
     assert ways == [("a", "c", "what"), ("b", "c", "what"), ("c", "d", ""), ("d", "a", ""), ("a", "d", "")]
 
 
+def test_groups_with_a_label_are_framed(tmp_path: Path) -> None:
+    text = "flowchart TB\n  subgraph one[here]\n  a --> b\n  end\n  subgraph other\n  c\n  end\n  b --> c --> a"
+    diagram = diagrams.parsed(text)
+    assert diagram.groups == {"here": ["a", "b"]}
+    diagrams.draw(diagram, tmp_path / "groups.svg")
+    assert "<!-- here -->" in (tmp_path / "groups.svg").read_text()
+
+
 def test_states_are_read_and_drawn_alike_each_time(tmp_path: Path) -> None:
     text = 'stateDiagram-v2\n  state "not yet" as no\n  [*] --> no\n  no --> yes: by luck\n  yes --> no\n  yes --> [*]'
     diagram = diagrams.parsed(text)
