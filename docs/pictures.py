@@ -221,15 +221,15 @@ PICTURES = {
         _lease,
         "Prices of the rented markets over one run, with leases as thick lines, max prices as dashed lines and "
         "crosses where a machine was revoked",
-        f"One run of the policy `reactive` with the job {_ONE_DAY} on generated prices. It rents the market with "
-        "the lowest cost per step; where the price rises above the max price, the machine is revoked, and it "
-        "rents the next one.",
+        f"One run of the policy `reactive` with the job {_ONE_DAY}, on a simulated market like EC2's auctions of "
+        "2015. It rents the market with the lowest cost per step. If the price rises above the max price, the "
+        "machine is interrupted, and the policy rents the next one.",
     ),
     "cost": Picture(
         _cost,
         "Box plot of the cost of four policies over 20 starts",
-        f"What four policies paid for the job {_ONE_DAY} on generated prices: each box has the middle half of 20 "
-        "starts, the line is the median.",
+        f"The cost of four policies for the job {_ONE_DAY}, on a simulated market like EC2's auctions of 2015. Each "
+        "box has the middle half of 20 starts, the line is the median.",
     ),
     "curve": Picture(
         _curve,
@@ -242,7 +242,7 @@ PICTURES = {
         partial(_claims, paper),
         f"The figures of {paper}'s claims here as shares of the paper's",
         "Claims for which both the paper and this project have a figure, as shares of the paper's: 1 is the same. "
-        "Where a claim holds is decided by the tolerances in the [table of all claims](claims.md).",
+        "The tolerances in the [table of all claims](claims.md) decide whether a claim holds.",
     )
     for paper in ("cumulon", "deadlines", "deepspotcloud", "dynamic-pricing", "exosphere", "spottune")
 }
