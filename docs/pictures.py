@@ -228,8 +228,8 @@ PICTURES = {
     "cost": Picture(
         _cost,
         "Box plot of the cost of four policies over 20 starts",
-        f"The cost of four policies for the job {_ONE_DAY}, on a simulated market like EC2's auctions of 2015. Each "
-        "box has the middle half of 20 starts, the line is the median.",
+        f"The cost of four policies for the job {_ONE_DAY}, on a simulated market like EC2's auctions of 2015. "
+        "Each box has the middle half of 20 starts, the line is the median.",
     ),
     "curve": Picture(
         _curve,
