@@ -45,6 +45,7 @@ UNPLAIN_ON_PAGES = UNPLAIN | {
     r"\blearnt\b": "trained",
     r"\btold apart\b": "distinguished",
     r"\b[Ww]ho only looks?\b": "read-only users",
+    r"\b\w*(recogniz|organiz|behavior|neighbor|favor(?!it))\w*": "British spelling",
 }
 LONGEST_FUNCTION = 60
 _KINDS_OF_WORK = re.compile(r"isinstance\([^()]*\b(JobList|Sweep|Job|Workflow|MatrixProgram)\b")

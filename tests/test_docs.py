@@ -83,6 +83,19 @@ def test_a_word_that_users_search_for_is_on_the_pages_that_answer(word: str, pag
     assert [page for page, text in texts.items() if not re.search(rf"\b{word.casefold()}", text)] == []
 
 
+def test_messages_in_the_table_of_troubles_are_those_of_the_code() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "ebbtide").rglob("*.py"))
+    # Texts over several lines are joined; what is put into them counts as a number.
+    whole = re.sub(r"\{[^{}\n]*\}", "0", re.sub(r"[\"']\s*\n\s*f?[\"']", "", source))
+    rows = re.findall(r"^\| (.*?) \|", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    named = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
+    of_python = {"can't open file"}
+    whole = f"{source}\n{whole}"
+    unknown = [one for one in named if one not in whole and re.sub(r"(ec)?\d+", "0", one) not in whole]
+    assert set(unknown) == of_python
+    assert len(named) > 15
+
+
 def test_the_source_tree_is_true() -> None:
     (tree,) = re.findall(r"```text\n(src/.*?)```", (ROOT / "docs" / "design.md").read_text(), re.DOTALL)
     named = [ROOT / name for name in re.findall(r"(?<![\w/])(?:\w+/)+", tree)]
