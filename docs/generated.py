@@ -94,7 +94,8 @@ def _options(command: Any) -> Iterator[str]:
         name = option.metavar or option.name.upper() if option.param_type_name == "argument" else ", ".join(names)
         default = option.default if isinstance(option.default, str | int | float) else ""
         shown = "" if isinstance(default, bool) or default == "" else f"`{default}`"
-        yield f"| `{_cell(name)}` | {shown} | {_cell(getattr(option, 'help', '') or '')} |"
+        escaped = name.replace("|", "\\|")
+        yield f"| `{escaped}` | {shown} | {_cell(getattr(option, 'help', '') or '')} |"
 
 
 def _paragraphs(text: str | None) -> str:
@@ -107,8 +108,10 @@ def _plain(text: str) -> str:
     """A text without what Markdown would take for marks, outside of code."""
     pieces = text.split("`")
     pieces[::2] = [re.sub(r"([\\*_<>\[\]$~])", r"\\\1", piece) for piece in pieces[::2]]
+    # Sphinx would make a dash of two hyphens.
+    pieces[::2] = [re.sub(r"--[a-z][a-z-]+", r"`\g<0>`", piece) for piece in pieces[::2]]
     return "`".join(pieces)
 
 
 def _cell(text: str) -> str:
-    return _plain(" ".join(text.split())).replace("|", "\\|") if "`" not in text else text.replace("|", "\\|")
+    return _plain(" ".join(text.split())).replace("|", "\\|")
