@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs import diagrams, line_counts, pictures, references  # noqa: E402 (found by the line above)
+from docs import diagrams, generated, line_counts, pictures, references  # noqa: E402 (found by the line above)
 
 # Keras looks for TensorFlow where nothing is said.
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -71,6 +71,7 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", pictures.draw)
     app.connect("source-read", line_counts.put_in)
     app.connect("source-read", pictures.put_in)
+    app.connect("source-read", generated.put_in)
     app.connect("source-read", references.lead_on)
     app.connect("autodoc-process-signature", references.plain_signature)
     # Before napoleon reads its sections.

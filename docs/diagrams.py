@@ -1,6 +1,7 @@
 """Draws the Mermaid blocks of the pages, which GitHub draws itself, without a browser or a network.
 
 Of Mermaid it reads what the pages use: `flowchart` with nodes, groups and labelled arrows, and `stateDiagram-v2`.
+A group with a label of its own gets a dashed frame; its nodes have to lie together.
 The arrows of states carry numbers, explained in a table below the picture: their labels are whole sentences.
 """
 
@@ -25,13 +26,14 @@ from grandalf.graphs import Edge, Graph, Vertex
 from grandalf.layouts import SugiyamaLayout
 from grandalf.routing import EdgeViewer, route_with_lines
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path as Line
 from sphinx.util.docutils import SphinxDirective
 
 # Where one begins and ends, in Mermaid's words.
 _END = "[*]"
 
+_GROUP = re.compile(r"subgraph \w+\[(.+)\]")
 _NODE = re.compile(r"([\w*\[\]]+?)(?:\[\((?P<store>.+?)\)\]|\{(?P<choice>.+?)\}|\[(?P<box>.+?)\])?$")
 _POINTS_PER_INCH = 72.0
 _FONT_PT = 11.0
@@ -67,11 +69,13 @@ class Diagram:
         of_states: A state diagram, else a flowchart.
         labels: The text of each node, by its id.
         arrows: In the order in which they are written.
+        groups: The nodes of each group that has a label, by that.
     """
 
     of_states: bool
     labels: dict[str, str] = field(default_factory=dict)
     arrows: list[Arrow] = field(default_factory=list)
+    groups: dict[str, list[str]] = field(default_factory=dict)
 
 
 def parsed(text: str) -> Diagram:
@@ -84,13 +88,19 @@ def parsed(text: str) -> Diagram:
     diagram = Diagram(head.startswith("stateDiagram"))
     if not diagram.of_states and not head.startswith("flowchart"):
         raise ValueError(f"neither a flowchart nor a state diagram: {head}")
+    group: str | None = None
     for line in lines:
         if line == "end" or line.startswith("subgraph "):
+            labelled = _GROUP.fullmatch(line)
+            group = labelled[1] if labelled else None
             continue
+        before = set(diagram.labels)
         if diagram.of_states:
             _add_state_line(diagram, line)
         else:
             _add_flow_line(diagram, line)
+        if group is not None:
+            diagram.groups.setdefault(group, []).extend(node for node in diagram.labels if node not in before)
     return diagram
 
 
@@ -179,6 +189,8 @@ class _Laid:
     boxes: dict[str, _Box]
     # The points of each line, from its tail to its head.
     lines: dict[tuple[str, str], list[Point]]
+    # Around the boxes, in points.
+    margin: float = 14.0
 
     @property
     def limits(self) -> tuple[Point, Point]:
@@ -186,7 +198,7 @@ class _Laid:
         for box in self.boxes.values():
             corners += [(box.xy[0] + sign * box.w / 2, box.xy[1] + sign * box.h / 2) for sign in (-1, 1)]
         xs, ys = zip(*corners, strict=True)
-        return (min(xs) - 14, min(ys) - 14), (max(xs) + 14, max(ys) + 14)
+        return (min(xs) - self.margin, min(ys) - self.margin), (max(xs) + self.margin, max(ys) + self.margin)
 
     @property
     def size(self) -> Point:
@@ -212,6 +224,9 @@ def _laid_out(diagram: Diagram, labels: dict[str, str], sideways: bool) -> _Laid
     layout = SugiyamaLayout(Graph(list(vertices.values()), list(edges.values())).C[0])
     labelled = any(arrow.label for arrow in diagram.arrows)
     layout.xspace, layout.yspace = 16.0, 90.0 if sideways else 46.0 if labelled else 30.0
+    if diagram.groups:
+        # Room for frames and their labels.
+        layout.xspace, layout.yspace = 60.0, 90.0
     layout.route_edge = route_with_lines
     layout.init_all(roots=[vertices[diagram.arrows[0].tail]], optimize=True)
     layout.draw(12)
@@ -220,7 +235,7 @@ def _laid_out(diagram: Diagram, labels: dict[str, str], sideways: bool) -> _Laid
         for box in boxes.values():
             box.w, box.h, box.xy = box.h, box.w, (box.xy[1], box.xy[0])
         lines = {pair: [(y, x) for x, y in points] for pair, points in lines.items()}
-    return _Laid(boxes, lines)
+    return _Laid(boxes, lines, 28.0 if diagram.groups else 14.0)
 
 
 def _wrapped(label: str) -> str:
@@ -238,6 +253,8 @@ def _paint(diagram: Diagram, labels: dict[str, str], laid: _Laid, path: Path) ->
         axes.set(xlim=(left, right), ylim=(bottom, top))
         axes.axis("off")
         texts = _texts(diagram)
+        for label, nodes_of in diagram.groups.items():
+            _paint_frame(axes, label, [laid.boxes[node] for node in nodes_of])
         for pair, points in laid.lines.items():
             _paint_line(axes, points, _place(points, laid.boxes.values()), texts[pair], texts.get(pair[::-1]))
         for node, box in laid.boxes.items():
@@ -260,6 +277,17 @@ def _texts(diagram: Diagram) -> dict[tuple[str, str], str]:
             text = ""
         texts[pair] = ", ".join(filter(None, (texts.get(pair, ""), text)))
     return texts
+
+
+def _paint_frame(axes: Axes, label: str, boxes: Sequence[_Box]) -> None:
+    """A dashed frame around the boxes of a group, with its label inside at the top left."""
+    left, right = min(box.xy[0] - box.w / 2 for box in boxes), max(box.xy[0] + box.w / 2 for box in boxes)
+    top, bottom = min(box.xy[1] - box.h / 2 for box in boxes), max(box.xy[1] + box.h / 2 for box in boxes)
+    around, above = 9.0, 24.0
+    corner, size = (left - around, top - above), (right - left + 2 * around, bottom - top + around + above)
+    axes.add_patch(Rectangle(corner, *size, fc="#f8fafc", ec="#b45309", lw=1.2, ls="--", zorder=1))
+    at = (corner[0] + 5, corner[1] + 5)
+    axes.text(*at, label, fontsize=_FONT_PT - 1, color="#b45309", ha="left", va="top", zorder=4)
 
 
 def _paint_box(axes: Axes, box: _Box, label: str) -> None:

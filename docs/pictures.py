@@ -166,7 +166,7 @@ def _good_curve() -> Curve:
 
 
 def _claims(paper: str) -> Figure:
-    """Each claim's figure here as a share of the paper's, from the table in the README."""
+    """Each claim's figure here as a share of the paper's, from the table of all claims."""
     rows = [row for row in _claim_rows() if row[0] == paper]
     figure: Figure
     figure, axes = plt.subplots(figsize=(5.6, 1.2 + 0.52 * len(rows)))
@@ -193,7 +193,7 @@ def _claims(paper: str) -> Figure:
 
 def _claim_rows() -> Iterator[tuple[str, str, float, float, bool]]:
     """System, claim, the paper's figure, ours, and whether it holds; only claims with both figures, above zero."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "papers" / "claims.md").read_text(encoding="utf-8")
     table = text.partition("<!-- claims: begin -->")[2].partition("<!-- claims: end -->")[0]
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
@@ -221,15 +221,15 @@ PICTURES = {
         _lease,
         "Prices of the rented markets over one run, with leases as thick lines, max prices as dashed lines and "
         "crosses where a machine was revoked",
-        f"One run of the policy `reactive` with the job {_ONE_DAY} on generated prices. It rents the market with "
-        "the lowest cost per step; where the price rises above the max price, the machine is revoked, and it "
-        "rents the next one.",
+        f"One run of the policy `reactive` with the job {_ONE_DAY}, on a simulated market like EC2's auctions of "
+        "2015. It rents the market with the lowest cost per step. If the price rises above the max price, the "
+        "machine is interrupted, and the policy rents the next one.",
     ),
     "cost": Picture(
         _cost,
         "Box plot of the cost of four policies over 20 starts",
-        f"What four policies paid for the job {_ONE_DAY} on generated prices: each box has the middle half of 20 "
-        "starts, the line is the median.",
+        f"The cost of four policies for the job {_ONE_DAY}, on a simulated market like EC2's auctions of 2015. "
+        "Each box has the middle half of 20 starts, the line is the median.",
     ),
     "curve": Picture(
         _curve,
@@ -242,7 +242,7 @@ PICTURES = {
         partial(_claims, paper),
         f"The figures of {paper}'s claims here as shares of the paper's",
         "Claims for which both the paper and this project have a figure, as shares of the paper's: 1 is the same. "
-        "Where a claim holds is decided by the tolerances in the [table of all claims](index.md).",
+        "The tolerances in the [table of all claims](claims.md) decide whether a claim holds.",
     )
     for paper in ("cumulon", "deadlines", "deepspotcloud", "dynamic-pricing", "exosphere", "spottune")
 }

@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 # As a newcomer reads: the face first, the rest by what it builds on.
-FIRST = ("README.md", "docs/tutorial.md", "docs/how-to.md", "docs/training.md", "docs/live.md")
+FIRST = ("README.md", "docs/installation.md", "docs/tutorial.md", "docs/how-to/run.md", "docs/training.md")
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DIRECTIVE = re.compile(r"<!-- (?:(needs|interrupt after): (.+?)|(illustration)) -->\s*\Z")

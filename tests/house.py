@@ -12,7 +12,7 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,19 @@ UNPLAIN = {
     r"\bto be had\b": "available",
     r"\bcomes to \d": "costs, is",
     r"\bof such an? (machine|job|run)\b": "the noun itself",
+}
+# Of pages for users, too: the glossary has the word to use.
+UNPLAIN_ON_PAGES = UNPLAIN | {
+    r"\b(give|gives|given|giving|gave) back\b": "release",
+    r"\b(go|goes|going|gone|went) on\b": "continue",
+    r"\bone's own\b": "your own",
+    r"\bwhat (it|they) came to\b": "the actual cost",
+    r"\brivals?\b": "baselines",
+    r"\bheld back\b": "held out",
+    r"\blearnt\b": "trained",
+    r"\btold apart\b": "distinguished",
+    r"\b[Ww]ho only looks?\b": "read-only users",
+    r"\b\w*(recogniz|organiz|behavior|neighbor|favor(?!it))\w*": "British spelling",
 }
 LONGEST_FUNCTION = 60
 _KINDS_OF_WORK = re.compile(
@@ -188,12 +201,12 @@ def shared_class_names(source: Path) -> dict[str, list[str]]:
     return {name: places for name, places in homes.items() if len(places) > 1}
 
 
-def unplain_words(files: Iterable[Path]) -> list[str]:
-    """Phrases of `UNPLAIN` in some files, as "file:line: phrase: what is plainer"."""
+def unplain_words(files: Iterable[Path], plainer_words: Mapping[str, str] = UNPLAIN) -> list[str]:
+    """Phrases that have a plainer word in some files, as "file:line: phrase: what is plainer"."""
     found = []
     for path in files:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for pattern, plainer in UNPLAIN.items():
+            for pattern, plainer in plainer_words.items():
                 if match := re.search(pattern, line):
                     found.append(f"{path}:{number}: {match[0]}: {plainer}")
     return found
@@ -202,12 +215,15 @@ def unplain_words(files: Iterable[Path]) -> list[str]:
 def check(root: Path) -> list[str]:
     """Breaches of the rules on docstrings, names and words in a checkout, a line each."""
     source = root / "src"
-    texts = [*source.rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    pages = [*(root / "docs").rglob("*.md"), root / "README.md", *source.glob("*/*/README.md")]
+    # Written by `ebbtide reproduce`, from the sources.
+    pages = [page for page in pages if page.is_file() and page.name != "claims.md"]
     shared = shared_class_names(source)
     return [
         *(f"{one}: a docstring begins with a noun or a verb" for one in question_docstrings(source)),
         *(f"{name}: classes of {', '.join(homes)} share this name" for name, homes in shared.items()),
-        *unplain_words(sorted(path for path in texts if path.is_file())),
+        *unplain_words(sorted(source.rglob("*.py"))),
+        *unplain_words(sorted(pages), UNPLAIN_ON_PAGES),
     ]
 
 

@@ -14,6 +14,7 @@ import yaml
 from ebbtide.cli.main import app
 from ebbtide.controller.run_state import State
 from ebbtide.market.leases import LeaseState
+from ebbtide.policies.registry import POLICIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -54,8 +55,49 @@ def test_modules_that_are_named_are_there(page: Path) -> None:
     assert [name for name in names if name not in made and not any((root / name).exists() for root in roots)] == []
 
 
+def test_the_readme_is_short_and_says_what_has_run_on_real_clouds() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    assert len(text.encode()) <= 9_000
+    assert "Nothing has run on a real cloud yet." in text
+
+
+def test_the_table_of_policies_is_whole() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "policies.md").read_text(), re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`([a-z-]+)`", row)]
+    assert sorted(listed) == sorted(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("word", "pages"),
+    [
+        ("IAM", {"how-to/aws", "how-to/google-cloud", "security", "troubleshooting"}),
+        ("quota", {"how-to/aws", "how-to/google-cloud", "troubleshooting"}),
+        ("resume", {"how-to/run", "training", "troubleshooting"}),
+        ("preemption", {"how-to/google-cloud", "faq", "glossary"}),
+    ],
+)
+def test_a_word_that_users_search_for_is_on_the_pages_that_answer(word: str, pages: set[str]) -> None:
+    """Sphinx searches for words by their stem, in any letter case."""
+    texts = {page: (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").casefold() for page in pages}
+    assert [page for page, text in texts.items() if not re.search(rf"\b{word.casefold()}", text)] == []
+
+
+def test_messages_in_the_table_of_troubles_are_those_of_the_code() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "ebbtide").rglob("*.py"))
+    # Texts over several lines are joined; what is put into them counts as a number.
+    whole = re.sub(r"\{[^{}\n]*\}", "0", re.sub(r"[\"']\s*\n\s*f?[\"']", "", source))
+    rows = re.findall(r"^\| (.*?) \|", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    named = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
+    of_python = {"can't open file"}
+    whole = f"{source}\n{whole}"
+    unknown = [one for one in named if one not in whole and re.sub(r"(ec)?\d+", "0", one) not in whole]
+    assert set(unknown) == of_python
+    assert len(named) > 15
+
+
 def test_the_source_tree_is_true() -> None:
-    (tree,) = re.findall(r"```text\n(src/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tree,) = re.findall(r"```text\n(src/.*?)```", (ROOT / "docs" / "design.md").read_text(), re.DOTALL)
     named = [ROOT / name for name in re.findall(r"(?<![\w/])(?:\w+/)+", tree)]
     assert [str(folder) for folder in named if not folder.is_dir()] == []
     assert len(tree.splitlines()) == 14
@@ -85,7 +127,7 @@ def test_every_paper_has_its_page() -> None:
 
 @pytest.mark.parametrize(("section", "states"), [("machine", LeaseState), ("run", State)])
 def test_diagrams_have_every_state(section: str, states: type[LeaseState] | type[State]) -> None:
-    text = (ROOT / "docs" / "live.md").read_text()
+    text = (ROOT / "docs" / "how-runs-work.md").read_text()
     (diagram,) = re.findall(rf"## The life of a {section}\n.*?```mermaid\n(.*?)```", text, re.DOTALL)
     drawn = set(re.findall(r"^ +(\w+) -->", diagram, re.MULTILINE))
     names = dict(re.findall(r'state "([^"]+)" as (\w+)', diagram))
@@ -96,18 +138,22 @@ def test_the_policy_of_the_how_to_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to.md").read_text(), re.DOTALL)
+    page = (ROOT / "docs" / "how-to" / "own-policy.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (code,) = [block for block in blocks if "def decide" in block]
     space: dict[str, object] = {"__name__": "how_to"}
-    exec(compile(code, "how-to.md", "exec", dont_inherit=True), space)
+    exec(compile(code, "own-policy.md", "exec", dont_inherit=True), space)
     assert "cheapest-now" in capsys.readouterr().out
 
 
 def test_the_printed_policies_let_a_killed_upload_be_cleared() -> None:
-    page = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
     (printed,) = (block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if '"Statement"' in block)
-    # The last two statements are those of a machine.
-    objects, bucket = (set(statement["Action"]) for statement in json.loads(printed)["Statement"][-2:])
+    # The last two statements are those of a machine, and its file has them.
+    machines = json.loads(printed)["Statement"][-2:]
+    (written,) = re.findall(r"cat > machines\.json <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE)
+    assert json.loads(written)["Statement"] == machines
+    objects, bucket = (set(statement["Action"]) for statement in machines)
     assert {"s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload"} == objects
     assert {"s3:ListBucket", "s3:ListBucketMultipartUploads"} == bucket
     assert "lifecycle rule" in page

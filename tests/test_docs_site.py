@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,10 +10,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from docs import diagrams, references
+from docs import diagrams, generated, references
 
 import ebbtide as eb
 import ebbtide.testing
+from ebbtide.cli.commands import VERBS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -39,7 +41,7 @@ def listed() -> set[str]:
         folder = Path(page).parent
         for block in re.findall(r"```\{toctree\}\n(.*?)```", text, re.DOTALL):
             names = [line for line in block.splitlines() if line and not line.startswith(":")]
-            found |= {(folder / name).as_posix() for name in names}
+            found |= {os.path.normpath(folder / name) for name in names}
     return found
 
 
@@ -53,6 +55,22 @@ def test_every_public_name_is_on_a_page_of_the_reference() -> None:
     public = {f"ebbtide.{name}" for name in eb.__all__}
     public |= {f"ebbtide.testing.{name}" for name in ebbtide.testing.__all__}
     assert public - named == set()
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    text = "\n".join(generated.commands())
+    assert [verb.name for verb in VERBS if f"\n## ebbtide {verb.name}\n" not in f"\n{text}"] == []
+    assert "| `--budget` |" in text
+    assert "`--help`" not in text
+
+
+def test_every_field_of_files_is_described() -> None:
+    page = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
+    models = re.findall(r"<!-- fields: ([\w.]+) -->", page)
+    rows = [row for model in models for row in [*generated.fields(generated.named(model))][2:]]
+    assert len(models) > 15
+    assert [row for row in rows if row.endswith("|  |")] == []
+    assert any(row.startswith("| `budget_usd` |") for row in rows)
 
 
 class Loads(HTMLParser):
@@ -149,6 +167,14 @@ def test_a_flowchart_is_read() -> None:
     assert diagram.labels == {"a": "some data", "b": "one?", "c": "c", "d": "d"}
     ways = [(arrow.tail, arrow.head, arrow.label) for arrow in diagram.arrows]
     assert ways == [("a", "c", "what"), ("b", "c", "what"), ("c", "d", ""), ("d", "a", ""), ("a", "d", "")]
+
+
+def test_groups_with_a_label_are_framed(tmp_path: Path) -> None:
+    text = "flowchart TB\n  subgraph one[here]\n  a --> b\n  end\n  subgraph other\n  c\n  end\n  b --> c --> a"
+    diagram = diagrams.parsed(text)
+    assert diagram.groups == {"here": ["a", "b"]}
+    diagrams.draw(diagram, tmp_path / "groups.svg")
+    assert "<!-- here -->" in (tmp_path / "groups.svg").read_text()
 
 
 def test_states_are_read_and_drawn_alike_each_time(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_the_rules_on_docstrings_names_and_words_hold() -> None:
 def test_each_breach_of_a_rule_is_found(tmp_path: Path) -> None:
     (tmp_path / "src" / "one").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").write_text("No machine is to be had.\n")
+    (tmp_path / "docs" / "page.md").write_text("No machine is to be had.\nIt is given back.\n")
     (tmp_path / "src" / "one" / "a.py").write_text('"""Which it is."""\n\n\nclass Cell:\n    """One of them."""\n')
     (tmp_path / "src" / "one" / "b.py").write_text('"""Cells."""\n\n\nclass Cell:\n    """A cell."""\n')
     assert check(tmp_path) == [
@@ -59,6 +59,7 @@ def test_each_breach_of_a_rule_is_found(tmp_path: Path) -> None:
         "one.a.Cell: One: a docstring begins with a noun or a verb",
         "Cell: classes of one.a, one.b share this name",
         f"{tmp_path}/docs/page.md:1: to be had: available",
+        f"{tmp_path}/docs/page.md:2: given back: release",
     ]
 
 

@@ -1,8 +1,9 @@
-"""Pages of the papers' reproductions and their tables in the README, from the JSON of `ebbtide reproduce`.
+"""Pages and tables of the papers' reproductions, from the JSON of `ebbtide reproduce`.
 
-The README has an overview, and all claims: with the tolerance of each, and why some fail or have no figure.
+The README has a row for each paper. The page of claims has an overview and every claim: its tolerance, and the
+reason why it fails or has no figure.
 
-python -m ebbtide_papers.readme_table data/reproductions --readme README.md
+python -m ebbtide_papers.readme_table data/reproductions --readme README.md --claims docs/papers/claims.md
 """
 
 from __future__ import annotations
@@ -17,14 +18,36 @@ from ebbtide.base.files import write_text
 from ebbtide.errors import InputError
 from ebbtide_papers.reproduction import counted, is_missing
 
+PAPERS_BEGIN, PAPERS_END = "<!-- papers: begin -->", "<!-- papers: end -->"
 BEGINS, ENDS = "<!-- results: begin -->", "<!-- results: end -->"
 CLAIMS_BEGIN, CLAIMS_END = "<!-- claims: begin -->", "<!-- claims: end -->"
 
-_COMMAND = "python -m ebbtide_papers.readme_table data/reproductions --readme README.md"
+_COMMAND = (
+    "python -m ebbtide_papers.readme_table data/reproductions --readme README.md --claims docs/papers/claims.md"
+)
 _FILLS = (
     "All claims stand here once `ebbtide reproduce NAME --json data/reproductions/NAME.json` has been run for "
     f"each system: `{_COMMAND}` fills this block. Until then, counts above are of the runs before."
 )
+
+# Each system with its paper, and what Ebbtide takes from it.
+USES = {
+    "spottune": (
+        "SpotTune",
+        "forecasts of interruptions, refunds of the first hour, early ends of weak trials",
+    ),
+    "dynamic-pricing": (
+        "Training on a Dime (Dynamic Pricing)",
+        "many jobs shared out over instance types",
+    ),
+    "deepspotcloud": ("DeepSpotCloud", "moves between zones and regions"),
+    "cumulon": ("Cümülön-D", "clusters that grow and shrink towards a deadline"),
+    "exosphere": ("ExoSphere", "a cluster spread over markets like a portfolio"),
+    "deadlines": (
+        "Can't Be Late",
+        "spot machines as long as an on-demand machine can still meet the deadline",
+    ),
+}
 
 # The claims of each paper's abstract, by row.
 HEADLINES = {
@@ -84,6 +107,14 @@ def overview(contents: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def by_paper(contents: Sequence[Mapping[str, Any]]) -> str:
+    """A table with a row for each paper: what Ebbtide takes from it, and the number of claims that hold."""
+    hold = {content["name"]: counted(content["rows"]) for content in contents}
+    lines = ["| paper | used for | claims that hold here |", "|---|---|---|"]
+    lines += [_line([*USES[name], hold.get(name, "not reproduced")]) for name in USES]
+    return "\n".join(lines) + "\n"
+
+
 def write_pages(folder: Path, into: Path) -> list[Path]:
     """Write a page for each reproduction in a folder; returns their paths."""
     written = []
@@ -119,17 +150,20 @@ def all_claims(contents: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def update_readme(readme: Path, contents: Sequence[Mapping[str, Any]]) -> None:
-    """Write the overview and all claims between their marks of the README.
+def update_tables(readme: Path, claims: Path, contents: Sequence[Mapping[str, Any]]) -> None:
+    """Write the row of each paper into the README; the overview and all claims into their page.
 
-    Without any reproduction the overview stays as it is, and the claims' place tells what fills it.
+    Without any reproduction the rows and the overview stay as they are, and the claims' place says what fills it.
 
     Raises:
-        InputError: Marks are missing.
+        InputError: Marks are missing; nothing was written.
     """
-    text = readme.read_text(encoding="utf-8")
-    whole = _between(text, BEGINS, ENDS, overview(contents) if contents else None, readme)
-    write_text(readme, _between(whole, CLAIMS_BEGIN, CLAIMS_END, all_claims(contents), readme))
+    rows, first = (by_paper(contents), overview(contents)) if contents else (None, None)
+    face = _between(readme.read_text(encoding="utf-8"), PAPERS_BEGIN, PAPERS_END, rows, readme)
+    page_text = _between(claims.read_text(encoding="utf-8"), BEGINS, ENDS, first, claims)
+    page_text = _between(page_text, CLAIMS_BEGIN, CLAIMS_END, all_claims(contents), claims)
+    write_text(readme, face)
+    write_text(claims, page_text)
 
 
 def _between(text: str, begins: str, ends: str, block: str | None, file: Path) -> str:
@@ -174,12 +208,13 @@ def _figure(value: float | None) -> str:
 
 
 def main() -> None:
-    """Write the pages, and the table into the README."""
+    """Write the tables of the README and of the page of claims."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--readme", type=Path, required=True)
+    parser.add_argument("--claims", type=Path, required=True)
     options = parser.parse_args()
-    update_readme(options.readme, read_reproductions(options.folder))
+    update_tables(options.readme, options.claims, read_reproductions(options.folder))
 
 
 if __name__ == "__main__":

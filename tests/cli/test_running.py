@@ -13,6 +13,7 @@ from mlflow.tracking import MlflowClient
 from tests.runs.sweeps import flapping, sweep
 
 from ebbtide.cli.main import main
+from ebbtide.clouds.settings import SCHEMA_VERSION
 from ebbtide.controller.run_state import controlling
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.runs.run import begin

@@ -1,4 +1,4 @@
-"""Pages and the README's table, from what `ebbtide reproduce` wrote."""
+"""Pages and tables of claims, from what `ebbtide reproduce` wrote."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from ebbtide_papers.readme_table import (
     CLAIMS_BEGIN,
     CLAIMS_END,
     ENDS,
+    PAPERS_BEGIN,
+    PAPERS_END,
+    USES,
     all_claims,
     read_reproductions,
-    update_readme,
+    update_tables,
     write_pages,
 )
 from ebbtide_papers.reproduction import ClaimRow, Reproduction, at_least, at_most
@@ -51,22 +54,27 @@ def test_a_page_has_every_claim_and_what_it_was_made_from(folder: Path, tmp_path
     assert f"`prices.parquet`, SHA-256 {'ab' * 32}" in text
 
 
-def test_the_readme_s_table_is_put_between_its_marks_and_again_changes_nothing(
-    folder: Path, tmp_path: Path
-) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGINS}\nstale\n{ENDS}\nbetween\n{CLAIMS_BEGIN}\nstale\n{CLAIMS_END}\nafter\n")
-    update_readme(readme, read_reproductions(folder))
-    once = readme.read_text()
+def test_tables_are_put_between_their_marks_and_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    readme, claims = tmp_path / "README.md", tmp_path / "claims.md"
+    readme.write_text(f"before\n{PAPERS_BEGIN}\nstale\n{PAPERS_END}\nafter\n")
+    claims.write_text(f"before\n{BEGINS}\nstale\n{ENDS}\nbetween\n{CLAIMS_BEGIN}\nstale\n{CLAIMS_END}\nafter\n")
+    update_tables(readme, claims, read_reproductions(folder))
+    face, once = readme.read_text(), claims.read_text()
+    assert face.startswith(f"before\n{PAPERS_BEGIN}\n| paper |")
+    assert face.endswith(f"{PAPERS_END}\nafter\n")
+    papers = face.splitlines()[4:-2]
+    assert len(papers) == len(USES)
+    assert [row for row in papers if "1 of 3, 1 could not be worked out here" in row] == [papers[4]]
+    assert papers[0].endswith("| not reproduced |")
     assert once.startswith(f"before\n{BEGINS}\n| system |")
     assert (
         "| exosphere | 1 of 3, 1 could not be worked out here | saved against on demand | 0.8 | 0.878 |\n" in once
     )
-    assert "stale" not in once
+    assert "stale" not in face + once
     assert f"{ENDS}\nbetween\n{CLAIMS_BEGIN}\n| system | claim | paper | ours |" in once
     assert once.endswith(f"{CLAIMS_END}\nafter\n")
-    update_readme(readme, read_reproductions(folder))
-    assert readme.read_text() == once
+    update_tables(readme, claims, read_reproductions(folder))
+    assert (readme.read_text(), claims.read_text()) == (face, once)
 
 
 def test_all_claims_name_those_that_fail_and_those_without_a_figure(folder: Path) -> None:
@@ -81,15 +89,15 @@ def test_all_claims_name_those_that_fail_and_those_without_a_figure(folder: Path
     assert lines[-1] == "Not reproduced here: spottune, dynamic-pricing, deepspotcloud, cumulon, deadlines."
 
 
-def test_without_reproductions_the_overview_stays_and_a_line_tells_what_fills_the_claims(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{BEGINS}\nkept\n{ENDS}\n{CLAIMS_BEGIN}\nstale\n{CLAIMS_END}\n")
-    update_readme(readme, [])
-    text = readme.read_text()
+def test_without_reproductions_the_rows_stay_and_a_line_says_what_fills_the_claims(tmp_path: Path) -> None:
+    readme, claims = tmp_path / "README.md", tmp_path / "claims.md"
+    readme.write_text(f"{PAPERS_BEGIN}\nkept\n{PAPERS_END}\n")
+    claims.write_text(f"{BEGINS}\nkept\n{ENDS}\n{CLAIMS_BEGIN}\nstale\n{CLAIMS_END}\n")
+    update_tables(readme, claims, [])
+    assert readme.read_text() == f"{PAPERS_BEGIN}\nkept\n{PAPERS_END}\n"
+    text = claims.read_text()
     assert f"{BEGINS}\nkept\n{ENDS}\n" in text
-    assert (
-        "`python -m ebbtide_papers.readme_table data/reproductions --readme README.md` fills this block." in text
-    )
+    assert "data/reproductions --readme README.md --claims docs/papers/claims.md` fills this block." in text
     assert "stale" not in text
 
 
@@ -99,14 +107,18 @@ def test_a_table_of_an_older_version_has_no_tolerances() -> None:
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
+    readme, claims = tmp_path / "README.md", tmp_path / "claims.md"
     readme.write_text("nothing")
-    with pytest.raises(InputError, match="results: begin"):
-        update_readme(readme, [])
-    readme.write_text(f"{BEGINS}\n{ENDS}\n")
+    claims.write_text(f"{BEGINS}\n{ENDS}\n")
+    with pytest.raises(InputError, match="papers: begin"):
+        update_tables(readme, claims, [])
+    readme.write_text(f"{PAPERS_BEGIN}\n{PAPERS_END}\n")
     with pytest.raises(InputError, match="claims: begin"):
-        update_readme(readme, [])
-    assert readme.read_text() == f"{BEGINS}\n{ENDS}\n"
+        update_tables(readme, claims, [])
+    assert claims.read_text() == f"{BEGINS}\n{ENDS}\n"
+    claims.write_text("nothing")
+    with pytest.raises(InputError, match="results: begin"):
+        update_tables(readme, claims, [])
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(InputError, match=r"bad\.json.*ebbtide reproduce --json"):
         read_reproductions(tmp_path)

@@ -328,7 +328,7 @@ def test_a_row_that_another_process_has_locked_is_asked_for_again(
 
 
 def test_what_roles_may_do(postgres: PostgresServer) -> None:
-    """As docs/how-to.md says: to look needs no more than to read, and to run no more than to write."""
+    """As docs/how-to/postgres.md says: to look needs no more than to read, and to run no more than to write."""
     address = postgres.make(f"roles-{secrets.token_hex(4)}")
     reader, writer = (f"{kind}_{secrets.token_hex(4)}" for kind in ("reader", "writer"))
     owned, run = PostgresPlace.of(address, new_run()), new_run()
