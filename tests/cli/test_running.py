@@ -13,6 +13,7 @@ from mlflow.tracking import MlflowClient
 from tests.runs.sweeps import flapping, sweep
 
 from ebbtide.cli.main import main
+from ebbtide.clouds.settings import SCHEMA_VERSION
 from ebbtide.controller.run_state import controlling
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.runs.run import begin
@@ -264,7 +265,7 @@ def test_runs_that_cannot_be_read_do_not_hide_the_others(
     for folder in (newer, damaged, foreign):
         assert re.search(rf"{folder.path.name} +cannot be read +- ", out)
     words = " ".join(out.split())
-    assert "has schema version 99, and this Ebbtide reads versions up to 5; upgrade ebbtide" in words
+    assert f"has schema version 99, and this Ebbtide reads versions up to {SCHEMA_VERSION}; upgrade" in words
     assert words.count("holds no settings of a run") == 2
     assert f"`ebbtide status {healthy.path.name}` shows one in detail" in words
     code, out, _ = command(capsys, "status", "--json", "--runs", runs)
