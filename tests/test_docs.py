@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
@@ -94,6 +95,34 @@ def test_messages_in_the_table_of_troubles_are_those_of_the_code() -> None:
     unknown = [one for one in named if one not in whole and re.sub(r"(ec)?\d+", "0", one) not in whole]
     assert set(unknown) == of_python
     assert len(named) > 15
+
+
+def defined(module: str) -> set[str]:
+    """Names that a module defines or imports, without importing it."""
+    path = (ROOT / "src").joinpath(*module.split("."))
+    file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+    if file.with_suffix(".pyi").exists():
+        file = file.with_suffix(".pyi")
+    found = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_names_that_python_blocks_import_are_there(page: Path) -> None:
+    wrong = []
+    for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ebbtide"):
+                known = defined(str(node.module))
+                wrong += [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in known]
+    assert wrong == []
 
 
 def test_the_source_tree_is_true() -> None:
