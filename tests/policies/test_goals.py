@@ -12,11 +12,13 @@ import pytest
 from ebbtide.base.utc import HOUR_S
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
+from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.common_fields import Direction
+from ebbtide.jobs.job_list import JobList, ListedJob
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.policies.api.goals import Goals, for_goals, keeps_deadlines
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.for_job import policies_for, policy_for
+from ebbtide.policies.for_job import deadline_remarks, policies_for, policy_for
 from ebbtide.policies.registry import POLICIES, policy
 
 OWN = """
@@ -121,6 +123,25 @@ def test_who_plans_by_the_length_of_work_says_what_is_missing() -> None:
         policy_for(sweep(steps_per_hour=None), "skyline")
     assert Goals(has_steps=False).knows_length is False
     assert Goals().knows_length is True
+
+
+def test_a_policy_that_ignores_a_deadline_is_named_once() -> None:
+    due, free = sweep(deadline_h=5.0, budget_usd=9.0), sweep()
+    chosen = policies_for("reactive,deadline,on-demand", due)
+    assert deadline_remarks([*chosen, *chosen], due) == [
+        "reactive takes no account of the deadline",
+        "on-demand takes no account of the deadline",
+    ]
+    assert not deadline_remarks(chosen, free)
+    assert not deadline_remarks(chosen, None)
+    assert len(deadline_remarks(chosen, None, Goals(deadline_s=60.0))) == 2
+    late = sweep(deadline_h=9.0).model_copy(update={"name": "late"})
+    jobs = (ListedJob(work=sweep()), ListedJob(work=late, policy=AskedPolicy(name="reactive")))
+    listed = JobList(name="l", listed=jobs)
+    # Only the second job has a deadline, and its own policy ignores it.
+    assert deadline_remarks([policy_for(listed, "default")], listed) == [
+        "reactive takes no account of the deadline"
+    ]
 
 
 def test_compare_gives_the_deadline_to_all_and_names_who_ignores_it(

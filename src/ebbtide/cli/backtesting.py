@@ -24,7 +24,7 @@ from ebbtide.cli.options import (
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOption
 from ebbtide.jobs.job_files import read_work
-from ebbtide.policies.for_job import policies_for
+from ebbtide.policies.for_job import deadline_remarks, policies_for
 from ebbtide.policies.registry import USUAL, names_of
 
 
@@ -88,6 +88,8 @@ def backtest_command(
     history = work.allowed(source.history(replays.seed, catalogue), catalogue)
     bundle = learnt.bundle(history.start_s)
     chosen = policies_for(names or USUAL, work.sweep, bundle, catalogue)
+    for remark in deadline_remarks(chosen, work.sweep):
+        typer.echo(remark, err=True)
     capacity = source.capacity(history, replays.seed, availability)
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         result = backtest(

@@ -25,8 +25,8 @@ from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOption
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_work
-from ebbtide.policies.api.goals import Goals, keeps_deadlines
-from ebbtide.policies.for_job import policies_for
+from ebbtide.policies.api.goals import Goals
+from ebbtide.policies.for_job import deadline_remarks, policies_for
 from ebbtide.policies.registry import USUAL, names_of
 
 _HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with all prices known"
@@ -96,9 +96,8 @@ def compare_command(
         goals = Goals(deadline_s=deadline * HOUR_S)
         sweep = None if sweep is None else sweep.model_copy(update={"deadline_h": deadline})
     chosen = policies_for(usual, sweep, bundle, catalogue, goals)
-    for policy in chosen if goals.has_deadline else ():
-        if not keeps_deadlines(policy):
-            typer.echo(f"{policy.name} takes no account of the deadline", err=True)
+    for remark in deadline_remarks(chosen, sweep, goals):
+        typer.echo(remark, err=True)
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         found = compare(
             chosen,

@@ -40,7 +40,7 @@ from ebbtide.errors import InputError, JournalError
 from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
 from ebbtide.jobs.job_list import JobList, OneJob, Runnable
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.policies.for_job import asked_policy, policy_summary
+from ebbtide.policies.for_job import asked_policy, deadline_remarks, policy_summary
 from ebbtide.policies.parameters import assignments
 from ebbtide.policies.registry import ASK_MODELS, DEFAULT, POLICIES
 from ebbtide.replay.generated_markets import MarketKind
@@ -236,6 +236,8 @@ def run_command(
             f"(--kind {source.kind} --seed {source.seed})"
         )
     _print_policy(wanted, chosen, parameters)
+    for remark in deadline_remarks([started.policy], sweep):
+        typer.echo(remark, err=True)
     try:
         run_in_foreground(started.kept, started.policy, sweep, kept.track)
     finally:

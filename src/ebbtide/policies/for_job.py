@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ebbtide.base.utc import HOUR_S
@@ -12,7 +12,7 @@ from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.policies.api.goals import Goals, for_goals, unknown_work
+from ebbtide.policies.api.goals import Goals, for_goals, keeps_deadlines, unknown_work
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.cluster_head import WithHead
@@ -249,6 +249,36 @@ def policies_for(
     ]
     check_names(chosen)
     return chosen
+
+
+def deadline_remarks(policies: Iterable[Policy], work: Runnable | None, goals: Goals | None = None) -> list[str]:
+    """Lines for a user who gave a deadline that a policy ignores, one for each such policy.
+
+    Args:
+        policies: The policies that decide.
+        work: The work whose deadlines count; None: it has none.
+        goals: Goals that were given besides; None: none.
+    """
+    own = goals is not None and goals.has_deadline
+    ignore: dict[str, None] = {}
+    for policy in policies:
+        for each, parts in _deciding(policy, work):
+            if (own or any(part.deadline_h is not None for part in parts)) and not keeps_deadlines(each):
+                ignore[each.name] = None
+    return [f"{name} takes no account of the deadline" for name in ignore]
+
+
+def _deciding(policy: Policy, work: Runnable | None) -> Iterator[tuple[Policy, Collection[Runnable]]]:
+    """Yield each policy that decides for some jobs, and the work that these are."""
+    inner: Any = policy
+    while not isinstance(inner, InOrder) and hasattr(inner, "policy"):
+        inner = inner.policy
+    if not isinstance(inner, InOrder):
+        yield policy, () if work is None else (work,)
+        return
+    for group in inner.groups:
+        parts = [] if work is None else [work.part_of(job_id)[0] for job_id in group.jobs]
+        yield group.policy, parts if work is None else [*parts, work]
 
 
 def within_budget(sweep: Runnable, policy: Policy) -> Policy:
