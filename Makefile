@@ -145,7 +145,7 @@ benchmark: $(INSTALLED)
 test: lint
 	$(BIN)/python -m tests.run
 
-# Tests that take minutes: the pipeline, the schedule with a server and a worker, the pages in a browser.
+# Tests that take minutes: the schedule with a server and a worker, the pages in a browser, programs of others.
 long: $(INSTALLED)
 	$(BIN)/python -m tests.run --long
 
