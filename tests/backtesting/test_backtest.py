@@ -170,8 +170,8 @@ def test_the_face_of_the_library_on_real_prices(
     names: dict = {}
     exec(compile(program, "tutorial.md", "exec"), names)
     result = names["result"]
-    assert len(result.starts_s) == 200
-    assert result.summary()["reactive"]["cost_usd"]["mean"] < result.summary()["on-demand"]["cost_usd"]["mean"]
+    assert len(result.starts_s) == 20
+    assert result.summary()["ebbtide"]["cost_usd"]["mean"] < result.summary()["on-demand"]["cost_usd"]["mean"]
 
 
 @pytest.mark.real_traces
