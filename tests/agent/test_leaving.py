@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import eventually, holds
 
-from ebbtide.agent.leaving import Leaving
+from ebbtide.agent.leaving import Leaving, is_forwarder, is_helper
 from ebbtide.trial import CHECKPOINT_DIR
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -63,6 +63,7 @@ WRAPPERS = {
         "signal.signal(signal.SIGTERM, lambda *_: child.terminate())\nsys.exit(child.wait())"],
     "session": ["bash", "-c", f"setsid {sys.executable} {{child}} > {{place}}/log 2>&1 & wait"],
     "workers": [sys.executable, "{child}", "workers"],
+    "pipe of wandb": ["bash", "-c", f"{sys.executable} {{child}} --report_to wandb --out /data/docker | cat"],
 }  # fmt: skip
 
 
@@ -103,6 +104,39 @@ def test_the_program_is_told_once(
     assert not (tmp_path / "worker told").exists()
     assert not leaving.is_running()
     assert bool(said) == (name not in ("alone", "passes", "workers"))
+
+
+@pytest.mark.parametrize(
+    ("command", "helper", "forwarder"),
+    [
+        ("python -m joblib.externals.loky.backend.popen_loky_posix --process-name L", True, False),
+        ("/venv/bin/wandb-core --port-filename x", True, False),
+        ("python3.11 -u /venv/lib/torch/_inductor/compile_worker/__main__.py --workers=2", True, False),
+        ("python -X dev train.py --report_to wandb", False, False),
+        ("python wandb.py", False, False),
+        ("python /home/joblib/docker/train.py --deepspeed x.json", False, False),
+        ("/venv/bin/python /venv/bin/torchrun --nproc-per-node 2 train.py", False, True),
+        ("python -m torch.distributed.run train.py", False, True),
+        ("python -m accelerate.commands.launch train.py", False, True),
+        ("docker run image", False, True),
+        ("uv run train.py", False, True),
+        ("uv --offline run train.py", False, True),
+        ("uv pip list", False, False),
+        ("", False, False),
+    ],
+)
+def test_helpers_and_launchers_are_known_by_their_program_alone(
+    command: str, helper: bool, forwarder: bool
+) -> None:
+    assert (is_helper(command.split()), is_forwarder(command.split())) == (helper, forwarder)
+
+
+def test_the_text_of_python_or_of_a_shell_is_no_launcher() -> None:
+    text = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)"
+    assert is_helper(["python", "-B", "-c", text, "--multiprocessing-fork"])
+    assert not is_helper(["python", "-c", "print('multiprocessing')"])
+    assert not is_forwarder(["bash", "-c", "trap '' TERM; torchrun train.py"])
+    assert not is_helper(["bash", "-c", "python train.py --report_to wandb | cat"])
 
 
 def test_what_does_not_end_is_seen_to_run(

@@ -17,11 +17,13 @@ LOSES_ITS_LINK = Case("link_to_folder")
     [
         (Case("begins_again"), "the program began again with step 1, though the checkpoint of step"),
         (Case("fails_at_next_save"), "FileExistsError"),
+        (Case("saves_once"), "did not save again, though it saved before it was interrupted"),
     ],
     ids=lambda value: value.name if isinstance(value, Case) else "",
 )
 def test_a_program_that_is_at_fault_is_told_why(case: Case, says: str, tmp_path: Path) -> None:
-    done, found = rehearsed(case, case.prepared(tmp_path / "project"))
+    patience = ("--patience-s", "30") if case.name == "saves_once" else ()
+    done, found = rehearsed(case, case.prepared(tmp_path / "project"), *patience)
     assert done.returncode == 1, done.stdout + done.stderr
     assert says in found["verdict"]
     assert not found["is_good"]

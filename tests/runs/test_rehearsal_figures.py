@@ -130,6 +130,7 @@ def test_a_program_that_saves_by_itself_loses_the_current_step() -> None:
         (replace(RECORDS, stopped=Stopped.FAILED, failure="KeyError: 1"), "the program failed: KeyError: 1; "),
         (replace(RECORDS, second=SECOND[:2], stopped=Stopped.NOT_RESUMED), "did not go on from its checkpoint"),
         (replace(RECORDS, second=()), "did not go on from its checkpoint"),
+        (replace(RECORDS, stopped=Stopped.NOT_SAVED), "did not save again, though it saved before"),
         (Records(30.0, (), (), math.nan, 7500.0, Stopped.NO_STEP), "never reported a step"),
     ],
 )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ebbtide.agent.process_tree import ProcessTable, SystemProcess, process_table, processes_of, signal_process
@@ -22,14 +23,19 @@ _PROC = Path("/proc")
 # A shell handles a signal only after its child has ended. Other wrappers may pass it on, and get longer to do so.
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"})
 _SHELL_S, _WRAPPER_S = 0.5, 5.0
-# Launchers that pass signals on to all that they started.
-_FORWARDERS = (
-    *("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun"),
-    *("docker", "podman", "nerdctl", "singularity", "apptainer", "tini", "dumb-init"),
-    *("uv run", "uvx", "pixi run", "hatch run", "honcho", "supervisord"),
+# Programs and modules that pass signals on to all that they started; the last ones do so as `uv run`.
+_FORWARDERS = frozenset(
+    {
+        *("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun"),
+        *("docker", "podman", "nerdctl", "singularity", "apptainer", "tini", "dumb-init"),
+        *("uvx", "honcho", "supervisord"),
+    }
 )
-# Helpers that a program starts for itself.
-_HELPERS = ("multiprocessing", "compile_worker", "wandb", "loky", "joblib", "resource_tracker")
+_RUNNERS = frozenset({"uv", "pixi", "hatch"})
+# Programs and modules that a program starts as helpers for itself.
+_HELPERS = frozenset({"multiprocessing", "compile_worker", "wandb", "wandb-core", "loky", "joblib"})
+_PYTHON = re.compile(r"python[\d.]*(?:\.exe)?")
+_IMPORTS = re.compile(r"\s*from ([\w.]+) import")
 # A wrapper hardly works itself: it uses at most this fraction of its child's processor time.
 _WRAPPER_SHARE = 0.2
 
@@ -97,11 +103,8 @@ class Leaving:
         ]
 
     def _pass_on(self, process: SystemProcess, why: str) -> None:
-        command = _command(process.pid)
-        if any(helper in command for helper in _HELPERS):
-            return
-        if self._ask(process):
-            self._say(f"ebbtide: SIGTERM was passed on to `{command}`, since {why}")
+        if not is_helper(_words(process.pid)) and self._ask(process):
+            self._say(f"ebbtide: SIGTERM was passed on to `{_command(process.pid)}`, since {why}")
 
     def _ask(self, process: SystemProcess) -> bool:
         self._asked[process.key] = time.monotonic()
@@ -109,8 +112,7 @@ class Leaving:
 
     def _keeps(self, parent: SystemProcess, child: SystemProcess, since_s: float) -> bool:
         """Return whether a process asked to end only waits for its child, without passing the signal on."""
-        command = _command(parent.pid)
-        if any(name in command for name in _FORWARDERS) or _command(child.pid) == command:
+        if is_forwarder(_words(parent.pid)) or _command(child.pid) == _command(parent.pid):
             return False
         if parent.name in _SHELLS or _ignores(parent.pid):
             return since_s >= _SHELL_S
@@ -151,8 +153,48 @@ def _cpu_ticks(pid: int) -> int:
     return 0
 
 
-def _command(pid: int) -> str:
+def is_helper(words: Sequence[str]) -> bool:
+    """Return whether a command line is that of a helper that a program starts for itself, as a data loader is."""
+    return not _HELPERS.isdisjoint(_program(words))
+
+
+def is_forwarder(words: Sequence[str]) -> bool:
+    """Return whether a command line is that of a launcher that passes signals on to all that it started."""
+    program = _program(words)
+    if not _RUNNERS.isdisjoint(program[:1]):
+        return "run" in words[1:4]
+    return not _FORWARDERS.isdisjoint({*program[:1], ".".join(program[:2])})
+
+
+def _program(words: Sequence[str]) -> list[str]:
+    """Name the program of a command line: its executable, or the parts of the module's name that Python runs.
+
+    Arguments do not count: `--report_to wandb` is no sign of a helper, and a path may have any words in it.
+    """
+    name = Path(words[0]).name if words else ""
+    if not _PYTHON.fullmatch(name):
+        return [name]
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-m":
+            return next(rest, "").split(".")
+        if word == "-c":
+            imported = _IMPORTS.match(next(rest, ""))
+            return imported[1].split(".") if imported else []
+        if word in ("-X", "-W"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            script = Path(word)
+            return [script.parent.name if script.name == "__main__.py" else script.name]
+    return []
+
+
+def _words(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-        return b" ".join(words).decode(errors="replace")[:200]
-    return ""
+        return [word.decode(errors="replace") for word in words]
+    return []
+
+
+def _command(pid: int) -> str:
+    return " ".join(_words(pid))[:200]

@@ -249,6 +249,7 @@ class Watch:
     _noticed: bool = False
     _went_on_s: float | None = None
     _saves_again_s: float = math.inf
+    _saved_before: bool = False
     _said: set[str] = field(default_factory=set)
     _regions: dict[int, str] = field(default_factory=dict)
 
@@ -309,26 +310,31 @@ class Watch:
         is_on = trial.resumed == trial.attempt and trial.progress.steps_done > trial.began_step
         if is_on and self._went_on_s is None:
             self._went_on_s = now_s
-            self._saves_again_s = min(self._next_save_s(), self.settings.patience_s)
+            self._saved_before, next_save_s = self._before_the_notice()
+            patience_s = self.settings.patience_s
+            self._saves_again_s = patience_s if self._saved_before else min(next_save_s, patience_s)
             self._once("it trains on; it is waited for until it has saved again")
         waited_s = now_s - self._went_on_s if self._went_on_s is not None else 0.0
-        if (is_on and trial.has_saved) or waited_s > self._saves_again_s:
+        if is_on and trial.has_saved:
             self._stop(Stopped.RESUMED)
+        elif waited_s > self._saves_again_s:
+            self._stop(Stopped.NOT_SAVED if self._saved_before else Stopped.RESUMED)
         elif trial.ended:
             self.stopped = Stopped.RESUMED
-        elif now_s - self.ordered_s > self.settings.patience_s:
+        elif self._went_on_s is None and now_s - self.ordered_s > self.settings.patience_s:
             self._stop(Stopped.NOT_RESUMED)
 
-    def _next_save_s(self) -> float:
-        """Seconds within which a program that saves while it trains will have saved again."""
+    def _before_the_notice(self) -> tuple[bool, float]:
+        """Whether the program saved while it trained, and seconds within which it will have saved again."""
         first = min(self._regions)
         reports = list(_reports(self.run, first))
         notices = [report.taken_at_s - self.settings.notice_s for report in reports if isinstance(report, Noticed)]
         saved_s = [report.stored_s for report in reports if isinstance(report, Saved)]
         times_s = [report.told_s for report in reports if isinstance(report, Restored)]
-        times_s += [at_s for at_s in saved_s if notices and at_s <= notices[0]]
+        earlier_s = [at_s for at_s in saved_s if notices and at_s <= notices[0]]
+        times_s += earlier_s
         longest_s = max((after - before for before, after in pairwise(times_s)), default=0.0)
-        return _SAVE_WAITED_S + _SAVES_WAITED * longest_s
+        return bool(earlier_s), _SAVE_WAITED_S + _SAVES_WAITED * longest_s
 
     def _once(self, line: str) -> None:
         if line not in self._said:

@@ -37,6 +37,7 @@ class Stopped(StrEnum):
     FINISHED = "finished"  # the program ended before it was interrupted
     FAILED = "failed"  # the program failed
     NOT_RESUMED = "not resumed"  # it made no progress on the new machine
+    NOT_SAVED = "not saved"  # it trained on there, and did not save again
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,11 @@ def _problem(records: Records, saves: Sequence[Saved], resumed: Restored | None)
         return f"the program made no checkpoint, so all its work is lost with its machine: {_SAVES_HINT}"
     if records.stopped is Stopped.NOT_RESUMED or resumed is None:
         return "training did not go on from its checkpoint on a new machine: see what the program printed there"
+    if records.stopped is Stopped.NOT_SAVED:
+        return (
+            "the program resumed, and did not save again, though it saved before it was interrupted: see what it "
+            "printed there; if it saves more rarely than that, give a larger `--patience-s`"
+        )
     return ""
 
 
