@@ -32,6 +32,19 @@ def test_folders_with_numbers_need_what_the_former_ones_had() -> None:
     assert saves.patience_s == 12.0
 
 
+def test_a_folder_with_a_dot_is_temporary_until_a_save_has_kept_it(tmp_path: Path) -> None:
+    saves, both = FormerSaves(Tree()), [".snapshot/model", ".snapshot/optimizer"]
+    assert saves.is_temporary(both[0])
+    saves.keep(folder_with(tmp_path, *both))
+    assert saves.learn(both, 0.0, 0.0)
+    assert not saves.is_temporary(both[0])
+    assert saves.missing(both[:1], both) == [".snapshot/optimizer"]
+    assert saves.is_temporary(".snapshot/model.tmp")
+    assert saves.is_temporary(".other/model")
+    # A program that resumes from such a save has it in its folder.
+    assert FormerSaves(folder_with(tmp_path, *both)).missing(both[:1], both) == [".snapshot/optimizer"]
+
+
 def test_halves_of_a_save_are_joined_by_their_number() -> None:
     saves = FormerSaves(Tree())
     assert saves.learn(["checkpoint-4/model"], 0.0, 0.0)

@@ -24,7 +24,7 @@ from pathlib import Path
 from ebbtide.agent.leaving import Leaving
 from ebbtide.agent.logs import Logs
 from ebbtide.agent.open_files import KeptOpen, copy_databases, open_for_writing
-from ebbtide.agent.saves import FormerSaves, is_of_one_save, is_temporary
+from ebbtide.agent.saves import FormerSaves, is_of_one_save
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.storage.checkpoints.tree import Tree, TreeEntry, copy_tree, remove_tree, tree_of
 
@@ -164,7 +164,9 @@ class Mirror:
             if exit_code < 0 and not is_told:
                 return False
             changed = self._changed(tree, self._before_save)
-            return not any(map(is_temporary, changed)) and not self._saves.missing(changed, _paths(tree))
+            return not any(map(self._saves.is_temporary, changed)) and not self._saves.missing(
+                changed, _paths(tree)
+            )
 
     def _watch(self) -> None:
         cpu_s = 0.0
@@ -259,7 +261,7 @@ class Mirror:
         rest_s = now_s - self._since_s
         changed = self._changed(tree, self._before_save, self._kept_open.paths)
         young = _written_since(tree, self._runtime.epoch_s() - _TEMPORARY_S)
-        temporary = [path for path in changed if path in young and is_temporary(path)]
+        temporary = [path for path in changed if path in young and self._saves.is_temporary(path)]
         if temporary:
             return f"{temporary[0]} has a temporary name"
         missing = self._saves.missing(changed, _paths(tree))
@@ -340,6 +342,7 @@ class Mirror:
         if self._copied is not None:
             remove_tree(self._copied)
         self._lacks_since_s = None
+        self._saves.keep(tree)
         if self._saves.learn(self._changed(tree, self._before_save, logs), self._began_s, self._since_s):
             self._before_save = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy

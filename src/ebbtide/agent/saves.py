@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ebbtide.agent.logs import is_log
@@ -43,10 +43,15 @@ _TEMPORARY = re.compile(
 _DOTTED = frozenset({".metadata", ".zgroup", ".zarray", ".zattrs", ".zmetadata"})
 
 
-def is_temporary(path: str) -> bool:
-    """Return whether an entry, or a folder on the way to it, has a temporary name, to be renamed later."""
+def is_temporary(path: str, lasting: Collection[str] = ()) -> bool:
+    """Return whether an entry, or a folder on the way to it, has a temporary name, to be renamed later.
+
+    Args:
+        path: Path of the entry in the checkpoint folder.
+        lasting: Names, with # for numbers, that begin with a dot and were not renamed in a former save.
+    """
     names = path.split("/")
-    hidden = names[0].startswith(".") and names[0] not in _DOTTED
+    hidden = names[0].startswith(".") and names[0] not in _DOTTED and _name(names[0]) not in lasting
     return hidden or any(_TEMPORARY.search(name) for name in names)
 
 
@@ -87,11 +92,22 @@ class FormerSaves:
     """
 
     def __init__(self, tree: Tree, bad: Iterable[Tree] = ()) -> None:
+        self._lasting: set[str] = set()
+        self.keep(tree)
         newest = _newest(tree)
-        self._saves = [_save(newest, 0.0, 0.0)] if newest else []
-        self._bad = [_save(_newest(each), 0.0, 0.0).names for each in bad]
+        self._saves = [self._save(newest, 0.0, 0.0)] if newest else []
+        self._bad = [self._save(_newest(each), 0.0, 0.0).names for each in bad]
         self._longest_s = 0.0
         self._pause_s = 0.0
+
+    def keep(self, tree: Tree) -> None:
+        """Note the content of a folder that is stored: what begins with a dot there is not going to be renamed."""
+        tops = {entry.path.split("/")[0] for entry in tree.entries}
+        self._lasting |= {_name(top) for top in tops if top.startswith(".")}
+
+    def is_temporary(self, path: str) -> bool:
+        """Return whether an entry has a temporary name, by what former saves had."""
+        return is_temporary(path, self._lasting)
 
     def knows(self, changed: Iterable[str]) -> bool:
         """Return whether former saves had files of all these names, numbers aside."""
@@ -114,7 +130,7 @@ class FormerSaves:
             changed: Paths of the files that have changed since the last complete save.
             present: Paths of all files.
         """
-        new = _save(changed, 0.0, 0.0)
+        new = self._save(changed, 0.0, 0.0)
         if not new.names:
             return []
         names = new.names
@@ -143,7 +159,7 @@ class FormerSaves:
         Returns:
             Whether they are a save; False: by now they are known to be only the beginning of one.
         """
-        new = _save(changed, began_s, ended_s)
+        new = self._save(changed, began_s, ended_s)
         if not new.names:
             return True
         last = self._saves[-1] if self._saves else None
@@ -162,6 +178,12 @@ class FormerSaves:
         self._longest_s = max(self._longest_s, ended_s - began_s)
         return True
 
+    def _save(self, changed: Iterable[str], began_s: float, ended_s: float) -> _Save:
+        # Files that a killed save left under temporary names belong to no save.
+        paths = tuple(path for path in changed if not self.is_temporary(path))
+        numbers = frozenset(found[0] for path in paths if (found := _NUMBER.search(path)))
+        return _Save(paths, Counter(map(_name, paths)), numbers, began_s, ended_s)
+
     def _replace(self, save: _Save, pause_s: float) -> None:
         # Earlier saves may be incomplete, too.
         self._saves = [save]
@@ -177,13 +199,6 @@ def is_of_one_save(begun: Iterable[str], new: Iterable[str]) -> bool:
 def _numbers(path: str) -> tuple[str, ...]:
     """The numbers in the first part of a path that has any."""
     return next((found for part in path.split("/") if (found := tuple(_NUMBER.findall(part)))), ())
-
-
-def _save(changed: Iterable[str], began_s: float, ended_s: float) -> _Save:
-    # Files that a killed save left under temporary names belong to no save.
-    paths = tuple(path for path in changed if not is_temporary(path))
-    numbers = frozenset(found[0] for path in paths if (found := _NUMBER.search(path)))
-    return _Save(paths, Counter(map(_name, paths)), numbers, began_s, ended_s)
 
 
 def _name(path: str) -> str:
