@@ -92,7 +92,7 @@ def first_commands(ebbtide: list[str], folder: Path, environment: dict[str, str]
     ]
     for words, said in (
         (["--version"], "ebbtide 0."),
-        (["--help"], "backtest"),
+        (["--help"], "rehearse"),
         ([*backtest, "--report", "report.html"], "cheapest-spot"),
     ):
         ran = subprocess.run(
