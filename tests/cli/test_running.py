@@ -42,6 +42,37 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return path, tmp_path / "prices.parquet"
 
 
+# Its loss is lowest at its first save, and higher at its last.
+BEST_IN_THE_MIDDLE = """
+import pathlib, time
+file = pathlib.Path("ckpt") / "state"
+file.parent.mkdir(exist_ok=True)
+for step in range(1, 9):
+    if step in (4, 8):
+        file.write_text(str(step))
+    print(f"step {step}/8 loss {0.1 + abs(step - 4) / 10}", flush=True)
+    time.sleep(12.0 if step == 4 else 0.3)
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_best_is_fetched_and_the_newest_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(BEST_IN_THE_MIDDLE)
+    options = ("--checkpoints", "ckpt", "--metric", "loss", "--speed", 60)
+    code, _, errors = command(capsys, "run", *options, "--", "python", "train.py")
+    assert code == 0, errors
+    for word, step in (((), "4"), (("--newest",), "8")):
+        into = tmp_path / f"got-{step}"
+        code, out, errors = command(capsys, "fetch", "latest", "--into", into, *word)
+        assert code == 0, errors
+        assert f"checkpoint of step {step}" in out
+        (state,) = into.rglob("state")
+        assert state.read_text() == step
+
+
 @pytest.mark.usefixtures("processes")
 def test_a_sweep_is_run_looked_at_and_cleared_away(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
