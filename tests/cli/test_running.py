@@ -74,6 +74,23 @@ def test_the_best_is_fetched_and_the_newest_where_it_is_asked_for(
 
 
 @pytest.mark.usefixtures("processes")
+def test_a_program_runs_on_a_market_whose_prices_never_change_and_its_machine_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], in_project: None
+) -> None:
+    runs = ("--runs", tmp_path / "runs")
+    words = ("--accelerators", "A100:1", "--checkpoints", "ckpt", "--speed", 100)
+    program = ("--", "python", "examples/live/plain.py", "--epochs", "2")
+    code, out, errors = command(capsys, "run", *words, *runs, *program)
+    assert code == 0, errors
+    assert "finished" in out
+    code, out, _ = command(capsys, "why", "latest", "0", *runs)
+    assert code == 0
+    # Costs are of what is known, never of a billion steps.
+    assert re.search(r"requested .*(a2-highgpu-1g|p4d|A100)", out)
+    assert not re.search(r"\d{4,}\.\d+", out.split("lease 0 came to")[0].partition("what the policy weighed")[2])
+
+
+@pytest.mark.usefixtures("processes")
 def test_a_sweep_is_run_looked_at_and_cleared_away(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
