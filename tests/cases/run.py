@@ -1,6 +1,7 @@
 """The table of all cases: `make cases`, or `python -m tests.cases.run FILE.json`.
 
-Exit code 1 if a program did not end as the undisturbed one does, or more was repeated than its saves allow.
+Exit code 1 if a program did not end as the undisturbed one does, or more was repeated than its saves allow. What
+failed beside others runs once more, alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from tests.cases.harness import ROWS_VARIABLE
 
+# Exit code of pytest.
+_FAILED = 1
 _COLUMNS = ("case", "revocations", "steps", "steps_lost", "steps_repeated", "same_result", "seconds")
 
 
@@ -24,8 +27,12 @@ def main() -> None:
         environment = {**os.environ, ROWS_VARIABLE: folder}
         # Programs wait for most of their time, so there is room for more of them than cores.
         words = ["-m", "long or not long", "-n", str(2 * len(os.sched_getaffinity(0))), "--dist", "worksteal"]
-        command = [sys.executable, "-m", "pytest", "-q", *words, str(Path(__file__).parent), *sys.argv[2:]]
-        code = subprocess.run(command, env=environment, check=False).returncode
+        command = [sys.executable, "-m", "pytest", "-q", str(Path(__file__).parent), *sys.argv[2:]]
+        code = subprocess.run([*command, *words], env=environment, check=False).returncode
+        if code == _FAILED:
+            print("once more, one at a time: those that failed", flush=True)
+            again = [*command, *words[:2], "--last-failed", "--last-failed-no-failures=none"]
+            code = subprocess.run(again, env=environment, check=False).returncode
         rows = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
