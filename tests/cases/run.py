@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.cases.harness import ROWS_VARIABLE
+from tests.run import run
 
-# Exit code of pytest.
-_FAILED = 1
+_ALL = "long or not long"
 _COLUMNS = ("case", "revocations", "steps", "steps_lost", "steps_repeated", "same_result", "seconds")
 
 
@@ -24,15 +23,14 @@ def main() -> None:
     """Run the tests of this folder, and write what each program came to."""
     file = Path(sys.argv[1] if len(sys.argv) > 1 else "reports/cases.json")
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, ROWS_VARIABLE: folder}
+        os.environ[ROWS_VARIABLE] = folder
+        arguments = [str(Path(__file__).parent), *sys.argv[2:]]
         # Programs wait for most of their time, so there is room for more of them than cores.
-        words = ["-m", "long or not long", "-n", str(2 * len(os.sched_getaffinity(0))), "--dist", "worksteal"]
-        command = [sys.executable, "-m", "pytest", "-q", str(Path(__file__).parent), *sys.argv[2:]]
-        code = subprocess.run([*command, *words], env=environment, check=False).returncode
-        if code == _FAILED:
+        found = run(_ALL, 2 * len(os.sched_getaffinity(0)), arguments, "worksteal")
+        failed = [one.test for one in found.outcomes if one.failure]
+        if failed and found.all_collected:
             print("once more, one at a time: those that failed", flush=True)
-            again = [*command, *words[:2], "--last-failed", "--last-failed-no-failures=none"]
-            code = subprocess.run(again, env=environment, check=False).returncode
+            found = run(_ALL, 0, failed)
         rows = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -40,7 +38,7 @@ def main() -> None:
     for row in rows:
         print("  ".join(f"{row[name]!s:>18}" for name in _COLUMNS))
     print(f"wrote {file}")
-    sys.exit(code)
+    sys.exit(found.code)
 
 
 if __name__ == "__main__":
