@@ -325,7 +325,7 @@ class Watch:
             self._stop(Stopped.NOT_RESUMED)
 
     def _before_the_notice(self) -> tuple[bool, float]:
-        """Tell whether the program saved while it trained, and within how many seconds it will have saved again."""
+        """Tell whether the program saved while it trained, and in how many seconds it will have saved again."""
         first = min(self._regions)
         reports = list(_reports(self.run, first))
         notices = [report.taken_at_s - self.settings.notice_s for report in reports if isinstance(report, Noticed)]
