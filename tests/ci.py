@@ -32,7 +32,6 @@ SIDE_BY_SIDE = (
     {
         "parity": ("make", "parity"),
         "simulate": ("make", "simulate", "RUNS=300"),
-        "cases": ("make", "cases"),
     },
 )
 

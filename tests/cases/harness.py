@@ -126,6 +126,7 @@ class _Taker:
     began_s: float = field(default_factory=time.monotonic)
     taken: int = 0
     attempt: int = 0
+    asked: int = 0
     done: int = 0
     is_late: bool = False
 
@@ -139,20 +140,21 @@ class _Taker:
             self.is_late = True
             request_stop(self.run.path, StopRequest.DOWN)
         done = len(self.noted.read_text().split()) if self.noted.exists() else 0
-        if self.taken < len(self.after) and trial.attempt != self.attempt:
-            self.attempt, self.done = trial.attempt, done
-            self.allow(done + self.after[self.taken] + _AHEAD)
-        if self.taken == len(self.after) or trial.resumed != trial.attempt or trial.ended:
+        if trial.attempt != self.attempt:
+            # A machine may be taken though the answer to the request for it was lost, so attempts are counted.
+            self.attempt, self.done, self.taken = trial.attempt, done, max(trial.attempt - 1, 0)
+            is_last = self.taken >= len(self.after)
+            self.allow(done + (_MOST_STEPS if is_last else self.after[self.taken] + _AHEAD))
+        is_due = self.taken < len(self.after) and done - self.done >= self.after[self.taken]
+        if not is_due or self.asked == trial.attempt or trial.resumed != trial.attempt or trial.ended:
             return
-        if self.done <= done - self.after[self.taken]:
-            cloud = LocalCloud(cloud_place(self.run), prices_of(self.run))
-            # A machine that is going already says no.
-            with suppress(CloudError):
-                if max(map(cloud.interrupt, cloud.processes()), default=False):
-                    # What it does until it leaves is not to count for the next one.
-                    self.taken, self.done = self.taken + 1, done + 10 * _MOST_STEPS
-                    # Up to its next save, or on its last machine to its end.
-                    self.allow(self.done if self.taken == len(self.after) else done + self.every + _AHEAD)
+        cloud = LocalCloud(cloud_place(self.run), prices_of(self.run))
+        # A machine that is going already says no.
+        with suppress(CloudError):
+            if max(map(cloud.interrupt, cloud.processes()), default=False):
+                self.asked = trial.attempt
+                # Up to its next save.
+                self.allow(done + self.every + _AHEAD)
 
 
 def limit_of(noted: Path) -> Path:

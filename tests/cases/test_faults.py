@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cases.harness import Case, ebbtide, rehearsed
 
-pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.exhaustive]
+pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
 
 LOSES_ITS_LINK = Case("link_to_folder")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,12 +40,30 @@ CASES = (
     Case("keras", "real_keras", every=1, after=(5, 3, 3, 3, 3), repeats=4, needs="keras"),
     Case("torchrun", command=("torchrun", "--standalone", "--nproc-per-node", "2", "real_dcp.py")),
 )
-EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+# Programs that every check takes from their machines, one of each way to save; `make cases` takes all.
+TAKEN = frozenset(
+    {
+        *("hidden_files", "link_to_folder", "late_second_file", "pipe", "in_place", "hugging_face"),
+        *("in_background", "nanogpt", "torchrun"),
+    }
+)
+# Programs that every check rehearses; `make cases` rehearses all.
+REHEARSED = frozenset({"hidden_files", "pipe"})
+
+
+def cases(every_check: Collection[str]) -> pytest.MarkDecorator:
+    """A parameter for each case; those outside of `every_check` are exhaustive."""
+    marks = {case.name: () if case.name in every_check else pytest.mark.exhaustive for case in CASES}
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, marks=marks[case.name], id=case.name) for case in CASES]
+    )
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.exhaustive
-@EACH
+@pytest.mark.long
+@cases(TAKEN)
 def test_a_program_that_is_taken_five_times_ends_as_if_it_were_not(case: Case, tmp_path: Path) -> None:
     if case.needs and find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")
@@ -58,8 +77,8 @@ def test_a_program_that_is_taken_five_times_ends_as_if_it_were_not(case: Case, t
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.exhaustive
-@EACH
+@pytest.mark.long
+@cases(REHEARSED)
 def test_a_rehearsal_of_it_says_that_it_is_right(case: Case, tmp_path: Path) -> None:
     if case.needs and find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")
