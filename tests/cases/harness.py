@@ -41,7 +41,7 @@ _START_S, _DAY_S, _USD = 1_433_160_000.0, 86_400.0, 0.03
 _NOTICE_S, _BOOTS_S = 20.0, (0.1, 0.1)
 # A run whose program is at fault may never end.
 _LIMIT_S, _MOST_STEPS = 600.0, 1_000
-# Steps that a program may do while its machine is about to be taken: more on a busy machine, and it would end first.
+# Steps that a program may do while its machine is about to be taken: with more, on a busy machine, it would end first.
 _AHEAD = 4
 _WEIGHTS = re.compile(r"^weights ([0-9a-f]{64})", re.MULTILINE)
 
@@ -121,7 +121,6 @@ class _Taker:
 
     run: RunFolder
     after: Sequence[int]
-    every: int
     noted: Path
     began_s: float = field(default_factory=time.monotonic)
     taken: int = 0
@@ -153,8 +152,6 @@ class _Taker:
         with suppress(CloudError):
             if max(map(cloud.interrupt, cloud.processes()), default=False):
                 self.asked = trial.attempt
-                # Up to its next save.
-                self.allow(done + self.every + _AHEAD)
 
 
 def limit_of(noted: Path) -> Path:
@@ -196,7 +193,7 @@ def taken(case: Case, folder: Path, runs: Path, weights: str) -> Row:
     run = begin_local(job, folder, NewRun(runs), market, policy="reactive")
     # Which steps are done is noted beside the log: what programs print is as different as they are.
     noted, before = folder.parent / f"{case.name}-steps", dict(os.environ)
-    taker = _Taker(run, case.after, case.every, noted)
+    taker = _Taker(run, case.after, noted)
     taker.allow(case.after[0])
     os.environ.update({**_environment(case.step_s), "CASE_STEPS": str(noted)})
     try:

@@ -30,12 +30,12 @@ def trained(state):
 
 
 def note(step):
-    """Note that a step is done, where a test counts them, and wait for a test that is slower than the steps."""
+    """Note that a step is done, where a test counts them, after a wait for a test that is slower than the steps."""
     if name := os.environ.get("CASE_STEPS"):
+        while os.path.exists(name) and _count(name) >= _most(f"{name}-limit"):
+            time.sleep(0.05)
         with open(name, "a") as noted:
             noted.write(f"{step}\n")
-        while _count(name) >= _most(f"{name}-limit"):
-            time.sleep(0.05)
 
 
 def _count(name):
