@@ -68,7 +68,9 @@ class Timing:
     ] = None
     patience_s: Annotated[
         float,
-        typer.Option("--patience-s", metavar="S", min=1.0, help="Longest time to wait for the first step."),
+        typer.Option(
+            "--patience-s", metavar="S", min=1.0, help="Longest time to wait for the first step and the next save."
+        ),
     ] = 300.0
 
     def check(self) -> None:

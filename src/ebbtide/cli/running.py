@@ -283,11 +283,6 @@ def _print_policy(wanted: RunInput, policy: str, parameters: Mapping[str, Any]) 
         typer.echo(f"each of its machines has {sweep.asked}")
     if not sweep.is_measured:
         typer.echo("its speed is not known: it is measured while it runs")
-    if sweep.deadline_h is not None and policy == "reactive":
-        typer.echo(
-            f"the deadline of {sweep.deadline_h:g} h cannot be planned for: that needs steps and steps_per_hour, "
-            "which are printed at the end"
-        )
 
 
 def _print_list(listed: JobList, folder: Path, policy: str) -> None:

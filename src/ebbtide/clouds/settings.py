@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.base.files import write_secret, write_text
-from ebbtide.clouds.unique_names import unique_name
+from ebbtide.clouds.unique_names import fingerprint_of, unique_name
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import split_by_kind
 from ebbtide.market.catalogue import Catalogue, default_catalogue
@@ -164,6 +164,24 @@ class RunFolder:
             return bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
             raise InputError(f"the run's key cannot be read or made: {error}", file=path) from None
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the run's key.
+
+        Raises:
+            InputError: The key cannot be read or made.
+        """
+        return fingerprint_of(self.key)
+
+    @property
+    def unique_name(self) -> str:
+        """Name of the run where it shares a place with other people's runs, known before the run is begun.
+
+        Raises:
+            InputError: The run's key cannot be read or made.
+        """
+        return unique_name(self.path.name, self.fingerprint)
 
     @property
     def journal(self) -> Path:

@@ -80,7 +80,8 @@ class RehearsalSettings:
     Attributes:
         after_s: Seconds of training, from the end of the first step, after which the notice comes.
         notice_s: Length of the notice in seconds.
-        patience_s: Longest time in seconds from the start of the program to its first step, on each machine.
+        patience_s: Longest time in seconds on each machine from the start of the program to its first step, and on
+            the second from that step to its next save.
         runs: Folder in which the run is kept while it lasts, and afterwards if something went wrong.
         store: Where checkpoints go; empty: into the run's folder.
     """

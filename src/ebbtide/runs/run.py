@@ -260,10 +260,11 @@ def check_provider(provider: str, valid: Sequence[str] = PROVIDERS) -> None:
     Raises:
         InputError: There is none of this name; the message has the one that is meant.
     """
-    if provider not in valid:
-        error = unknown_name("provider", provider, valid)
-        meant = _MEANT.get(provider.lower())
-        raise InputError(f"unknown provider {provider!r}: write {meant}") if meant else error
+    if provider in valid:
+        return
+    if meant := _MEANT.get(provider.lower()):
+        raise InputError(f"unknown provider {provider!r}: write {meant}")
+    raise unknown_name("provider", provider, valid)
 
 
 def _labelled(machines: Machines, labels: Mapping[str, str]) -> Machines:

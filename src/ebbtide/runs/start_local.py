@@ -21,7 +21,7 @@ from ebbtide.clouds.local.client import (
     start_local_cloud,
 )
 from ebbtide.clouds.settings import LiveSettings, NewRun, RunFolder
-from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
+from ebbtide.clouds.unique_names import own_store
 from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Outside, Programs
 from ebbtide.controller.journal.journal import journal_of
@@ -202,9 +202,7 @@ def begin_local(
     prices, begins_s = sweep.allowed(market.prices, catalogue), market.begins_s
     prices.check_inside(begins_s)
     folder = new.folder(sweep.name)
-    run = folder.path.name
-    fingerprint = fingerprint_of(folder.key)
-    name = unique_name(run, fingerprint)
+    run, name = folder.path.name, folder.unique_name
     where = own_store(store, name) if store else str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed, "least_notice_s": market.notice_s}
     if market.boots_s is not None:
@@ -224,7 +222,7 @@ def begin_local(
         seed,
         dict(parameters or {}),
         new.journal,
-        fingerprint,
+        folder.fingerprint,
         journal_name=name if new.journal else "",
     )
     prices.write(folder.path / _PRICES)

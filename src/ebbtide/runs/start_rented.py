@@ -18,7 +18,7 @@ from ebbtide.clouds.provider import Prices, RentingCloud
 from ebbtide.clouds.providers import PROVIDERS, Machines, kept_machines
 from ebbtide.clouds.settings import SEVERAL, LiveSettings, NewRun, RunFolder
 from ebbtide.clouds.several import SeveralClouds
-from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
+from ebbtide.clouds.unique_names import own_store
 from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Programs
 from ebbtide.controller.kinds.assignments import secrets_of
@@ -90,9 +90,7 @@ def begin_rented(
     sweep = with_bucket(sweep, shared)
     code = packed(sweep_folder)
     folder = new.folder(sweep.name)
-    run = folder.path.name
-    fingerprint = fingerprint_of(folder.key)
-    name = unique_name(run, fingerprint)
+    run, name = folder.path.name, folder.unique_name
     store = own_store(shared.store, name)
     object_store(store).put_once(code_key(run, code), code)
     new.keep(folder)
@@ -109,7 +107,7 @@ def begin_rented(
             seed,
             dict(parameters or {}),
             new.journal,
-            fingerprint,
+            folder.fingerprint,
             journal_name=name if new.journal else "",
         ),
         catalogue,

@@ -21,7 +21,6 @@ from tests.postgres import PostgresServer, ended_sessions, free_port
 from tests.waiting import eventually
 
 from ebbtide.clouds.settings import LiveSettings, RunFolder
-from ebbtide.clouds.unique_names import fingerprint_of, unique_name
 from ebbtide.controller.journal import postgres as journal_postgres
 from ebbtide.controller.journal import postgres_connection
 from ebbtide.controller.journal.address import JOURNAL, PostgresPlace, journal_address
@@ -130,7 +129,8 @@ def test_runs_of_one_id_have_places_of_their_own(postgres: PostgresServer, tmp_p
         reserve(folder, postgres.address)
     with psycopg.connect(postgres.address) as connection:
         found = connection.execute("select run from ebbtide.runs where run like %s", (f"{run}-%",)).fetchall()
-    assert {name for (name,) in found} == {unique_name(run, fingerprint_of(folder.key)) for folder in folders}
+    assert {name for (name,) in found} == {folder.unique_name for folder in folders}
+    assert len(found) == 2
 
 
 def test_a_place_is_for_one_folder_and_its_copies(
@@ -141,7 +141,7 @@ def test_a_place_is_for_one_folder_and_its_copies(
     for folder in (mine, other):
         folder.path.mkdir(parents=True)
     # Eight digits of a hash may be the same by chance.
-    monkeypatch.setattr("ebbtide.controller.journal.journal.fingerprint_of", lambda _key: "0123abcd")
+    monkeypatch.setattr("ebbtide.clouds.settings.fingerprint_of", lambda _key: "0123abcd")
     reserve(mine, postgres.address)
     # A process that was killed before its run was begun is started once more.
     reserve(mine, postgres.address)

@@ -14,7 +14,6 @@ from typing import Any
 
 from ebbtide.base.json_values import misfit
 from ebbtide.clouds.settings import LiveSettings, RunFolder, check_schema_version
-from ebbtide.clouds.unique_names import fingerprint_of, unique_name
 from ebbtide.controller.journal.address import PostgresPlace
 from ebbtide.controller.journal.changes import DECISIONS, MAILBOXES, NOTHING, Changes, StatePart, joined, split
 from ebbtide.controller.journal.compaction import EVERY_ROWS, compact
@@ -300,8 +299,7 @@ def reserve(folder: RunFolder, address: str) -> None:
 
         # No two folders have the same key, except for copies of one folder.
         owner = hashlib.sha256(b"journal of " + folder.key).hexdigest()
-        name = unique_name(folder.path.name, fingerprint_of(folder.key))
-        PostgresDatabase(PostgresPlace.of(address, name)).reserve(owner)
+        PostgresDatabase(PostgresPlace.of(address, folder.unique_name)).reserve(owner)
 
 
 def _in_database(settings: LiveSettings) -> PostgresPlace:

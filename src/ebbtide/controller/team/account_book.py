@@ -24,7 +24,6 @@ from ebbtide.base.json_values import json_text
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import RunFolder
-from ebbtide.clouds.unique_names import fingerprint_of, unique_name
 from ebbtide.controller.team.account_lines import AccountLine
 from ebbtide.controller.team.team import Accounting
 from ebbtide.errors import InputError, MissingObjectError, StorageError
@@ -185,7 +184,7 @@ _PLAIN = (*_TEXTS, *_MOST)
 
 def account_name(folder: RunFolder) -> str:
     """The name of a run's account, the same wherever the run is resumed, and of no other run."""
-    return unique_name(folder.settings.run, fingerprint_of(folder.key))
+    return folder.unique_name
 
 
 def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> float:
