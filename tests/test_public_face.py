@@ -20,7 +20,7 @@ FOR_POLICIES = (
     "Action Alternative Assign Event GiveUp Hold JobView LeaseState LeaseView Market Policy Reason Release Request "
     "Save Stop View Wake WakeAt WakeAtStep"
 )
-ERRORS = "CheckpointError CloudError InputError InternalError PolicyError StorageError TrainingError"
+ERRORS = "CheckpointError CloudError InputError PolicyError StorageError TrainingError"
 
 
 def test_all_that_is_named_is_there_and_nothing_else() -> None:

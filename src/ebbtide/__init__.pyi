@@ -9,7 +9,6 @@ from .errors import CheckpointError as CheckpointError
 from .errors import CloudError as CloudError
 from .errors import EbbtideError as EbbtideError
 from .errors import InputError as InputError
-from .errors import InternalError as InternalError
 from .errors import PolicyError as PolicyError
 from .errors import StorageError as StorageError
 from .errors import TrainingError as TrainingError

@@ -24,8 +24,7 @@ EbbtideError
 │   ├── JournalAwayError         the database server that keeps it does not answer
 │   ├── JournalWentBackError     the database has failed over to an older copy
 │   └── UnusableJournalError     it is damaged, or its database does not allow what is needed
-├── TrainingError                a program of the user's failed
-└── InternalError                a defect of Ebbtide's
+└── TrainingError                a program of the user's failed
 ```
 """
 
@@ -206,10 +205,6 @@ class TrainingError(EbbtideError):
     def __init__(self, problem: str, outcome: Any = None) -> None:
         super().__init__(" ".join(problem.split()))
         self.outcome = outcome
-
-
-class InternalError(EbbtideError):
-    """A defect in Ebbtide: please report it."""
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> InputError:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
-from ebbtide.base.utc import HOUR_S
+import ebbtide as eb
+from ebbtide.agent.config import AgentConfig
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.cli.main import main
+from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.controller.controller import Controller, Programs
 from ebbtide.errors import InputError
 from ebbtide.jobs.asked_policy import AskedPolicy
 from ebbtide.jobs.common_fields import Direction
@@ -20,6 +26,7 @@ from ebbtide.policies.api.goals import Goals, for_goals, keeps_deadlines
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.for_job import deadline_remarks, policies_for, policy_for
 from ebbtide.policies.registry import POLICIES, policy
+from ebbtide.replay.scenario import Scenario
 
 OWN = """
 from dataclasses import dataclass, replace
@@ -43,6 +50,27 @@ class Mine:
                 yield eb.Request(market, on_demand=True, job=job.job_id)
 """
 
+# It notes the deadline, the budget and theta that the view shows.
+SEES = """
+import json
+import os
+from dataclasses import dataclass
+
+import ebbtide as eb
+
+
+@dataclass(frozen=True)
+class Sees:
+    name: str = "sees"
+    wakes_on: frozenset[eb.Wake] = frozenset()
+
+    def decide(self, view):
+        goals = view.goals
+        with open(os.environ["SEEN_GOALS"], "a") as out:
+            out.write(json.dumps([goals.deadline_s, dict(goals.deadlines_s), goals.budget_usd, goals.theta]) + chr(10))
+        return eb.OnDemand().decide(view)
+"""
+
 KEEP_DEADLINES = {
     *("ebbtide", "deadline", "uniform-progress", "next-cheapest", "greedy-spot", "spottune-bid"),
     *("cookbook", "cookbook-dynamic", "skyline", "fixed", "dba"),
@@ -60,6 +88,20 @@ def sweep(**more: Any) -> Sweep:
 def own(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(OWN)
     return f"{tmp_path / 'mine.py'}:Mine"
+
+
+@pytest.fixture
+def sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "sees.py").write_text(SEES)
+    monkeypatch.setenv("SEEN_GOALS", str(tmp_path / "seen.jsonl"))
+    return f"{tmp_path / 'sees.py'}:Sees"
+
+
+def seen(folder: Path) -> list[Any]:
+    """The distinct goals that the policy was shown, in their order."""
+    lines = (folder / "seen.jsonl").read_text().splitlines()
+    (folder / "seen.jsonl").unlink()
+    return [json.loads(line) for line in dict.fromkeys(lines)]
 
 
 def test_registered_policies_that_keep_deadlines_are_these() -> None:
@@ -105,6 +147,57 @@ def test_a_policy_of_ones_own_gets_them_too(own: str) -> None:
     (alone,) = policies_for(own, None, goals=Goals(deadline_s=60.0))
     assert getattr(alone, "goals").deadline_s == 60.0  # noqa: B009
     assert keeps_deadlines(found)
+
+
+def test_a_policy_sees_the_goals_through_every_verb(
+    sees: str, tmp_path: Path, in_project: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = sweep(deadline_h=50.0, budget_usd=30.0, theta=0.4, max_trial_steps=20)
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump(asked.model_dump(mode="json", exclude_none=True)))
+    whole = [50 * HOUR_S, {}, 30.0, 0.4]
+    short = ("--generate", "12", "--kind", "auction", "--starts", "1")
+
+    def cli(*words: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--policies", sees, "--workers", "1"])
+        assert ended.value.code == 0
+
+    prices = eb.generate_prices(days=12, seed=1)
+    assert eb.run(file, provider="replay", prices=prices, policy=sees).finished
+    assert seen(tmp_path) == [whole]
+    cli("backtest", str(file), *short)
+    assert seen(tmp_path) == [whole]
+    cli("compare", "examples/one-day.yaml", *short, "--deadline", "26")
+    assert seen(tmp_path) == [[26 * HOUR_S, {}, math.inf, None]]
+    scenario = Scenario(asked.jobs(), prices, eb.billing_preset("ec2-second"), goals=Goals.of(asked))
+    view = scenario.at_end(policy("reactive"))
+    assert view.goals == Goals.of_sweep(asked)
+
+
+def test_a_live_run_shows_them(tmp_path: Path) -> None:
+    asked, store = sweep(deadline_h=50.0, budget_usd=30.0), str(tmp_path / "store")
+    (tmp_path / "x").write_text("")
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    work = asked.model_dump(mode="json")
+    folder.begin(LiveSettings("run", "local", "reactive", work, str(tmp_path), store, {}))
+    cloud: Any = SimpleNamespace(now_s=0.0, markets=(), time_of=lambda epoch_s: epoch_s)
+    agent = AgentConfig("run", "", store, "")
+    controller = Controller(folder, policy("reactive"), cloud, agent, Programs(3600.0))
+    assert controller.engine.view.goals == Goals.of_sweep(asked)
+
+
+def test_a_policy_of_a_list_sees_the_goals_of_its_own_jobs(sees: str, tmp_path: Path) -> None:
+    late = sweep(deadline_h=90.0, max_trial_steps=20).model_copy(update={"name": "late"})
+    jobs = (ListedJob(work=sweep(max_trial_steps=20)), ListedJob(work=late, policy=AskedPolicy(name=sees)))
+    listed = JobList(name="l", listed=jobs, budget_usd=30.0)
+    assert Goals.of(listed).deadlines_s == dict.fromkeys(late.job_names, 90 * HOUR_S)
+    prices = eb.generate_prices(days=12, seed=1)
+    scenario = Scenario(listed.jobs(), prices, eb.billing_preset("ec2-second"), goals=Goals.of(listed))
+    assert scenario.run(policy_for(listed, "default"), prices.start_s + DAY_S).finished
+    # Its budget is the list's, which limits all policies together.
+    assert seen(tmp_path) == [[90 * HOUR_S, {}, math.inf, late.theta]]
 
 
 def test_parameters_by_name_count_more() -> None:

@@ -19,6 +19,7 @@ from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy, checked_policy
 from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.start_delay import MeasuredStartDelay, StartDelay
@@ -39,6 +40,7 @@ def backtest(
     curves: Sequence[Curve | None] = (),
     egress: EgressPrices | None = None,
     speed_noise: float = 0.0,
+    goals: Goals | None = None,
     models: ModelBundle | str | Path | None = None,
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
@@ -59,6 +61,7 @@ def backtest(
         egress: Prices of data that leave a region.
         speed_noise: Standard deviation of the logarithm of a machine's speed against that of its type; if it is
             above 0, policies see the speeds that are measured as jobs train.
+        goals: Goals of the jobs, which policies see as `view.goals`; None: none is given.
         models: The bundle of learnt models that the policies ask (`eb.policy(name, models)`), the path of its
             folder, or `champion` for those of the MLflow registry; its versions are kept with the result, and
             starts within the data that it was trained on are refused. Speeds that it has measured stand for
@@ -88,6 +91,7 @@ def backtest(
         tuple(curves),
         egress or EgressPrices(),
         speed_noise,
+        goals or Goals(),
     )
     starts_s = start_times(scenario, starts)
     if bundle is not None:

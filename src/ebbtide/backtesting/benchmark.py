@@ -29,6 +29,7 @@ from ebbtide.base.json_values import json_text
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, PolicyError
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy, check_fits
 from ebbtide.policies.backoff import backing_off
 from ebbtide.policies.for_job import policy_for
@@ -364,6 +365,7 @@ def _replayed(record: BenchmarkRecord, work: BenchmarkWork, policy: Policy, star
         catalogue=record.catalogue,
         seed=seed,
         curves=work.curves,
+        goals=Goals.of(work.asked),
     )
     return scenario.run(policy, start_s)
 

@@ -26,6 +26,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, Refund, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.replay.replayed_market import cleared_prices
 from ebbtide.replay.scenario import Scenario
@@ -127,6 +128,7 @@ def compare(
     starts: int = 100,
     seed: int = 0,
     deadline_h: float | None = None,
+    goals: Goals | None = None,
     availability: Availability | None = None,
     catalogue: Catalogue | None = None,
     models: ModelBundle | str | Path | None = None,
@@ -143,6 +145,7 @@ def compare(
         starts: Number of starts to draw.
         seed: Seed of the starts and of all random numbers.
         deadline_h: Hours from each start to the deadline; None: the end of the record.
+        goals: Goals of the job, which policies see as `view.goals`; None: the deadline alone.
         availability: Recorded capacity of the markets; None: always available.
         catalogue: Instance types and their list prices; None: the built-in ones.
         models: The bundle of learnt models that the policies ask, the path of its folder, or `champion`; starts
@@ -160,7 +163,8 @@ def compare(
     rule = billing_preset(billing) if isinstance(billing, str) else billing
     bundle = read_models(models)
     job = job if bundle is None else measured(job, bundle.speeds)
-    scenario = Scenario((job,), prices, rule, availability, catalogue=known, seed=seed)
+    goals = goals or Goals(deadline_s=math.inf if deadline_h is None else deadline_h * HOUR_S)
+    scenario = Scenario((job,), prices, rule, availability, catalogue=known, seed=seed, goals=goals)
     starts_s = start_times(scenario, starts)
     if bundle is not None:
         bundle.check_unseen(starts_s)

@@ -24,6 +24,7 @@ from ebbtide.cli.options import (
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOption
 from ebbtide.jobs.job_files import read_work
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.for_job import deadline_remarks, policies_for
 from ebbtide.policies.registry import USUAL, names_of
 
@@ -100,6 +101,7 @@ def backtest_command(
             starts=replays.starts,
             seed=replays.seed,
             availability=capacity,
+            goals=Goals.of(work.sweep),
             catalogue=catalogue,
             models=bundle,
             workers=workers or usable_cores(),

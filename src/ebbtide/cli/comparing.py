@@ -108,6 +108,7 @@ def compare_command(
             starts=replays.starts,
             seed=replays.seed,
             deadline_h=deadline,
+            goals=goals if sweep is None else Goals.of(sweep),
             catalogue=catalogue,
             models=bundle,
             workers=workers or usable_cores(),

@@ -52,6 +52,7 @@ from ebbtide.errors import CloudError, InputError, JournalError, JournalWentBack
 from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.market.billing import billing_preset
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.storage.objects import ObjectStore, object_store
 
@@ -199,6 +200,7 @@ class Controller:
             self._provider,
             billing_preset(self._work.billing),
             catalogue=catalogue,
+            goals=Goals.of(self._work),
             seed=self._settings.seed,
             record=True,
             keep=self._keep,

@@ -42,6 +42,7 @@ from ebbtide.policies.api.actions import (
     WakeAtStep,
 )
 from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
 
 # A policy that answers its own events without time passing would never end.
@@ -71,6 +72,7 @@ class Engine:
         billing: The rule by which spot leases are charged; names the rule of on-demand leases.
         catalogue: Instance types and list prices; by default those that ship with Ebbtide.
         egress: Prices of data that leave a region.
+        goals: Goals of the jobs, which the policy sees; None: none is given.
         seed: Seed of the policy's random numbers.
         record: Whether a timeline of the run is kept, and every decision with its reason.
         keep: Called before each wait for events, so that the state can be stored.
@@ -90,6 +92,7 @@ class Engine:
         *,
         catalogue: Catalogue | None = None,
         egress: EgressPrices | None = None,
+        goals: Goals | None = None,
         seed: int = 0,
         record: bool = False,
         keep: Callable[[Engine], None] | None = None,
@@ -98,6 +101,7 @@ class Engine:
         self.policy = checked_policy(policy)
         check_fits(self.policy, jobs)
         self.billing = billing
+        self.goals = goals or Goals()
         # Its own copies: whatever a policy does to the jobs that it is shown, the books do not change.
         self.jobs = [JobProgress(job_id, job.model_copy(deep=True)) for job_id, job in enumerate(jobs)]
         self.events: Sequence[Event] = ()
@@ -648,12 +652,21 @@ def run_policy(
     *,
     catalogue: Catalogue | None = None,
     egress: EgressPrices | None = None,
+    goals: Goals | None = None,
     seed: int = 0,
     record: bool = False,
 ) -> Outcome:
     """Run one policy once: see `Engine`."""
     engine = Engine(
-        policy, list(jobs), provider, billing, catalogue=catalogue, egress=egress, seed=seed, record=record
+        policy,
+        list(jobs),
+        provider,
+        billing,
+        catalogue=catalogue,
+        egress=egress,
+        goals=goals,
+        seed=seed,
+        record=record,
     )
     return engine.run()
 

@@ -18,6 +18,7 @@ from ebbtide.market.leases import Lease
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.records import JobView, LeaseView, ReadOnly, hidden
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class EngineView(ReadOnly):
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         steps, metric = _engine(self).measured(job_id)
         return _frozen(steps), _frozen(metric)
+
+    @property
+    def goals(self) -> Goals:
+        return _engine(self).goals
 
     @property
     def billing(self) -> Billing:

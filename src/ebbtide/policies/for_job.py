@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
@@ -121,7 +120,7 @@ def _in_order(
             raise InputError(f"job {job.name}: {error.problem}", field=error.field) from None
 
     def shared(jobs: Sequence[ListedJob]) -> Policy:
-        found = with_parameters(for_goals(policy_named(name, models), _shared_goals(listed, jobs)), parameters)
+        found = with_parameters(for_goals(policy_named(name, models), Goals.of_jobs(listed, jobs)), parameters)
         _check_limits(found, listed.job_names, catalogue)
         return found
 
@@ -152,13 +151,16 @@ def _grouped(
         if joint and job.policy is None:
             together.setdefault(tuple(sorted(job.needs)), []).append(job)
         else:
-            groups.append(JobGroup(job.name, own(job), listed.ids_of(job.name), _needed(listed, job)))
+            work = job.work.model_copy(update={"deadline_h": listed.deadline_of(job)})
+            ids = listed.ids_of(job.name)
+            groups.append(JobGroup(job.name, own(job), ids, _needed(listed, job), Goals.of_sweep(work)))
     for jobs in together.values():
         ids = tuple(job_id for job in jobs for job_id in listed.ids_of(job.name))
         names = ", ".join(job.name for job in jobs)
         clusters = [number for number, job_id in enumerate(ids) if listed.part_of(job_id)[0].kind == "cluster"]
         policy = WithHead(shared(jobs), tuple(clusters)) if clusters else shared(jobs)
-        groups.append(JobGroup(names, policy, ids, _needed(listed, jobs[0])))
+        goals = Goals.of_jobs(listed, jobs)
+        groups.append(JobGroup(names, policy, ids, _needed(listed, jobs[0]), goals))
     return InOrder(tuple(sorted(groups, key=lambda group: group.jobs[0])), name)
 
 
@@ -169,16 +171,6 @@ def _is_joint(policy: Policy) -> bool:
 
 def _needed(listed: JobList, job: ListedJob) -> tuple[tuple[int, ...], ...]:
     return tuple(listed.ids_of(needed) for needed in job.needs)
-
-
-def _shared_goals(listed: JobList, jobs: Sequence[ListedJob]) -> Goals:
-    """The goals of several jobs of a list that have one policy."""
-    due = [(job.work.job_names, listed.deadline_of(job)) for job in jobs]
-    return Goals(
-        deadlines_s={name: hours * HOUR_S for names, hours in due if hours is not None for name in names},
-        budget_usd=math.inf if listed.budget_usd is None else listed.budget_usd,
-        work=listed.name,
-    )
 
 
 def _check_names(what: str, field: str, given: Mapping[str, float] | float, known: Collection[str]) -> None:

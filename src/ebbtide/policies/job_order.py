@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -17,6 +17,7 @@ from ebbtide.jobs.job import Job
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, Hold, Release, Request, Save, Stop, WakeAt, WakeAtStep
 from ebbtide.policies.api.events import Event, Wake
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy, check_fits
 from ebbtide.policies.api.reasons import Reason
 from ebbtide.policies.api.records import JobView, LeaseView
@@ -43,12 +44,14 @@ class JobGroup:
         jobs: Their ids in the run.
         needs: For each listed job that must be done before they begin, the ids of its trainings in the run: it is
             done once all have ended, and has failed if none of them ended by itself.
+        goals: Goals of these jobs.
     """
 
     name: str
     policy: Policy
     jobs: tuple[int, ...]
     needs: tuple[tuple[int, ...], ...] = ()
+    goals: Goals = field(default_factory=Goals)
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,10 @@ class _GroupView:
     def memory(self) -> dict[str, Any]:
         memory: dict[str, Any] = self._state["memory"]
         return memory
+
+    @property
+    def goals(self) -> Goals:
+        return self._group.goals
 
     @property
     def leases(self) -> Sequence[LeaseView]:

@@ -14,6 +14,7 @@ from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
 from ebbtide.replay.replay import ReplayProvider
@@ -37,6 +38,7 @@ class Scenario:
         curves: Of each job, what its metric will be as it trains; empty: jobs tell none.
         egress: What data cost that leave a region.
         speed_noise: How much machines of one type differ in speed (see `SpeedNoise`); 0: all are alike.
+        goals: Goals of the jobs, which policies see.
     """
 
     jobs: tuple[Job, ...]
@@ -49,6 +51,7 @@ class Scenario:
     curves: tuple[Curve | None, ...] = ()
     egress: EgressPrices = field(default_factory=EgressPrices)
     speed_noise: float = 0.0
+    goals: Goals = field(default_factory=Goals)
 
     def __post_init__(self) -> None:
         for job in self.jobs:
@@ -61,7 +64,9 @@ class Scenario:
         # A history ends before its end: one that is a moment longer has prices there.
         known = PriceHistory(dict(self.prices), start_s=self.prices.start_s, end_s=math.nextafter(end_s, math.inf))
         provider = ReplayProvider(ReplayedMarket(known, end_s, self.billing), catalogue=self.catalogue)
-        engine = Engine(policy, self.jobs, provider, self.billing, catalogue=self.catalogue, seed=self.seed)
+        engine = Engine(
+            policy, self.jobs, provider, self.billing, catalogue=self.catalogue, goals=self.goals, seed=self.seed
+        )
         view = engine.view
         view.memory["started_s"] = view.now_s
         return view
@@ -82,6 +87,7 @@ class Scenario:
             self.billing,
             catalogue=self.catalogue,
             egress=self.egress,
+            goals=self.goals,
             seed=self.seed,
             record=record,
         )

@@ -31,6 +31,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy, check_fits, checked_policy
 from ebbtide.policies.for_job import asked_policy, policy_for, policy_with, within_budget
 from ebbtide.policies.registry import DEFAULT
@@ -373,7 +374,10 @@ def _replayed(job: Work, policy: str | Policy, options: RunOptions) -> Outcome:
         # Refuse a job without a rate here. A job longer than the record may still end in time on several machines.
         work_s(each, prices, catalogue)
     delay = options.get("delay") or StartDelay()
-    scenario = Scenario(jobs, prices, rule, market.availability, delay=delay, catalogue=catalogue, seed=seed)
+    goals = Goals.of(sweep)
+    scenario = Scenario(
+        jobs, prices, rule, market.availability, delay=delay, catalogue=catalogue, seed=seed, goals=goals
+    )
     start_s = market.begins_s
     if models is not None:
         models.check_unseen([start_s])

@@ -31,6 +31,7 @@ from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.actions import Action
 from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.cookbook import Cookbook
@@ -233,6 +234,7 @@ def executed(
         seed=run.seed,
         availability=capacity,
         curves=curves,
+        goals=Goals.of(work.sweep),
         models=models,
     )
 

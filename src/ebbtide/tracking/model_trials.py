@@ -27,6 +27,7 @@ from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
@@ -214,6 +215,7 @@ def _run(case: _Case, bundle: ModelBundle, starts_s: Sequence[float], setting: S
         seed=setting.seed,
         availability=setting.availability if case.kind == _SPELLS else None,
         curves=_curves_of(case.work.jobs, setting.curves),
+        goals=Goals.of(case.work.sweep),
         models=bundle,
         workers=setting.workers,
     )

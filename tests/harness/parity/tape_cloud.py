@@ -289,6 +289,7 @@ def live(scenario: Scenario, policy: Policy, start_s: float) -> Lived:
         scenario.billing,
         catalogue=scenario.catalogue,
         egress=scenario.egress,
+        goals=scenario.goals,
         seed=scenario.seed,
         record=True,
     )

@@ -17,14 +17,16 @@ _LARGE = 1 << 20
 
 
 class Counted(FolderStore):
-    """A store that counts the bytes of the data that it is given."""
+    """A store that counts the files, and the bytes of the data, that it is given."""
 
     stored_bytes = 0
+    stored_files = 0
     lock = Lock()
 
     def put_file(self, key: str, path: Path) -> None:
         with self.lock:
             self.stored_bytes += path.stat().st_size
+            self.stored_files += 1
         super().put_file(key, path)
 
 
@@ -89,6 +91,23 @@ def test_what_a_failed_upload_sent_is_counted_with_the_next(objects: Counted, tm
     manifest = writer.save(checkpoint(folder, "c"), 3)
     assert objects.stored_bytes == manifest.uploaded_bytes == 2 * (_LARGE + 100)
     assert writer.save(folder, 4).uploaded_bytes == 0
+
+
+def test_thousands_of_small_files_are_few_uploads(tmp_path: Path) -> None:
+    objects, folder = Counted(tmp_path / "objects"), tmp_path / "zarr"
+    folder.mkdir()
+    for number in range(5_000):
+        (folder / f"{number}").write_bytes(number.to_bytes(2) * 2_000)
+    writer = CheckpointStore(objects, "t").begin_writing("one")
+    # Twenty megabytes, of which at most sixteen share a part.
+    assert writer.save(folder, 1).uploaded_bytes == objects.stored_bytes == 20_000_000
+    assert objects.stored_files == 2
+    assert writer.save(folder, 2).uploaded_bytes == 0
+    (folder / "7").write_bytes(b"changed")
+    assert writer.save(folder, 3).uploaded_bytes == len(b"changed")
+    assert objects.stored_files == 3
+    assert CheckpointStore(objects, "t").restore(tmp_path / "there") is not None
+    assert content_of(tmp_path / "there") == content_of(folder)
 
 
 def test_what_was_restored_stays_as_long_as_it_is_needed(objects: Counted, tmp_path: Path) -> None:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.common_fields import Direction
-from ebbtide.jobs.job_list import OneJob
-from ebbtide.policies.api.protocol import Policy
+from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable
+
+if TYPE_CHECKING:
+    from ebbtide.policies.api.protocol import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goals:
     """Goals of some work, and what is known of it. A goal of None is not given: a policy keeps its own.
 
-    A policy that can keep them has the method `for_goals(goals) -> Policy`, which returns the policy adapted to
-    them. Every verb calls it once, before parameters that the user gives by name, which count more.
+    A policy sees them as `view.goals`. One whose parameters depend on them has the method `for_goals(goals) ->
+    Policy`, which returns the policy adapted to them. Every verb calls it once, before parameters that the user
+    gives by name, which count more.
 
     Attributes:
         deadline_s: Seconds from the start until the deadline; infinity: there is none.
@@ -59,6 +62,23 @@ class Goals:
             has_steps=sweep.steps is not None,
             work=sweep.name,
         )
+
+    @classmethod
+    def of_jobs(cls, listed: JobList, jobs: Sequence[ListedJob]) -> Goals:
+        """The goals of several jobs of a list that have one policy."""
+        due = [(job.work.job_names, listed.deadline_of(job)) for job in jobs]
+        return cls(
+            deadlines_s={name: hours * HOUR_S for names, hours in due if hours is not None for name in names},
+            budget_usd=math.inf if listed.budget_usd is None else listed.budget_usd,
+            work=listed.name,
+        )
+
+    @classmethod
+    def of(cls, work: Runnable | None) -> Goals:
+        """The goals of any work, a list of jobs included; None: no goal is given."""
+        if work is None:
+            return cls()
+        return cls.of_jobs(work, work.listed) if work.is_list else cls.of_sweep(work)
 
     @property
     def has_deadline(self) -> bool:

@@ -13,6 +13,7 @@ from ebbtide.market.catalogue import InstanceType
 from ebbtide.market.markets import Market, Place
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.events import Event
+from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.quotes import Quotes
 from ebbtide.policies.api.records import JobView, LeaseView
 
@@ -74,6 +75,11 @@ class View(Quotes, Protocol):
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         """Steps and metric of a job's validations so far; empty if it tells none."""
+        ...
+
+    @property
+    def goals(self) -> Goals:
+        """Goals of the work of this policy: its deadline, budget and the like."""
         ...
 
     @property
