@@ -91,7 +91,7 @@ class Sampler:
     def __init__(self, run: RunFolder) -> None:
         self.agent: list[int] = []
         self.controller: list[int] = []
-        self._cloud = LocalCloud(cloud_place(run), prices_of(run))
+        self._run = run
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
@@ -102,10 +102,11 @@ class Sampler:
         self._thread.join()
 
     def _sample(self) -> None:
-        this = psutil.Process()
+        this, prices = psutil.Process(), prices_of(self._run)
         while not self._ended.wait(_EVERY_S):
             with suppress(CloudError, psutil.NoSuchProcess):
-                for pid in self._cloud.processes().values():
+                # Before the controller has begun there is no cloud.
+                for pid in LocalCloud(cloud_place(self._run), prices).processes().values():
                     self.agent.append(psutil.Process(pid).memory_info().rss)
                     self.controller.append(this.memory_info().rss)
 
