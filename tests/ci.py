@@ -32,6 +32,7 @@ SIDE_BY_SIDE = (
     {
         "parity": ("make", "parity"),
         "simulate": ("make", "simulate", "RUNS=300"),
+        "cases": ("make", "cases"),
     },
 )
 

@@ -108,7 +108,10 @@ def run_long(marks: str, arguments: Sequence[str]) -> Run:
     """Run long tests, of which few compute; those that share a project stay together, in their file's order."""
     files = sorted(Path("tests").rglob("test_*.py"))
     marked = [
-        str(file) for file in files if re.search(r"mark\.(long|exhaustive)", file.read_text(encoding="utf-8"))
+        str(file)
+        for file in files
+        # `make cases` runs those of tests/cases.
+        if "cases" not in file.parts and re.search(r"mark\.(long|exhaustive)", file.read_text(encoding="utf-8"))
     ]
     return run(marks, 2 * len(os.sched_getaffinity(0)), in_files(arguments, marked), "loadscope")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -41,29 +40,12 @@ CASES = (
     Case("torchrun", command=("torchrun", "--standalone", "--nproc-per-node", "2", "real_dcp.py")),
 )
 
-
-# Programs that every check takes from their machines, one of each way to save; `make cases` takes all.
-TAKEN = frozenset(
-    {
-        *("hidden_files", "link_to_folder", "late_second_file", "pipe", "in_place", "hugging_face"),
-        *("in_background", "nanogpt", "torchrun"),
-    }
-)
-# Programs that every check rehearses; `make cases` rehearses all.
-REHEARSED = frozenset({"hidden_files", "pipe"})
-
-
-def cases(every_check: Collection[str]) -> pytest.MarkDecorator:
-    """A parameter for each case; those outside of `every_check` are exhaustive."""
-    marks = {case.name: () if case.name in every_check else pytest.mark.exhaustive for case in CASES}
-    return pytest.mark.parametrize(
-        "case", [pytest.param(case, marks=marks[case.name], id=case.name) for case in CASES]
-    )
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.long
-@cases(TAKEN)
+@every_case
 def test_a_program_that_is_taken_five_times_ends_as_if_it_were_not(case: Case, tmp_path: Path) -> None:
     if case.needs and find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")
@@ -78,7 +60,7 @@ def test_a_program_that_is_taken_five_times_ends_as_if_it_were_not(case: Case, t
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.long
-@cases(REHEARSED)
+@every_case
 def test_a_rehearsal_of_it_says_that_it_is_right(case: Case, tmp_path: Path) -> None:
     if case.needs and find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")
