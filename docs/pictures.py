@@ -53,20 +53,27 @@ class Picture:
 
 
 @cache
-def _backtest() -> eb.BacktestResult:
+def _on_auctions() -> eb.BacktestResult:
     job = eb.Job.read(ROOT / "examples" / "one-day.yaml")
-    policies: list[eb.Policy] = [Reactive(), CheapestSpot(), OnDemand(), eb.policy("ebbtide")]
-    return eb.backtest(policies, job, eb.generate_prices(days=30, seed=1), starts=20, seed=1)
+    return eb.backtest([Reactive()], job, eb.generate_prices(days=30, seed=1, kind="auction"), starts=20, seed=1)
+
+
+def _today() -> eb.BacktestResult:
+    job = eb.Job.read(ROOT / "examples" / "one-day.yaml")
+    policies: list[eb.Policy] = [eb.policy("ebbtide"), Reactive(), CheapestSpot(), OnDemand()]
+    prices = eb.generate_prices(days=30, seed=1)
+    capacity = eb.generate_capacity(prices, seed=1)
+    return eb.backtest(policies, job, prices, availability=capacity, billing="by-cloud", starts=20, seed=1)
 
 
 def _most_revoked() -> int:
-    revocations = [outcome.revocations for outcome in _backtest().outcomes["reactive"]]
+    revocations = [outcome.revocations for outcome in _on_auctions().outcomes["reactive"]]
     return int(np.argmax(revocations))
 
 
 def _lease() -> Figure:
     """One run of `reactive`: its leases on the prices of the markets that it rented."""
-    record = _backtest().record(_most_revoked())
+    record = _on_auctions().record(_most_revoked())
     leases = record.leases[record.leases["policy"] == "reactive"]
     begin, end = leases["started"].min(), leases["ended"].max()
     figure: Figure
@@ -97,7 +104,7 @@ def _lease() -> Figure:
 
 def _steps_of(market: str, begin: pd.Timestamp, end: pd.Timestamp) -> tuple[list[pd.Timestamp], list[float]]:
     """Change points of a market from before `begin` to `end`, and its price there."""
-    prices = _backtest().scenario.prices
+    prices = _on_auctions().scenario.prices
     (series,) = (series for known, series in prices.items() if str(known) == market)
     low = max(int(np.searchsorted(series.times_s, begin.timestamp(), side="right")) - 1, 0)
     high = int(np.searchsorted(series.times_s, end.timestamp()))
@@ -113,7 +120,7 @@ def _held(times: list[pd.Timestamp], prices: list[float], moments: list[pd.Times
 
 def _cost() -> Figure:
     """What each policy paid at each start."""
-    outcomes = _backtest().outcomes
+    outcomes = _today().outcomes
     names = sorted(outcomes, key=lambda name: -np.mean([outcome.cost_usd for outcome in outcomes[name]]))
     figure: Figure
     figure, axes = plt.subplots(figsize=(5.6, 2.4))
@@ -228,8 +235,8 @@ PICTURES = {
     "cost": Picture(
         _cost,
         "Box plot of the cost of four policies over 20 starts",
-        f"The cost of four policies for the job {_ONE_DAY}, on a simulated market like EC2's auctions of 2015. "
-        "Each box has the middle half of 20 starts, the line is the median.",
+        f"The cost of four policies for the job {_ONE_DAY}, on a simulated market of today's GPUs, where capacity "
+        "comes and goes. Each box has the middle half of 20 starts, the line is the median.",
     ),
     "curve": Picture(
         _curve,

@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.capacity.probes import generated_probes, read_probes, write_probes
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.market.ingestion import ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
 
@@ -25,7 +25,7 @@ def _may_pass(_task: object, _run: object, state: Any) -> bool:
 @task
 def generated(into: Path, days: float, seed: int) -> str:
     """Generate the prices of a market."""
-    history = generate_prices(days=days, seed=seed)
+    history = generate_auction_prices(days=days, seed=seed)
     history.write(into)
     return f"{history.change_points} rows generated"
 

@@ -40,7 +40,7 @@ for step in range(10, 61, 10):
 DEADLINE = """
 import sys, ebbtide as eb
 from ebbtide.policies.deadline.policy import Deadline
-prices = eb.generate_prices(days=6, seed=1)
+prices = eb.generate_prices(days=6, seed=1, kind="auction")
 job = eb.Job(name="one", steps=1_000, other_steps_per_hour_per_vcpu=500.0)
 outcome = eb.run(job, Deadline(deadline_s=3 * 3600.0, look_every_s=1800.0), "replay", prices=prices, billing="gcp-spot")
 print(repr(outcome.cost_usd), [made.why for made in outcome.made])

@@ -25,7 +25,7 @@ checkpoint: {size_bytes: 400_000_000, save_s: 20, restore_s: 45}
 PROGRAM = """
 import json, sys
 import ebbtide as eb
-prices = eb.generate_prices(days=10, seed=1)
+prices = eb.generate_prices(days=10, seed=1, kind="auction")
 job = eb.Job.read("job.yaml")
 result = eb.backtest([eb.CheapestSpot(), eb.OnDemand()], job, prices, billing="ec2-second", starts=2, seed=1)
 print(result, file=sys.stderr)

@@ -23,8 +23,6 @@ from .market.billing import Billing as Billing
 from .market.billing import billing_preset as billing_preset
 from .market.catalogue import Catalogue as Catalogue
 from .market.catalogue import default_catalogue as default_catalogue
-from .market.generator import MarketProfile as MarketProfile
-from .market.generator import generate_prices as generate_prices
 from .market.ingestion import ingest_ec2 as ingest_ec2
 from .market.ingestion import ingest_files as ingest_files
 from .market.leases import LeaseState as LeaseState
@@ -62,6 +60,8 @@ from .policies.deepspotcloud.policy import DeepSpotCloud as DeepSpotCloud
 from .policies.dynamic_pricing.policy import DynamicPricing as DynamicPricing
 from .policies.registry import policy as policy
 from .policies.spottune.policy import SpotTune as SpotTune
+from .replay.generated_markets import generate_capacity as generate_capacity
+from .replay.generated_markets import generate_prices as generate_prices
 from .runs.functions import TrainingFunction as TrainingFunction
 from .runs.functions import sweep as sweep
 from .runs.functions import train as train

@@ -21,7 +21,7 @@ ALL = "on-demand,cheapest-spot,fastest-spot,reactive"
 
 @pytest.fixture(scope="module")
 def prices() -> eb.PriceHistory:
-    return eb.generate_prices(days=20, seed=5)
+    return eb.generate_prices(days=20, seed=5, kind="auction")
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     """Prices of twelve days, capacity of two zones in the same days, and a file of something else."""
     traces = tmp_path / "traces"
     (traces / "deep").mkdir(parents=True)
-    eb.generate_prices(days=12, seed=3).write(traces / "prices.parquet")
+    eb.generate_prices(days=12, seed=3, kind="auction").write(traces / "prices.parquet")
     times = pd.date_range("2023-02-15T22:00:00Z", periods=6 * 24 * 8, freq="10min")
     rows = [
         pd.DataFrame(
@@ -81,10 +81,10 @@ def test_records_of_any_files(folder: Path) -> None:
 
 
 def test_machines_nobody_knows_and_short_files_are_left_out_with_the_reason(folder: Path) -> None:
-    frame = eb.generate_prices(days=12, seed=3).to_frame().astype({"instance_type": str})
+    frame = eb.generate_prices(days=12, seed=3, kind="auction").to_frame().astype({"instance_type": str})
     frame.loc[frame["instance_type"] == "m3.medium", "instance_type"] = "z9.tiny"
     frame.to_parquet(folder / "prices.parquet")
-    eb.generate_prices(days=2, seed=3).write(folder / "short.parquet")
+    eb.generate_prices(days=2, seed=3, kind="auction").write(folder / "short.parquet")
     records, left_out = read_benchmark_records(folder)
     assert all("m3.medium" not in record.steps_per_hour for record in records)
     told = {one.what: one.why for one in left_out}
@@ -101,7 +101,7 @@ def test_a_folder_without_records_is_refused_with_the_reasons(tmp_path: Path) ->
 
 
 def test_a_file_that_cannot_be_used_is_named_and_the_others_are_replayed(folder: Path) -> None:
-    prices = eb.generate_prices(days=12, seed=3).to_frame()
+    prices = eb.generate_prices(days=12, seed=3, kind="auction").to_frame()
     prices.drop(columns="product").to_parquet(folder / "no_system.parquet")
     prices.drop(columns="zone").to_parquet(folder / "no_zone.parquet")
     one = prices[(prices["zone"] == prices["zone"].iloc[0]) & (prices["instance_type"] == "m3.medium")]

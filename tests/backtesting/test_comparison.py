@@ -18,7 +18,7 @@ from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.policies.registry import POLICIES, policies
 
 
@@ -37,7 +37,7 @@ def test_the_floor_by_hand() -> None:
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1_000), steps=st.integers(1_000, 20_000))
 def test_without_refunds_no_policy_comes_below_the_floor(seed: int, steps: int) -> None:
-    prices = generate_prices(days=12, seed=seed)
+    prices = generate_auction_prices(days=12, seed=seed)
     work = eb.Job(
         name="j", steps=steps, steps_per_hour={"c3.xlarge": 1_000, "m3.medium": 210, "g2.2xlarge": 2_600}
     )
@@ -58,7 +58,7 @@ def test_each_policy_has_a_row_and_one_that_cannot_serve_says_why() -> None:
     found = compare(
         policies(list(POLICIES)),
         whole,
-        generate_prices(days=10, seed=1),
+        generate_auction_prices(days=10, seed=1),
         billing=billing_preset("ec2-second"),
         starts=2,
     )

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def prices() -> eb.PriceHistory:
-    return eb.generate_prices(days=20, seed=5)
+    return eb.generate_prices(days=20, seed=5, kind="auction")
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +196,7 @@ import sys
 import ebbtide as eb
 from ebbtide.policies.registry import policies
 from ebbtide.replay.scenario import Scenario
-prices = eb.generate_prices(days=60, seed=0)
+prices = eb.generate_prices(days=60, seed=0, kind="auction")
 print("begun", flush=True)
 eb.backtest(policies("spottune"), eb.Job.read("examples/one-day.yaml"), prices, starts=500, workers=3)
 """

@@ -18,7 +18,9 @@ from ebbtide.policies.registry import policies
 
 @pytest.fixture(scope="module")
 def record(one_day: eb.Job) -> BacktestRecord:
-    return eb.backtest(policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=4).record()
+    return eb.backtest(
+        policies("on-demand,reactive"), one_day, eb.generate_prices(days=15, kind="auction"), starts=4
+    ).record()
 
 
 def test_the_report_is_one_page_that_needs_no_network(record: BacktestRecord, tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_tables_of_a_comparison_tell_the_same_spread_and_are_sorted_by_cost(
     found = compare(
         policies("on-demand,cheapest-spot,reactive"),
         one_day,
-        eb.generate_prices(days=15),
+        eb.generate_prices(days=15, kind="auction"),
         starts=4,
         billing=billing_preset("ec2-second"),
     )
@@ -89,7 +91,9 @@ def test_tables_of_a_comparison_tell_the_same_spread_and_are_sorted_by_cost(
 
 
 def test_results_are_reports_from_python_and_tables_in_notebooks(one_day: eb.Job, tmp_path: Path) -> None:
-    result = eb.backtest(policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=2)
+    result = eb.backtest(
+        policies("on-demand,reactive"), one_day, eb.generate_prices(days=15, kind="auction"), starts=2
+    )
     path = result.report(tmp_path / "deep" / "x.html")
     assert path == tmp_path / "deep" / "x.html"
     assert path.read_text() == render(result.record())

@@ -34,7 +34,7 @@ PAPERS = [MoveWhen.NEVER, MoveWhen.CHEAPER, MoveWhen.PERIOD_END]
 def markets() -> eb.PriceHistory:
     """Two zones and five generated ones."""
     catalogue = eb.default_catalogue()
-    whole = eb.generate_prices(days=130, seed=1)
+    whole = eb.generate_prices(days=130, seed=1, kind="auction")
     return with_generated_regions(gpu_markets(whole, catalogue), catalogue, 1)
 
 
@@ -82,7 +82,7 @@ def test_beside_the_engine(benchmark, markets: eb.PriceHistory) -> None:
 
 def test_with_nothing_compiled(benchmark, tmp_path: Path) -> None:
     """A fresh process with an empty cache: imports, compilation, and the table with `migrate`."""
-    eb.generate_prices(days=130, seed=1).write(tmp_path / "prices.parquet")
+    eb.generate_prices(days=130, seed=1, kind="auction").write(tmp_path / "prices.parquet")
     command = [
         sys.executable,
         "-m",

@@ -71,7 +71,7 @@ def test_one_batch_for_a_hundred_markets(benchmark) -> None:
     markets = [
         eb.Market("aws", "us-east-1", f"us-east-1{chr(97 + n % 26)}{n // 26}", "c3.xlarge") for n in range(100)
     ]
-    prices = eb.generate_prices(markets, days=3, seed=1)
+    prices = eb.generate_prices(markets, days=3, seed=1, kind="auction")
     minutes = minutes_of(prices)
     split = split_at(minutes, 60, 2, 0.5, stride=30)
     model = revpred()

@@ -21,7 +21,7 @@ def ebbtide(*arguments: str | Path) -> int:
 
 @pytest.fixture
 def prices(tmp_path: Path) -> Path:
-    eb.generate_prices(days=20, seed=1).write(tmp_path / "prices.parquet")
+    eb.generate_prices(days=20, seed=1, kind="auction").write(tmp_path / "prices.parquet")
     return tmp_path / "prices.parquet"
 
 

@@ -86,7 +86,7 @@ def test_of_a_job_without_a_number_of_steps_costs_are_told_for_an_hour() -> None
 def test_no_policy_tells_totals_of_a_job_without_a_number_of_steps(name: str) -> None:
     """By any policy a decision's costs are near the prices of an hour, and no sum has more steps than any job."""
     job = eb.Job(name="plain", steps=UNKNOWN_STEPS, other_steps_per_hour_per_vcpu=500.0)
-    prices = eb.generate_prices(days=5, seed=1)
+    prices = eb.generate_prices(days=5, seed=1, kind="auction")
     scenario = Scenario((job,), prices, billing_preset("ec2-second"))
     outcome = scenario.run(eb.policy(name), prices.start_s + 4 * 86_400.0, record=True)
     asked = [one for one in outcome.made if one.action == REQUESTED]
@@ -168,7 +168,7 @@ def test_the_same_from_python(runs: Path) -> None:
 
 def test_a_backtest_is_explained_once_it_is_replayed() -> None:
     job = eb.Job(name="one", steps=2_000, other_steps_per_hour_per_vcpu=500.0)
-    result = eb.backtest([eb.policy("ebbtide")], job, eb.generate_prices(days=5, seed=1), starts=1)
+    result = eb.backtest([eb.policy("ebbtide")], job, eb.generate_prices(days=5, seed=1, kind="auction"), starts=1)
     outcome = result.replay("ebbtide")
     told = eb.explain(outcome)
     assert sum(one.machines[0].paid_usd for one in told if one.decision.action == "requested") == pytest.approx(

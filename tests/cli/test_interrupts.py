@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-c", "from ebbtide.cli.main import main; main()"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("interrupts")
-    eb.generate_prices(days=20, seed=1).write(path / "prices.parquet")
+    eb.generate_prices(days=20, seed=1, kind="auction").write(path / "prices.parquet")
     return path
 
 

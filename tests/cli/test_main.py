@@ -57,7 +57,7 @@ def ebbtide(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prices") / "prices.parquet"
-    eb.generate_prices(days=20, seed=1).write(path)
+    eb.generate_prices(days=20, seed=1, kind="auction").write(path)
     return path
 
 

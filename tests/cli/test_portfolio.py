@@ -14,7 +14,7 @@ from ebbtide.cli.main import main
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prices") / "prices.parquet"
-    eb.generate_prices(days=30, seed=2).write(path)
+    eb.generate_prices(days=30, seed=2, kind="auction").write(path)
     return path
 
 

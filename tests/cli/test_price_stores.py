@@ -32,7 +32,7 @@ def ebbtide(line: str) -> int:
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> eb.PriceHistory:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
-    history = eb.generate_prices(days=6, seed=1)
+    history = eb.generate_prices(days=6, seed=1, kind="auction")
     PriceStore("s.db").add(history.to_frame(), looked_at=history.end_s)
     history.write("p.parquet")
     return history

@@ -35,7 +35,7 @@ class Costly:
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("prices") / "prices.parquet"
-    eb.generate_prices(days=20, seed=1).write(path)
+    eb.generate_prices(days=20, seed=1, kind="auction").write(path)
     return str(path)
 
 

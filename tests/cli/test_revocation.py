@@ -15,7 +15,7 @@ from ebbtide.market.generator import demo_markets
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prices") / "prices.parquet"
-    eb.generate_prices(demo_markets()[:2], days=8, seed=3).write(path)
+    eb.generate_prices(demo_markets()[:2], days=8, seed=3, kind="auction").write(path)
     return path
 
 

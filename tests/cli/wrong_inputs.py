@@ -124,7 +124,7 @@ def folder_of(wrong: WrongInput, prices: Path) -> Iterator[Path]:
 
 def write_prices(path: Path) -> Path:
     """Twenty days of a generated market."""
-    eb.generate_prices(days=20, seed=1).write(path)
+    eb.generate_prices(days=20, seed=1, kind="auction").write(path)
     return path
 
 
@@ -139,7 +139,7 @@ def prices_without(column: str) -> Callable[[Path], None]:
 
 
 def _frame() -> pd.DataFrame:
-    return eb.generate_prices(days=1, seed=1).to_frame()
+    return eb.generate_prices(days=1, seed=1, kind="auction").to_frame()
 
 
 def _naive(path: Path) -> None:

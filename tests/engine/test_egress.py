@@ -97,7 +97,7 @@ def test_migrate_weighs_egress_and_best_price_does_not() -> None:
 @cache
 def six_days(seed: int) -> eb.PriceHistory:
     azure = eb.Market("azure", "us-east", "us-east", "NC6", "Linux")
-    return eb.generate_prices([EAST, EUROPE, azure], days=6, seed=seed)
+    return eb.generate_prices([EAST, EUROPE, azure], days=6, seed=seed, kind="auction")
 
 
 @settings(max_examples=25, deadline=None)

@@ -14,7 +14,7 @@ from ebbtide.policies.spottune.policy import ObservedStepTimes
 from ebbtide.replay.replay import ReplayProvider
 from ebbtide.replay.replayed_market import ReplayedMarket
 
-PRICES = eb.generate_prices(days=2, seed=1)
+PRICES = eb.generate_prices(days=2, seed=1, kind="auction")
 JOB = eb.Job(name="j", steps=1000, steps_per_hour={"c3.xlarge": 3600, "m3.medium": 1800})
 FAST, SLOW = (next(market for market in PRICES if market.instance_type == name) for name in JOB.steps_per_hour)
 

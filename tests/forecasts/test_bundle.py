@@ -21,7 +21,7 @@ from ebbtide.market.prices import PriceHistory
 @pytest.fixture(scope="module")
 def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("prices") / "prices.parquet"
-    eb.generate_prices(days=9, seed=1).write(path)
+    eb.generate_prices(days=9, seed=1, kind="auction").write(path)
     return path
 
 

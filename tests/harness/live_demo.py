@@ -27,7 +27,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.policies.for_job import policy_for
 from ebbtide.runs.start_local import LocalMarket, begin_local, end_local, run_local
 from ebbtide.storage.checkpoints.store import CheckpointStore
@@ -90,7 +90,7 @@ def live_demo(
         sweep,
         sweep_file.parent,
         NewRun(runs),
-        LocalMarket(generate_prices(days=_DAYS, seed=seed), speed=_SPEED, notice_s=notice_s),
+        LocalMarket(generate_auction_prices(days=_DAYS, seed=seed), speed=_SPEED, notice_s=notice_s),
         policy=_POLICY,
         seed=seed,
     )

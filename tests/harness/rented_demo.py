@@ -24,7 +24,7 @@ from ebbtide.clouds.settings import NewRun
 from ebbtide.clouds.skypilot.settings import SkyPilotPlace
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.for_job import policy_for
@@ -163,7 +163,7 @@ def _left(machines: StandInMachines) -> int:
 
 @contextmanager
 def _ec2(folder: Path, seed: int) -> Iterator[Stage]:
-    prices = until_now(generate_prices(days=_DAYS, seed=seed), time.time())
+    prices = until_now(generate_auction_prices(days=_DAYS, seed=seed), time.time())
     with stand_in(folder, prices) as (api, machines, settings):
         api.refusals.launches.extend(REFUSED)
         yield Stage(
@@ -179,7 +179,7 @@ def _ec2(folder: Path, seed: int) -> Iterator[Stage]:
 @contextmanager
 def _gcp(folder: Path, seed: int) -> Iterator[Stage]:
     markets = [Market("gcp", zone[:-2], zone, kind) for zone in _GCP_ZONES for kind in _GCP_TYPES]
-    prices = until_now(generate_prices(markets, start=_GCP_FROM, days=_DAYS, seed=seed), time.time())
+    prices = until_now(generate_auction_prices(markets, start=_GCP_FROM, days=_DAYS, seed=seed), time.time())
     with gcp_stand_in(folder, prices) as (api, machines, settings):
         api.compute.refusals.launches.extend(_REFUSED_BY_GCP)
         # The client library renews its token by itself.
@@ -195,7 +195,7 @@ def _gcp(folder: Path, seed: int) -> Iterator[Stage]:
 
 @contextmanager
 def _skypilot(folder: Path, seed: int) -> Iterator[Stage]:
-    prices = until_now(generate_prices(days=_DAYS, seed=seed), time.time())
+    prices = until_now(generate_auction_prices(days=_DAYS, seed=seed), time.time())
     places = {f"{one.cloud}/{one.region}": SkyPilotPlace() for one in {market.place for market in prices.markets}}
     with skypilot_stand_in(folder, prices, places=places) as (api, machines, settings):
         api.refusals.launches.extend(_REFUSED_BY_SKYPILOT)

@@ -98,7 +98,7 @@ def test_tasks_that_fit_no_machine_are_refused(tmp_path: Path) -> None:
     file.write_text("command: x {task}\ntasks: 3\ncpus_per_task: 8\nmarkets: {instance_types: [c3.xlarge]}\n")
     with pytest.raises(InputError, match=r"field cpus_per_task: is 8; no instance type has more than 4 vCPUs"):
         read_sweep(file, to_run=True)
-    prices = eb.generate_prices(days=1, seed=1)
+    prices = eb.generate_prices(days=1, seed=1, kind="auction")
     most = max(default_catalogue().machine_of(market).vcpus for market in prices)
     assert array(3, cpus_per_task=most).allowed(prices) is not None
     with pytest.raises(InputError, match=f"no machine of these prices has more than {most} vCPUs"):

@@ -13,7 +13,7 @@ from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.job_files import FileKind, kind_of, read_runnable, read_sweep, read_work
 from ebbtide.jobs.job_list import JobList, runnable
 from ebbtide.market.catalogue import default_catalogue
-from ebbtide.market.generator import demo_markets, generate_prices
+from ebbtide.market.generator import demo_markets, generate_auction_prices
 
 KNOWN = {"steps": 1000, "steps_per_hour": {"c3.xlarge": 500, "m3.medium": 200}}
 PREPARE = {"name": "prepare", "tasks": 4, "command": "python prepare.py {task}"}
@@ -70,7 +70,7 @@ def test_a_job_runs_only_on_machines_with_what_it_asks_for(tmp_path: Path) -> No
 
 
 def test_markets_are_those_that_suit_a_job(tmp_path: Path) -> None:
-    prices, known = generate_prices(demo_markets(), days=3, seed=1), default_catalogue()
+    prices, known = generate_auction_prices(demo_markets(), days=3, seed=1), default_catalogue()
     typed = {"name": "typed", "command": "a", "markets": {"instance_types": ["m3.medium"]}}
     found = read(tmp_path, typed, markets={"regions": ["us-east-1"]})
     assert {market.instance_type for market in found.allowed(prices, known)} == {"m3.medium"}
@@ -175,7 +175,7 @@ def test_long_lists_are_read_and_planned_quickly(tmp_path: Path) -> None:
 
 
 def test_a_job_that_no_market_can_run_is_refused(tmp_path: Path) -> None:
-    prices = generate_prices(demo_markets(), days=3, seed=1)
+    prices = generate_auction_prices(demo_markets(), days=3, seed=1)
     only = {"name": "only", "command": "a", "markets": {"instance_types": ["m3.medium"]}, "steps": 10}
     found = read(tmp_path, {**only, "steps_per_hour": {"c3.xlarge": 5}})
     with pytest.raises(

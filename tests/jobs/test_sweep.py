@@ -113,7 +113,7 @@ def test_speed_not_measured_makes_no_jobs(tmp_path: Path) -> None:
 
 
 def test_markets_are_filtered(tmp_path: Path) -> None:
-    prices = eb.generate_prices(days=1, seed=1)
+    prices = eb.generate_prices(days=1, seed=1, kind="auction")
     sweep = read(tmp_path, markets={"instance_types": ["c3.xlarge"]})
     assert {market.instance_type for market in sweep.allowed(prices)} == {"c3.xlarge"}
     with pytest.raises(InputError, match="allows none of the"):

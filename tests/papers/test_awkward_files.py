@@ -57,12 +57,12 @@ def _elsewhere() -> eb.PriceHistory:
 
 
 def _one_market() -> eb.PriceHistory:
-    prices = eb.generate_prices(days=DAYS, seed=1)
+    prices = eb.generate_prices(days=DAYS, seed=1, kind="auction")
     return prices.select(prices.markets[:1])
 
 
 FILES: dict[str, Callable[[], eb.PriceHistory]] = {
-    "three days": lambda: eb.generate_prices(days=3, seed=1),
+    "three days": lambda: eb.generate_prices(days=3, seed=1, kind="auction"),
     "one moment": lambda: history({market: [(0.0, 0.1)] for market in HERE}, hours=0.0),
     "one market": _one_market,
     "no list price": _elsewhere,

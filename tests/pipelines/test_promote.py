@@ -32,7 +32,7 @@ MARKET = "us-east-1a c3.xlarge"
 def project(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Project:
     """With prices and models as the stages before this one would have left them."""
     made = Project(tmp_path_factory.mktemp("promote") / "main", prefect_server)
-    prices = eb.generate_prices(days=16, seed=1)
+    prices = eb.generate_prices(days=16, seed=1, kind="auction")
     prices.write(made.folder / "data" / "prices.parquet")
     write_probes(generated_probes(prices, 1, 600.0), made.folder / "data" / "capacity.parquet")
     curves = "src/ebbtide/forecasts/learning_curves/data/table-two.parquet"

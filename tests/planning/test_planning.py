@@ -96,7 +96,7 @@ def test_the_policy_of_a_sweep_keeps_its_budget() -> None:
     capped = sweep(budget_usd=0.2)
     policy = policy_for(capped, DEFAULT_NAME)
     assert isinstance(policy, WithinBudget)
-    prices = eb.generate_prices(days=5, seed=1)
+    prices = eb.generate_prices(days=5, seed=1, kind="auction")
     result = eb.backtest([policy], capped.jobs(), prices, starts=5, seed=1)
     assert all(outcome.cost_usd <= 0.2 for outcome in result.outcomes[policy.name])
     assert policy_for(sweep(), DEFAULT_NAME).name == DEFAULT_NAME

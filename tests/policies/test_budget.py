@@ -57,7 +57,7 @@ def test_a_whole_hour_is_not_begun_if_it_cannot_be_paid() -> None:
 
 
 def test_enough_is_no_hindrance() -> None:
-    prices = eb.generate_prices(days=10, seed=3)
+    prices = eb.generate_prices(days=10, seed=3, kind="auction")
     jobs = [eb.Job(name="j", steps=4_000, other_steps_per_hour_per_vcpu=200.0)]
     # Max prices drawn from an interval would depend on how often the policy is asked.
     policy = eb.SpotTune(provisioner=StepCost(delta=(0.05, 0.05)))
@@ -70,7 +70,7 @@ def test_enough_is_no_hindrance() -> None:
 
 @cache
 def five_days(seed: int) -> eb.PriceHistory:
-    return eb.generate_prices(days=5, seed=seed)
+    return eb.generate_prices(days=5, seed=seed, kind="auction")
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.policies.api.actions import Action, Assign, Request
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.protocol import Policy
@@ -33,7 +33,7 @@ JOB = Job(
 
 
 def scenario() -> Scenario:
-    return Scenario((JOB,), generate_prices(days=6, seed=3), billing_preset("ec2-second"))
+    return Scenario((JOB,), generate_auction_prices(days=6, seed=3), billing_preset("ec2-second"))
 
 
 @dataclass

@@ -163,7 +163,7 @@ def test_a_policy_sees_the_goals_through_every_verb(
             main([*words, "--policies", sees, "--workers", "1"])
         assert ended.value.code == 0
 
-    prices = eb.generate_prices(days=12, seed=1)
+    prices = eb.generate_prices(days=12, seed=1, kind="auction")
     assert eb.run(file, provider="replay", prices=prices, policy=sees).finished
     assert seen(tmp_path) == [whole]
     cli("backtest", str(file), *short)
@@ -193,7 +193,7 @@ def test_a_policy_of_a_list_sees_the_goals_of_its_own_jobs(sees: str, tmp_path: 
     jobs = (ListedJob(work=sweep(max_trial_steps=20)), ListedJob(work=late, policy=AskedPolicy(name=sees)))
     listed = JobList(name="l", listed=jobs, budget_usd=30.0)
     assert Goals.of(listed).deadlines_s == dict.fromkeys(late.job_names, 90 * HOUR_S)
-    prices = eb.generate_prices(days=12, seed=1)
+    prices = eb.generate_prices(days=12, seed=1, kind="auction")
     scenario = Scenario(listed.jobs(), prices, eb.billing_preset("ec2-second"), goals=Goals.of(listed))
     assert scenario.run(policy_for(listed, "default"), prices.start_s + DAY_S).finished
     # Its budget is the list's, which limits all policies together.

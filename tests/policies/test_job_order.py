@@ -14,7 +14,7 @@ from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_list import JobList, ListedJob
 from ebbtide.jobs.one_training import sweep_of
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.policies.api.actions import Action, Request, Stop, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
@@ -26,7 +26,7 @@ from ebbtide.policies.job_order import InOrder, JobGroup
 from ebbtide.policies.registry import DEFAULT, POLICIES
 from ebbtide.replay.scenario import Scenario
 
-PRICES = generate_prices(days=20, seed=4)
+PRICES = generate_auction_prices(days=20, seed=4)
 START_S = PRICES.start_s + 6 * 86_400.0
 BILLING = billing_preset("ec2-second")
 

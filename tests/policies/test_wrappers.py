@@ -11,7 +11,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable, one_job
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.backoff import BacksOff
 from ebbtide.policies.budget import WithinBudget
@@ -20,7 +20,7 @@ from ebbtide.policies.registry import POLICIES
 from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.stand_in_curves import stand_in_curves
 
-PRICES = generate_prices(days=14, seed=5)
+PRICES = generate_auction_prices(days=14, seed=5)
 START_S = PRICES.start_s + 6 * 86_400.0
 RATES = {"c3.xlarge": 400.0, "m3.medium": 150.0}
 

@@ -16,7 +16,7 @@ from ebbtide.clouds.ec2.settings import Ec2Settings
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.runs.rehearsal import RehearsalSettings
 from ebbtide.runs.rehearsal_on_ec2 import rehearsable_on_ec2, rehearse_on_ec2
 from ebbtide.testing.ec2_stand_in.api import StandInApi
@@ -41,7 +41,7 @@ WORK = validated(
 @contextmanager
 def cloud(folder: Path, notice_s: float) -> Iterator[tuple[StandInApi, StandInMachines, Ec2Settings]]:
     """A stand-in whose notices are shorter than EC2's."""
-    prices = until_now(generate_prices(days=20.0, seed=0), time.time())
+    prices = until_now(generate_auction_prices(days=20.0, seed=0), time.time())
     with stand_in(folder / "stand-in", prices) as (api, machines, settings):
 
         def interrupt(instance_id: str) -> None:

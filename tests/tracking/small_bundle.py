@@ -12,7 +12,7 @@ from ebbtide.base.utc import DAY_S
 from ebbtide.forecasts.bundle import ModelBundle, part_of, write_manifest, write_solved
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.market.prices import PriceHistory
 from ebbtide.tracking.solve_stage import SOLVERS, Known
@@ -36,7 +36,7 @@ def section(name: str) -> dict[str, Any]:
 def trained(folder: Path) -> Known:
     """A bundle with EarlyCurve and a price chain, and the prices of its training days."""
     file = folder / "prices.parquet"
-    generate_prices(days=DAYS, seed=5).write(file)
+    generate_auction_prices(days=DAYS, seed=5).write(file)
     history = PriceHistory.read(file)
     known = history.window(history.start_s, history.start_s + TRAINED_DAYS * DAY_S)
     models = folder / "models"

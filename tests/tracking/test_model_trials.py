@@ -36,7 +36,7 @@ JOB = "name: hours\nsteps: 4000\nother_steps_per_hour_per_vcpu: 400\n"
 
 @pytest.fixture(scope="module")
 def prices() -> PriceHistory:
-    return eb.generate_prices(days=DAYS, seed=5)
+    return eb.generate_prices(days=DAYS, seed=5, kind="auction")
 
 
 @pytest.fixture(scope="module")

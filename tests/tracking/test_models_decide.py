@@ -30,7 +30,7 @@ JOB = eb.Job(name="hours", steps=4000, other_steps_per_hour_per_vcpu=400.0)
 
 @pytest.fixture(scope="module")
 def prices() -> eb.PriceHistory:
-    return eb.generate_prices(days=DAYS, seed=5)
+    return eb.generate_prices(days=DAYS, seed=5, kind="auction")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,9 @@ from ebbtide.tracking.tracking import log_record, tracking
 def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, one_day: eb.Job) -> None:
     from mlflow.tracking import MlflowClient
 
-    result = eb.backtest(policies("on-demand,reactive"), one_day, eb.generate_prices(days=15), starts=3)
+    result = eb.backtest(
+        policies("on-demand,reactive"), one_day, eb.generate_prices(days=15, kind="auction"), starts=3
+    )
     uri = f"sqlite:///{tmp_path}/deep/mlflow.db"
     note = tmp_path / "note.txt"
     note.write_text("kept")
@@ -45,7 +47,7 @@ def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, o
 def test_a_log_that_breaks_is_marked_failed(tmp_path: Path, one_day: eb.Job) -> None:
     from mlflow.tracking import MlflowClient
 
-    record = eb.backtest([eb.Reactive()], one_day, eb.generate_prices(days=15), starts=1).record()
+    record = eb.backtest([eb.Reactive()], one_day, eb.generate_prices(days=15, kind="auction"), starts=1).record()
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with pytest.raises(Exception, match="none"):
         log_record(

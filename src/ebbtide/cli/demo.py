@@ -20,7 +20,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.generator_today import generate_today, today_markets
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import policies
-from ebbtide.replay.generated_markets import MarketKind, generated_capacity
+from ebbtide.replay.generated_markets import generate_capacity
 
 # The default policy, and others that are fast to replay; `ebbtide compare` has more.
 _POLICIES = "ebbtide,on-demand,cheapest-spot,fastest-spot,reactive,deepspotcloud-best-price"
@@ -54,7 +54,7 @@ def demo_command(
     chosen = policies(_POLICIES)
     with progress("generating prices", len(today_markets())) as state:
         made = generate_today(days=_DAYS, seed=seed, on_progress=state.of)
-        write_generated(made, generated_capacity(MarketKind.TODAY, made, seed), prices_file)
+        write_generated(made, generate_capacity(made, seed=seed), prices_file)
         history = PriceHistory.read(prices_file)
         write_text(job_file, example)
         job = Job.read(job_file)

@@ -15,7 +15,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.probes import probes_of_capacity, read_probes, write_probes
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
-from ebbtide.replay.generated_markets import KINDS_HELP, MarketKind, generated, generated_capacity
+from ebbtide.replay.generated_markets import KINDS_HELP, MarketKind, generate_capacity, generate_prices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,8 @@ def generate_command(
     if not into.parent.exists():
         typer.echo(f"{into.parent}: no such folder; it is created", err=True)
     with progress("generating prices") as state:
-        history = generated(kind, days, seed, state.of)
-        capacity = generated_capacity(kind, history, seed)
+        history = generate_prices(kind=kind, days=days, seed=seed, on_progress=state.of)
+        capacity = generate_capacity(history, kind=kind, seed=seed)
         write_generated(history, capacity, into)
     typer.echo(f"{into}: {len(history)} markets, {iso(history.start_s)} to {iso(history.end_s)}, generated")
     file, recorded = shlex.quote(str(into)), ""

@@ -21,7 +21,7 @@ from ebbtide.market.availability import Availability
 from ebbtide.market.billing import PRESETS
 from ebbtide.market.catalogue import Catalogue, default_catalogue, with_own
 from ebbtide.market.prices import PriceHistory
-from ebbtide.replay.generated_markets import KINDS_HELP, MarketKind, generated, generated_capacity
+from ebbtide.replay.generated_markets import KINDS_HELP, MarketKind, generate_capacity, generate_prices
 
 TABLE_WIDTH = 120
 
@@ -139,7 +139,7 @@ class Source:
                     file=recorded,
                 )
             return found
-        return None if self.generate is None else generated_capacity(self.kind, history, seed)
+        return None if self.generate is None else generate_capacity(history, kind=self.kind, seed=seed)
 
     def history(self, seed: int, catalogue: Catalogue) -> PriceHistory:
         """Read or generate the prices.
@@ -157,7 +157,7 @@ class Source:
             if self.kind is not type(self).kind:
                 raise InputError(f"--kind {self.kind} is of a generated market; it says nothing beside --prices")
             return PriceHistory.read(self.prices, catalogue)
-        return generated(self.kind, self.generate or 0.0, seed)
+        return generate_prices(kind=self.kind, days=self.generate or 0.0, seed=seed)
 
 
 @dataclass(frozen=True)

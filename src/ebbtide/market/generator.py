@@ -1,10 +1,10 @@
 """Generators of spot prices, for demonstrations and tests that may not ship real ones.
 
-Auction-era markets (`generate_prices`) move between three regimes: calm (a low price that drifts), spiky (short
-excursions far above on-demand) and stuck (above on-demand for hours or days). Price changes are more frequent at
-busy hours of the day and week. Markets are independent except for a small part of the drift that zones of one type
-share. The default `MarketProfile` is set from the 13 markets of us-east-1 in 2015. `profile_of` measures any
-history in the same terms, and the tests compare generated prices with what it measures.
+Auction-era markets (`generate_auction_prices`) move between three regimes: calm (a low price that drifts), spiky
+(short excursions far above on-demand) and stuck (above on-demand for hours or days). Price changes are more
+frequent at busy hours of the day and week. Markets are independent except for a small part of the drift that
+zones of one type share. The default `MarketProfile` is set from the 13 markets of us-east-1 in 2015. `profile_of`
+measures any history in the same terms, and the tests compare generated prices with what it measures.
 
 GPU markets as since 2017 (`generate_smooth_prices`) move slowly below on-demand, half of them not at all. EC2 has
 smoothed its spot prices since November 2017: a price changes every few hours by a fraction of a per cent, and
@@ -85,7 +85,7 @@ def demo_markets() -> tuple[Market, ...]:
     return tuple(Market("aws", "us-east-1", zone, name) for name in DEMO_TYPES for zone in DEMO_ZONES)
 
 
-def generate_prices(
+def generate_auction_prices(
     markets: Iterable[Market] | None = None,
     *,
     start: Time = AUCTION_FROM,

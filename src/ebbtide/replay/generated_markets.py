@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from ebbtide.base.utc import Time
+from ebbtide.errors import unknown_name
 from ebbtide.forecasts.capacity.drawing import drawn_availability, typed_models
 from ebbtide.market.availability import Availability
 from ebbtide.market.catalogue import Catalogue
@@ -14,7 +15,7 @@ from ebbtide.market.generator import (
     AUCTION_FROM,
     SMOOTH_FROM,
     demo_markets,
-    generate_prices,
+    generate_auction_prices,
     generate_smooth_prices,
     gpu_markets,
 )
@@ -53,7 +54,7 @@ class _Profile:
 _PROFILES = {
     MarketKind.TODAY: _Profile(TODAY, today_markets, generate_today),
     MarketKind.GPU: _Profile(SMOOTH_FROM, gpu_markets, generate_smooth_prices),
-    MarketKind.AUCTION: _Profile(AUCTION_FROM, demo_markets, generate_prices),
+    MarketKind.AUCTION: _Profile(AUCTION_FROM, demo_markets, generate_auction_prices),
 }
 
 
@@ -67,31 +68,31 @@ def usual_begin(kind: MarketKind) -> str:
     return _PROFILES[kind].begins
 
 
-def generated(
-    kind: MarketKind,
-    days: float,
-    seed: int,
-    on_progress: Callable[[int, int], None] | None = None,
+def generate_prices(
+    markets: Iterable[Market] | None = None,
     *,
-    markets: Sequence[Market] | None = None,
+    kind: MarketKind | str = MarketKind.TODAY,
     start: Time | None = None,
+    days: float = 60.0,
+    seed: int = 0,
     catalogue: Catalogue | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> PriceHistory:
-    """Generated prices.
+    """Generate a price history.
 
     Args:
-        kind: The kind of market.
+        markets: Markets to generate, each with a known list price; by default those of `usual_markets`.
+        kind: The kind of market: `today`, `gpu` or `auction`.
+        start: When the prices begin, as text or seconds since 1970; by default `usual_begin`.
         days: Length of the record, days.
-        seed: Seed of the prices.
-        on_progress: Called after each market with the number done and the number of markets.
-        markets: The markets; by default those of `usual_markets`.
-        start: When the prices begin; by default `usual_begin`.
+        seed: Seed of the prices; those of a market depend on its name and the seed alone.
         catalogue: Instance types and list prices; by default those that ship with Ebbtide.
+        on_progress: Called after each market with the number done and the number of markets.
 
     Raises:
-        InputError: `days` is not positive or too long, or a market's list price is unknown.
+        InputError: There is no such kind, `days` is not positive or too long, or a list price is unknown.
     """
-    profile = _PROFILES[kind]
+    profile = _PROFILES[_known(kind)]
     return profile.prices(
         markets,
         start=profile.begins if start is None else start,
@@ -102,8 +103,28 @@ def generated(
     )
 
 
-def generated_capacity(kind: MarketKind, prices: PriceHistory, seed: int) -> Availability | None:
-    """The capacity of a generated market, drawn from models of recorded zones; None: machines are always there."""
-    if kind is not MarketKind.TODAY:
+def generate_capacity(
+    prices: PriceHistory, *, kind: MarketKind | str = MarketKind.TODAY, seed: int = 0
+) -> Availability | None:
+    """Draw the capacity of a generated market from models of recorded zones.
+
+    Args:
+        prices: The generated prices.
+        kind: The kind of market; machines are revoked for want of capacity only in `today`.
+        seed: Seed of the spells with and without machines.
+
+    Returns:
+        The number of machines available in each market; None: machines are always available.
+
+    Raises:
+        InputError: There is no such kind.
+    """
+    if _known(kind) is not MarketKind.TODAY:
         return None
     return drawn_availability(prices, typed_models(prices, seed), _MACHINES, seed)
+
+
+def _known(kind: MarketKind | str) -> MarketKind:
+    if kind not in list(MarketKind):
+        raise unknown_name("kind of market", str(kind), list(MarketKind))
+    return MarketKind(kind)

@@ -36,7 +36,13 @@ from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.replay.generated_markets import MarketKind, generated, generated_capacity, usual_begin, usual_markets
+from ebbtide.replay.generated_markets import (
+    MarketKind,
+    generate_capacity,
+    generate_prices,
+    usual_begin,
+    usual_markets,
+)
 from ebbtide.runs.command_check import check_command
 from ebbtide.storage.objects import object_store
 
@@ -147,8 +153,10 @@ def generated_market(
     markets = [market for market in usual_markets(kind) if sweep is None or sweep.allows(market, catalogue)]
     if not markets and sweep is not None:
         markets = _markets_with(sweep, catalogue, start_s)
-    prices = generated(kind, GENERATED_DAYS, seed, markets=markets, start=start_s, catalogue=catalogue)
-    return LocalMarket(prices, availability=generated_capacity(kind, prices, seed))
+    prices = generate_prices(
+        markets, kind=kind, start=start_s, days=GENERATED_DAYS, seed=seed, catalogue=catalogue
+    )
+    return LocalMarket(prices, availability=generate_capacity(prices, kind=kind, seed=seed))
 
 
 def _markets_with(sweep: Runnable, catalogue: Catalogue, start_s: float) -> list[Market]:

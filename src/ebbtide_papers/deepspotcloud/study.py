@@ -13,7 +13,7 @@ from ebbtide.errors import InputError
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import Catalogue, default_catalogue
-from ebbtide.market.generator import MarketProfile, generate_prices, profile_of
+from ebbtide.market.generator import MarketProfile, generate_auction_prices, profile_of
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
@@ -122,7 +122,7 @@ def with_generated_regions(prices: PriceHistory, catalogue: Catalogue, seed: int
     ]
     if not known:
         return prices
-    extra = generate_prices(known, start=prices.start_s, days=days, seed=seed, profile=profile)
+    extra = generate_auction_prices(known, start=prices.start_s, days=days, seed=seed, profile=profile)
     return PriceHistory({**prices, **extra}, start_s=prices.start_s, end_s=prices.end_s)
 
 

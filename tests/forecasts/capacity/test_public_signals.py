@@ -114,7 +114,7 @@ def test_capacity_that_was_watched_is_a_record_of_probes(tmp_path: Path) -> None
 def test_the_command_adjusts_models_to_what_was_watched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prices = eb.generate_prices(days=2)
+    prices = eb.generate_prices(days=2, kind="auction")
     prices.write(tmp_path / "prices.parquet")
     market, *others = prices.markets
     path, out = tmp_path / "prices.db", str(tmp_path / "spells.json")
@@ -149,7 +149,7 @@ def test_the_command_adjusts_models_to_what_was_watched(
 def test_the_command_adjusts_the_models_of_a_price_file_s_markets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prices = eb.generate_prices(days=2)
+    prices = eb.generate_prices(days=2, kind="auction")
     prices.write(tmp_path / "prices.parquet")
     market = prices.markets[0]
     table = {"spot_advisor": {market.region: {"Linux": {market.instance_type: {"r": 4}}}}}

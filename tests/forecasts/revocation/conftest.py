@@ -12,7 +12,7 @@ from ebbtide.market.generator import MarketProfile, demo_markets
 def lively() -> eb.PriceHistory:
     """Three generated markets of eight days that spike often."""
     profile = MarketProfile(spikes_per_day=6.0, change_interval_min=5.0)
-    return eb.generate_prices(demo_markets()[:3], days=8, seed=3, profile=profile)
+    return eb.generate_prices(demo_markets()[:3], days=8, seed=3, profile=profile, kind="auction")
 
 
 @pytest.fixture(scope="session")

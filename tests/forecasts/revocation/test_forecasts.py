@@ -20,7 +20,7 @@ from ebbtide.market.prices import PriceHistory
 
 @pytest.fixture(scope="module")
 def lively_prices() -> PriceHistory:
-    return eb.generate_prices(days=12, seed=5)
+    return eb.generate_prices(days=12, seed=5, kind="auction")
 
 
 def test_frequencies_by_hand() -> None:

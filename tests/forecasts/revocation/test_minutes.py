@@ -74,7 +74,7 @@ def test_truth_is_the_highest_price_of_the_next_hour(gaps: list[int], cents: lis
 @given(minute=st.integers(70, 500), seed=st.integers(0, 1000))
 def test_features_use_nothing_after_their_minute(minute: int, seed: int) -> None:
     """Everything after the minute is replaced; no feature up to it may move."""
-    past = eb.generate_prices(days=0.5, seed=seed)
+    past = eb.generate_prices(days=0.5, seed=seed, kind="auction")
     now_s = float(np.ceil(past.start_s / 60) * 60) + 60 * minute
     random = np.random.default_rng(seed)
     changed = {}

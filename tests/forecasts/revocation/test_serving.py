@@ -22,7 +22,7 @@ from ebbtide.market.prices import PriceHistory
 
 @pytest.fixture(scope="module")
 def lively() -> PriceHistory:
-    return eb.generate_prices(days=12, seed=5)
+    return eb.generate_prices(days=12, seed=5, kind="auction")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_answers_are_kept_within_ten_minutes_and_never_for_another_history(
     view = PricesAt(lively, now_s + 600.0)
     served.probabilities(view, markets[:3], np.array([1.0, 1.0, 1.0]))
     assert asked == [len(markets), 3]
-    other = eb.generate_prices(days=12, seed=6)
+    other = eb.generate_prices(days=12, seed=6, kind="auction")
     twin = PricesAt(other, now_s)
     found = served.probabilities(twin, markets, np.array([twin.price(market) * 1.1 for market in markets]))
     assert asked == [len(markets), 3, len(markets)]

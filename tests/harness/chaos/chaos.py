@@ -33,7 +33,7 @@ from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.run_state import controller_pid
 from ebbtide.errors import CloudError, InputError
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.market.prices import PriceHistory
 from ebbtide.runs.start_local import LocalMarket, begin_local, end_local
 from ebbtide.runs.status import standing_of
@@ -142,7 +142,7 @@ def chaos_run(seed: int, faults: int, place: Path) -> ChaosReport:
             _sweep(notes),
             place,
             NewRun(place / "runs"),
-            LocalMarket(generate_prices(days=10, seed=seed)),
+            LocalMarket(generate_auction_prices(days=10, seed=seed)),
             policy="spottune",
             seed=seed,
             store=f"s3://{_BUCKET}/run-{seed}",

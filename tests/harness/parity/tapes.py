@@ -26,7 +26,7 @@ from ebbtide.forecasts.revocation.training import TrainingSettings
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import Billing, billing_preset
-from ebbtide.market.generator import MarketProfile, generate_prices
+from ebbtide.market.generator import MarketProfile, generate_auction_prices
 from ebbtide.market.markets import Market
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import POLICIES
@@ -211,7 +211,7 @@ def _curve(job: Job, number: int) -> Curve:
 
 
 def _prices(markets: Sequence[Market], seed: int, profile: MarketProfile) -> PriceHistory:
-    return generate_prices(markets, start=_BEGINS, days=_DAYS, seed=seed, profile=profile)
+    return generate_auction_prices(markets, start=_BEGINS, days=_DAYS, seed=seed, profile=profile)
 
 
 def _capacity(prices: PriceHistory, seed: int, most: int) -> Availability:

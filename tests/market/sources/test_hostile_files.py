@@ -21,7 +21,7 @@ from ebbtide.market.sources import parquet
 from ebbtide.market.sources.ec2_json import read_ec2_json, read_price_table
 from ebbtide.market.sources.exports import read_azure_csv, read_azure_json
 
-PRICES = eb.generate_prices(days=1, seed=1).to_frame()
+PRICES = eb.generate_prices(days=1, seed=1, kind="auction").to_frame()
 FAR_FUTURE = (
     pd.Series(np.full(len(PRICES), 9_000_000_000_000_000_000)).astype("datetime64[us]").dt.tz_localize("UTC")
 )

@@ -23,7 +23,9 @@ def test_on_real_prices_none_is_late(auction_2015: eb.PriceHistory) -> None:
 
 @pytest.mark.exhaustive
 def test_its_rows_say_what_was_measured() -> None:
-    found = engine_study(eb.generate_prices(days=12, seed=2), default_catalogue(), starts=3, seed=1)
+    found = engine_study(
+        eb.generate_prices(days=12, seed=2, kind="auction"), default_catalogue(), starts=3, seed=1
+    )
     claims = reproduce_cumulon(cumulon_study(traces=2_000), None, inputs={}, seed=1, on_engine=found)
     rows = {row.id: row for row in claims.rows}
     ours = found.mean_usd("several-markets") / found.mean_usd("one-market")
@@ -38,4 +40,4 @@ def test_a_single_market_is_no_choice() -> None:
 
 def test_prices_of_a_day_are_too_few() -> None:
     with pytest.raises(InputError, match="the prices cover less"):
-        engine_study(eb.generate_prices(days=2, seed=2), default_catalogue(), starts=1, seed=1)
+        engine_study(eb.generate_prices(days=2, seed=2, kind="auction"), default_catalogue(), starts=1, seed=1)

@@ -114,7 +114,7 @@ def test_they_agree_at_the_scale_of_a_region(traces: object) -> None:
 
 
 def test_a_thousand_workers_or_one_find_the_same() -> None:
-    prices = eb.generate_prices([*MARKETS[:2]], days=6, seed=3)
+    prices = eb.generate_prices([*MARKETS[:2]], days=6, seed=3, kind="auction")
     scenario = Scenario((one_type_job("g2.2xlarge", 4.0),), prices, eb.billing_preset("ec2-hourly"))
     starts = np.floor(np.linspace(prices.start_s, prices.end_s - 40_000, 60)).tolist()
     runs = [MigrationReplays(scenario).run(DeepSpotCloud(MoveWhen.CHEAPER), starts, workers=n) for n in (1, 5)]
@@ -122,7 +122,7 @@ def test_a_thousand_workers_or_one_find_the_same() -> None:
 
 
 def test_scenarios_that_they_do_not_cover_are_refused() -> None:
-    prices = eb.generate_prices([*MARKETS[:2]], days=2, seed=3)
+    prices = eb.generate_prices([*MARKETS[:2]], days=2, seed=3, kind="auction")
     work = one_type_job("g2.2xlarge", 1.0)
     billing = eb.billing_preset("ec2-hourly")
     for other in ({"checkpoint": None}, {"bucket": Bucket(cloud="aws", region="us-east-1")}):

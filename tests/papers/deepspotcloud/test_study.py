@@ -119,7 +119,7 @@ def test_a_region_has_jobs_for_gpus_and_for_cores() -> None:
 def test_only_gpu_types_with_two_markets_can_move() -> None:
     with pytest.raises(InputError, match="nowhere to move"):
         gpu_markets(history({HERE: [(0, 0.1)]}), eb.default_catalogue())
-    both = gpu_markets(eb.generate_prices(days=3, seed=1), eb.default_catalogue())
+    both = gpu_markets(eb.generate_prices(days=3, seed=1, kind="auction"), eb.default_catalogue())
     assert {market.instance_type for market in both} == {"g2.2xlarge"}
     wider = with_generated_regions(both, eb.default_catalogue(), 1)
     assert len(wider) > len(both)
@@ -129,7 +129,7 @@ def test_only_gpu_types_with_two_markets_can_move() -> None:
 
 
 def test_the_command_writes_the_same_bytes(tmp_path: Path) -> None:
-    eb.generate_prices(days=12, seed=1).write(tmp_path / "prices.parquet")
+    eb.generate_prices(days=12, seed=1, kind="auction").write(tmp_path / "prices.parquet")
     for name in ("one", "two"):
         with pytest.raises(SystemExit) as ended:
             main(

@@ -60,7 +60,7 @@ def test_a_move_that_does_not_pay_is_not_made() -> None:
 
 
 def test_dynamic_never_costs_more_than_staying_by_much() -> None:
-    prices = eb.generate_prices([V100, K80, K80S], days=12, seed=4)
+    prices = eb.generate_prices([V100, K80, K80S], days=12, seed=4, kind="auction")
     found = follow(gpu_markets([prices], eb.default_catalogue()), RATES, 4.0)
     assert found.usd_per_step["dynamic"].mean() <= 1.02 * found.usd_per_step["multi-cloud"].mean()
 
@@ -74,7 +74,7 @@ def test_list_price_over_spot_price_and_egress() -> None:
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
     catalogue = eb.default_catalogue()
     with pytest.raises(InputError, match="no market of these prices has K80, P100 or V100"):
-        gpu_markets([eb.generate_prices(days=2, seed=1)], catalogue)
+        gpu_markets([eb.generate_prices(days=2, seed=1, kind="auction")], catalogue)
     with pytest.raises(InputError, match="the prices have 96 h in common; jobs of 240 h need more"):
         follow(gpu_markets([AWS], catalogue), RATES, 10.0)
     with pytest.raises(InputError, match="the baseline is a single V100"):

@@ -44,7 +44,7 @@ IDS = {
 
 @pytest.fixture(scope="module")
 def study() -> PortfolioStudy:
-    return portfolio_study(eb.generate_prices(days=40, seed=3), eb.default_catalogue())
+    return portfolio_study(eb.generate_prices(days=40, seed=3, kind="auction"), eb.default_catalogue())
 
 
 def test_more_aversion_never_has_more_risk_and_never_saves_more(study: PortfolioStudy) -> None:
@@ -78,7 +78,7 @@ def test_correlated_markets_have_the_same_variances() -> None:
 
 
 def test_a_record_of_hours_is_too_short() -> None:
-    prices = eb.generate_prices(days=1, seed=0)
+    prices = eb.generate_prices(days=1, seed=0, kind="auction")
     with pytest.raises(InputError, match="too short to fit portfolios on"):
         portfolio_study(prices, eb.default_catalogue())
 
@@ -126,7 +126,10 @@ def test_the_claims_on_real_auctions(traces: Path, tmp_path: Path) -> None:
 def _start_above_the_list_price() -> PriceHistory:
     """Every market costs more than on demand for half a day, whenever a run of the MPI job starts."""
     calm = eb.generate_prices(
-        days=20, seed=5, markets=[Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc"]
+        days=20,
+        seed=5,
+        markets=[Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc"],
+        kind="auction",
     )
     series = {}
     for market in calm:
@@ -148,7 +151,7 @@ def test_a_job_that_waits_for_a_market_at_its_start_counts_the_wait() -> None:
 
 def test_claims_that_cannot_be_computed_are_rows_that_do_not_hold() -> None:
     """Six days: portfolios can be fitted on them, and no run of five days is left; a region of hours."""
-    week = eb.generate_prices(days=6, seed=2)
+    week = eb.generate_prices(days=6, seed=2, kind="auction")
     study = portfolio_study(week, eb.default_catalogue())
     found = {row.id: row for row in _mpi(mpi_study(week, study.split_s, eb.default_catalogue()))}
     assert set(found) == {"mpi_mttr_overhead", "mpi_cost_overhead"}
@@ -168,7 +171,7 @@ def test_claims_that_cannot_be_computed_are_rows_that_do_not_hold() -> None:
 
 
 def test_claims_on_a_region_are_on_the_one_of_most_markets() -> None:
-    whole = eb.generate_prices(days=20, seed=4)
+    whole = eb.generate_prices(days=20, seed=4, kind="auction")
     few = whole.select(whole.markets[:3])
     studies = {
         name: _region_study(name, prices, eb.default_catalogue(), lambda _text: None)
@@ -183,7 +186,7 @@ def test_claims_on_a_region_are_on_the_one_of_most_markets() -> None:
 
 
 def test_one_market_is_its_own_rival() -> None:
-    whole = eb.generate_prices(days=20, seed=3)
+    whole = eb.generate_prices(days=20, seed=3, kind="auction")
     study = portfolio_study(whole.select(whole.markets[:1]), eb.default_catalogue())
     assert study.best_greedy() is study.greedy[1]
     assert study.against(study.best_greedy())[0] == pytest.approx(1.0)

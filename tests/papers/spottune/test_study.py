@@ -49,7 +49,7 @@ IDS = [
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prices of three markets and curves of two workloads, in one folder."""
     folder = tmp_path_factory.mktemp("study")
-    eb.generate_prices(demo_markets()[:3], days=9, seed=2).write(folder / "prices.parquet")
+    eb.generate_prices(demo_markets()[:3], days=9, seed=2, kind="auction").write(folder / "prices.parquet")
     write_curves([c for c in table_two_curves() if c.workload in ("svm", "resnet")], folder / "curves.parquet")
     return folder
 
@@ -99,7 +99,7 @@ def test_the_same_bytes_twice(small: Path) -> None:
 
 
 def test_trials_keep_their_sizes_and_the_mean_is_as_said() -> None:
-    prices = eb.generate_prices(demo_markets()[:3], days=2, seed=1)
+    prices = eb.generate_prices(demo_markets()[:3], days=2, seed=1, kind="auction")
     curves = [curve for curve in table_two_curves() if curve.workload == "svm"]
     (sweep,) = sweeps_of(curves, prices, eb.default_catalogue())
     assert len(sweep.jobs) == 16
@@ -112,13 +112,13 @@ def test_trials_keep_their_sizes_and_the_mean_is_as_said() -> None:
 
 
 def test_a_history_too_short_is_told() -> None:
-    prices = eb.generate_prices(demo_markets()[:3], days=2, seed=1)
+    prices = eb.generate_prices(demo_markets()[:3], days=2, seed=1, kind="auction")
     with pytest.raises(InputError, match="the history has 48 h"):
         study(prices, [curve for curve in table_two_curves() if curve.workload == "svm"], starts=1)
 
 
 def test_shares_by_hand() -> None:
-    prices = eb.generate_prices(demo_markets()[:3], days=9, seed=2)
+    prices = eb.generate_prices(demo_markets()[:3], days=9, seed=2, kind="auction")
     job = eb.Job(
         name="j", steps=1000, steps_per_hour=dict.fromkeys({m.instance_type for m in prices.markets}, 500.0)
     )

@@ -123,7 +123,7 @@ def test_a_move_that_saves_less_than_it_costs_is_not_made() -> None:
 
 @pytest.mark.parametrize("goal", list(Goal))
 def test_on_generated_prices_all_is_done_and_every_step_accounted_for(goal: Goal) -> None:
-    prices = eb.generate_prices(days=8, seed=2)
+    prices = eb.generate_prices(days=8, seed=2, kind="auction")
     jobs = [eb.Job(name=f"j{n}", steps=6_000, other_steps_per_hour_per_vcpu=100.0 * (n + 1)) for n in range(4)]
     policy = DynamicPricing(goal, quotas={"c3.xlarge": 2})
     (result,) = eb.backtest([policy], jobs, prices, starts=1, seed=1).outcomes.values()

@@ -16,13 +16,13 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling, Job
 from ebbtide.market.billing import billing_preset
-from ebbtide.market.generator import generate_prices
+from ebbtide.market.generator import generate_auction_prices
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.parameters import with_parameters
 from ebbtide.policies.registry import policy as policy_named
 from ebbtide.replay.scenario import Scenario
 
-PRICES = generate_prices(days=12, seed=2)
+PRICES = generate_auction_prices(days=12, seed=2)
 START_S = PRICES.start_s + 5 * 86_400.0
 JOB = Job(
     name="app",

@@ -150,7 +150,7 @@ def test_a_trial_that_has_converged_or_diverged_is_ended() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_every_step_is_run_once_in_the_winning_history(seed: int) -> None:
     """Steps run are those saved and those lost; the parts on each machine add up to them; the ledger is the sum."""
-    prices = eb.generate_prices(days=14, seed=seed)
+    prices = eb.generate_prices(days=14, seed=seed, kind="auction")
     minutes = minutes_of(prices)
     jobs, curves = sweep([0.5, 0.2, 0.9, 0.3, 0.6], steps=7200)
     policy = SpotTune(theta=0.7, provisioner=StepCost(PastFrequency(minutes)))

@@ -57,9 +57,9 @@ class Policy(Protocol):
     be another one at the next call. One object may serve many runs, so it keeps nothing itself. Random numbers
     come from `view.random`. An exception ends the run with a `PolicyError` that names policy, time and line.
 
-    The goals of the work (deadline, budget, theta and the like) are `view.goals`. A policy whose parameters depend on
-    them has one more method, `for_goals(goals) -> Policy`: each verb calls it once, before the run, and uses the
-    policy that it returns.
+    The goals of the work (deadline, budget, theta and the like) are `view.goals`. A policy whose parameters depend
+    on them has one more method, `for_goals(goals) -> Policy`: each verb calls it once, before the run, and uses
+    the policy that it returns.
 
     `ebbtide.testing.PolicyContract` checks all of this from a test file of your own.
     """

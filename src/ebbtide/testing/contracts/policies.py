@@ -16,7 +16,7 @@ from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, PolicyError
 from ebbtide.jobs.job import Checkpointing, Job
 from ebbtide.market.availability import Availability, CapacitySeries
-from ebbtide.market.generator import demo_markets, generate_prices
+from ebbtide.market.generator import demo_markets, generate_auction_prices
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.actions import Action, Request
@@ -309,4 +309,4 @@ def _availability(prices: PriceHistory, begins_s: float, capacity: list[tuple[fl
 @cache
 def _market() -> PriceHistory:
     markets = [market for market in demo_markets() if market.zone in _ZONES]
-    return generate_prices(markets, days=_DAYS, seed=1)
+    return generate_auction_prices(markets, days=_DAYS, seed=1)
