@@ -86,3 +86,30 @@ def test_a_program_that_saves_nothing_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "the program made no checkpoint, so all its work is lost with its machine" in done.stdout
     wait_for_end(tmp_path)
+
+
+# It has done all of its work when it is asked to leave, and has nothing left to do when it is started again.
+DONE = """
+import pathlib
+import signal
+import sys
+
+if pathlib.Path("ckpt/done").exists():
+    sys.exit(print("nothing left to do"))
+pathlib.Path("ckpt").mkdir(exist_ok=True)
+for step in range(1, 4):
+    pathlib.Path("ckpt/step").write_text(str(step))
+    print(f"step {step}/3", flush=True)
+pathlib.Path("ckpt/done").touch()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.pause()
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_program_that_was_done_at_its_notice_needs_more_steps(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(DONE)
+    command = [*COMMAND, "--checkpoints", "ckpt", "--after-s", "2", "--", "python", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    assert "done before it could be interrupted: give a smaller `--after-s`, or more steps" in done.stdout

@@ -20,6 +20,8 @@ from ebbtide.tracking.execute_stage import JobRun, executed, record_of
 # Runs of each job: its policies, those that ask a model also without.
 JOBS = {
     "one-day": [
+        "ebbtide",
+        "ebbtide-without-models",
         "on-demand",
         "cheapest-spot",
         "fastest-spot",
@@ -28,9 +30,23 @@ JOBS = {
         "spottune",
         "spottune-without-models",
     ],
-    "sweep": ["on-demand", "spottune", "spottune-without-models", "dynamic-pricing-cost"],
-    "by-morning": ["on-demand", "next-cheapest", "deadline", "deadline-without-models"],
-    "array": ["on-demand", "reactive", "spot-fleet-diversified", "exosphere"],
+    "sweep": [
+        "ebbtide",
+        "ebbtide-without-models",
+        "on-demand",
+        "spottune",
+        "spottune-without-models",
+        "dynamic-pricing-cost",
+    ],
+    "by-morning": [
+        "ebbtide",
+        "ebbtide-without-models",
+        "on-demand",
+        "next-cheapest",
+        "deadline",
+        "deadline-without-models",
+    ],
+    "array": ["ebbtide", "ebbtide-without-models", "on-demand", "reactive", "spot-fleet-diversified", "exosphere"],
     "workflow": ["on-demand", "cheapest-spot", "cookbook"],
 }
 SOLVED = {"cookbook", "bids", "allocation", "portfolio", "deadline"}

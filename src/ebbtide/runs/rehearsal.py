@@ -260,10 +260,15 @@ class Watch:
 
     def figures(self, outcome: Outcome) -> Rehearsal:
         """Compute the figures of the rehearsal, whose run has ended."""
-        if outcome.finished and math.isnan(self.ordered_s) and self.stopped is None:
-            self.stopped = Stopped.FINISHED  # maybe between its notice and the order to leave
+        if outcome.finished and self.stopped is None:
+            self.stopped = self._finished()
         self._explain()
         return rehearsed(self.records([lease.lease_id for lease in outcome.leases]))
+
+    def _finished(self) -> Stopped:
+        """Why the rehearsal is over where the program has ended by itself."""
+        # It may also have done its last step at the notice, and have nothing left to do on the new machine.
+        return Stopped.FINISHED if self._went_on_s is None else Stopped.RESUMED
 
     def _explain(self) -> None:
         """Repeat what the agents have logged about the program's processes and files."""
@@ -321,7 +326,7 @@ class Watch:
         elif waited_s > self._saves_again_s:
             self._stop(Stopped.NOT_SAVED if self._saved_before else Stopped.RESUMED)
         elif trial.ended:
-            self.stopped = Stopped.RESUMED
+            self.stopped = self._finished()
         elif self._went_on_s is None and now_s - self.ordered_s > self.settings.patience_s:
             self._stop(Stopped.NOT_RESUMED)
 
