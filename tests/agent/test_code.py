@@ -173,7 +173,7 @@ def test_what_is_ignored_stays_here_as_git_has_it(tmp_path: Path, caplog: pytest
     written(tmp_path, "deep/own/.gitignore", text="x.csv\n")
     with caplog.at_level("INFO", "ebbtide.progress"):
         assert code_of(tmp_path) == {*sent, "deep/own/y.csv"}
-    assert "code: 8 files, 0.0 MiB are sent to machines; ignored: " in caplog.text
+    assert "code: 8 files, less than 0.1 MiB sent to machines; ignored: " in caplog.text
     written(tmp_path, ".ebbtideignore", text="!model.pt\n!data/\nother\n")
     assert code_of(tmp_path) == {*sent, "deep/own/y.csv", "data/a.csv", "model.pt", "deep/model.pt"} - {
         "other/data/a.csv"

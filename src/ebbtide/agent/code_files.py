@@ -73,7 +73,9 @@ class CodeFiles:
         """Log how much is sent."""
         ignored = f"; ignored: {self.ignored}" if self.ignored else ""
         mib = self.size_bytes / (1 << 20)
-        _SHOWN.info("code: %d files, %.1f MiB are sent to machines%s", len(self.files), mib, ignored)
+        count = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
+        size = f"{mib:.1f} MiB" if mib >= 0.1 else "less than 0.1 MiB"
+        _SHOWN.info("code: %s, %s sent to machines%s", count, size, ignored)
 
     def warn(self) -> None:
         """Log which files are not sent, or perhaps should not be."""
