@@ -266,7 +266,7 @@ class Watch:
         return rehearsed(self.records([lease.lease_id for lease in outcome.leases]))
 
     def _finished(self) -> Stopped:
-        """Why the rehearsal is over where the program has ended by itself."""
+        """Reason why the rehearsal is over, once the program has ended by itself."""
         # It may also have done its last step at the notice, and have nothing left to do on the new machine.
         return Stopped.FINISHED if self._went_on_s is None else Stopped.RESUMED
 
