@@ -113,7 +113,7 @@ cases: $(INSTALLED)
 
 # Memory of agent and controller while a program prints 30,000 lines a second, for an hour; reports/memory.json.
 memory: $(INSTALLED)
-	$(BIN)/python -m tests.harness.memory_study reports/memory.json
+	$(BIN)/python -m tests.harness.memory_study
 
 # Live runs with faults at random moments, SEED the first of SEEDS; reports/chaos.json.
 SEED ?= 0

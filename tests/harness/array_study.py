@@ -7,20 +7,17 @@ than a machine's notice, and are begun again. Written to reports/array.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness.spiking_market import OneAZone, SpikingMarket
+from tests.harness.study import failed, run_study
 
 from ebbtide.agent.results import TaskResults
-from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import NewRun
-from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.runs.fetched_results import LINES, fetch_results
 from ebbtide.runs.start_local import begin_local, end_local, run_local
@@ -70,15 +67,16 @@ class ArrayReport:
     @property
     def problems(self) -> list[str]:
         """Failed checks, in words; empty if all hold."""
-        checks = {
-            "is not finished": self.finished,
-            f"{self.results} results": self.results == self.tasks,
-            f"{self.right} results are right": self.right == self.tasks,
-            f"{self.archives} archives": self.archives == self.tasks,
-            "the ledger differs": self.ledger_difference_usd < 0.005,
-            "machines were left": self.machines_left_running == 0,
-        }
-        return [what for what, holds in checks.items() if not holds]
+        return failed(
+            {
+                "is not finished": self.finished,
+                f"{self.results} results": self.results == self.tasks,
+                f"{self.right} results are right": self.right == self.tasks,
+                f"{self.archives} archives": self.archives == self.tasks,
+                "the ledger differs": self.ledger_difference_usd < 0.005,
+                "machines were left": self.machines_left_running == 0,
+            }
+        )
 
 
 def studied(place: Path, tasks: int, losses: int) -> ArrayReport:
@@ -138,20 +136,5 @@ def _is_right(folder: Path, part: int) -> bool:
     return bool(found == {"part": part, "inside": inside})
 
 
-def main() -> None:
-    """Run the array, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=2000)
-    parser.add_argument("--losses", type=int, default=50)
-    parser.add_argument("--out", type=Path, default=Path("reports/array.json"))
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        report = studied(Path(place), options.tasks, options.losses)
-    write_text(options.out, json.dumps(asdict(report), indent=2) + "\n")
-    print(json.dumps(asdict(report)))
-    if report.problems:
-        raise InputError("; ".join(report.problems))
-
-
 if __name__ == "__main__":
-    main()
+    run_study(__doc__, "reports/array.json", studied, tasks=2000, losses=50)

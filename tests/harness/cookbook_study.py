@@ -9,25 +9,22 @@ reports/cookbook-live.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.harness.study import failed, run_study
 
 from ebbtide.agent.tiled.tasks import assembled
 from ebbtide.agent.tiled.tiles import TileStore
-from ebbtide.base.files import write_text
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import NewRun, RunFolder
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import InputError
 from ebbtide.jobs.cluster import Cluster
 from ebbtide.jobs.matrix_program import MatrixProgram
 from ebbtide.jobs.tiled.named import program_of
@@ -69,6 +66,7 @@ class Size:
         deadline_h: Hours of the market from the start to the deadline.
         every_h: Hours of the market between spikes.
         killed_after_s: Real seconds from the start until the controller is killed.
+        least_revocations: Minimum number of machines that should be revoked.
     """
 
     tile: int = 768
@@ -78,6 +76,7 @@ class Size:
     deadline_h: float = 48.0
     every_h: float = 0.6
     killed_after_s: float = 30.0
+    least_revocations: int = 5
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,7 @@ class CookbookReport:
         on_demand_usd: Cost of an on-demand replay with as many machines all the time, USD.
         machines_left_running: Number of machines still running after the run.
         seconds: Duration of both runs, real seconds.
+        least_revocations: Minimum number of machines that should have been revoked.
     """
 
     finished: bool
@@ -123,22 +123,21 @@ class CookbookReport:
     on_demand_usd: float
     machines_left_running: int
     seconds: float
+    least_revocations: int
 
-    def problems(self, revocations: int) -> list[str]:
-        """Failed checks, in words; empty if all hold.
-
-        Args:
-            revocations: Minimum number of machines that should have been revoked.
-        """
-        checks = {
-            "is not finished": self.finished,
-            f"only {self.revocations} machines were taken": self.revocations >= revocations,
-            f"its result differs by {self.difference:.1e}": self.difference <= _EXACT,
-            f"it took {self.hours:.2f} h": self.hours <= self.deadline_h,
-            "the ledger differs": self.ledger_difference_usd < 0.005,
-            "machines were left": self.machines_left_running == 0,
-        }
-        return [what for what, holds in checks.items() if not holds]
+    @property
+    def problems(self) -> list[str]:
+        """Failed checks, in words; empty if all hold."""
+        return failed(
+            {
+                "is not finished": self.finished,
+                f"only {self.revocations} machines were taken": self.revocations >= self.least_revocations,
+                f"its result differs by {self.difference:.1e}": self.difference <= _EXACT,
+                f"it took {self.hours:.2f} h": self.hours <= self.deadline_h,
+                "the ledger differs": self.ledger_difference_usd < 0.005,
+                "machines were left": self.machines_left_running == 0,
+            }
+        )
 
 
 def spiking(every_h: float) -> PriceHistory:
@@ -250,6 +249,7 @@ def studied(place: Path, size: Size) -> CookbookReport:
         listed.cost_usd,
         ended.left_running,
         time.monotonic() - began_s,
+        size.least_revocations,
     )
 
 
@@ -302,19 +302,5 @@ def _replayed(sweep: Cluster, prices: PriceHistory, policy: str) -> Outcome:
     return scenario.run(policy_for(sweep, policy), _START_S)
 
 
-def main() -> None:
-    """Run it, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("reports/cookbook-live.json"))
-    parser.add_argument("--runs", type=Path, help="folder in which the runs are kept; by default a temporary one")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        report = studied(options.runs or Path(place), Size())
-    write_text(options.out, json.dumps(asdict(report), indent=2) + "\n")
-    print(json.dumps(asdict(report)))
-    if problems := report.problems(5):
-        raise InputError("; ".join(problems))
-
-
 if __name__ == "__main__":
-    main()
+    run_study(__doc__, "reports/cookbook-live.json", lambda runs: studied(runs, Size()))

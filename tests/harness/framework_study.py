@@ -7,22 +7,19 @@ no step may be trained twice. Written to reports/frameworks.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness.spiking_market import OneAZone, SpikingMarket
+from tests.harness.study import failed, run_study
 
-from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import NewRun
-from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.runs.start_local import begin_local, end_local, run_local
 
@@ -61,12 +58,14 @@ class FrameworkRow:
     @property
     def problems(self) -> list[str]:
         """Failed checks, in words; empty if all hold."""
-        checks = {
-            "is not finished": self.finished,
-            "its weights differ": self.weights_equal,
-            "steps were lost": self.steps_lost == 0,
-        }
-        return [what for what, holds in checks.items() if not holds]
+        return failed(
+            {
+                "is not finished": self.finished,
+                "its machine was not taken": self.revocations >= 1,
+                "its weights differ": self.weights_equal,
+                "steps were lost": self.steps_lost == 0,
+            }
+        )
 
 
 def lines_changed(program: Path) -> int:
@@ -128,26 +127,11 @@ def options_for(taken: int) -> tuple[str, ...]:
     return ("--epochs", str(6 + 4 * taken), "--step-s", "0.25")
 
 
-def main() -> None:
-    """Run all programs, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("reports/frameworks.json"))
-    parser.add_argument("--runs", type=Path, help="folder in which the runs are kept; by default a temporary one")
-    options = parser.parse_args()
-    given, rows = options_for(TAKEN), []
-    with tempfile.TemporaryDirectory() as temporary:
-        for name in NAMES:
-            alone = undisturbed(name, given[:2])
-            rows.append(studied(name, options.runs or Path(temporary), TAKEN, given, alone))
-            print(json.dumps(asdict(rows[-1])), flush=True)
-    write_text(options.out, json.dumps([asdict(row) for row in rows], indent=2) + "\n")
-    wrong = [f"{row.framework}: {problem}" for row in rows for problem in row.problems]
-    wrong += [
-        f"{row.framework}: its machine was taken {row.revocations} times" for row in rows if row.revocations < 1
-    ]
-    if wrong:
-        raise InputError("; ".join(wrong))
+def studied_all(runs: Path) -> list[FrameworkRow]:
+    """Run all programs, each beside an undisturbed copy of it."""
+    given = options_for(TAKEN)
+    return [studied(name, runs, TAKEN, given, undisturbed(name, given[:2])) for name in NAMES]
 
 
 if __name__ == "__main__":
-    main()
+    run_study(__doc__, "reports/frameworks.json", studied_all)

@@ -7,25 +7,21 @@ with fewer machines meanwhile, must reach the same loss. Written to reports/gang
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness.spiking_market import OneAZone, SpikingMarket
+from tests.harness.study import failed, run_study
 
-from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import NewRun, RunFolder
 from ebbtide.controller.controller import metrics_of
-from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.runs.start_local import begin_local, end_local, run_local
 
@@ -77,14 +73,15 @@ class GangRow:
     @property
     def problems(self) -> list[str]:
         """Failed checks, in words; empty if all hold."""
-        checks = {
-            "is not finished": self.finished,
-            "its weights differ": self.weights_equal or self.job == "elastic",
-            "its loss differs": abs(self.loss - self.undisturbed_loss) <= _LOSS_TOLERANCE,
-            "the ledger differs": self.ledger_difference_usd < 0.005,
-            "machines were left": self.machines_left_running == 0,
-        }
-        return [what for what, holds in checks.items() if not holds]
+        return failed(
+            {
+                "is not finished": self.finished,
+                "its weights differ": self.weights_equal or self.job == "elastic",
+                "its loss differs": abs(self.loss - self.undisturbed_loss) <= _LOSS_TOLERANCE,
+                "the ledger differs": self.ledger_difference_usd < 0.005,
+                "machines were left": self.machines_left_running == 0,
+            }
+        )
 
 
 def undisturbed(options: Sequence[str], machines: int = 4, program: str = "train.py") -> tuple[str, float]:
@@ -148,26 +145,14 @@ def _log(folder: RunFolder) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def main() -> None:
-    """Run both jobs through all spikes, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("reports/gang.json"))
-    parser.add_argument("--runs", type=Path, help="folder in which the runs are kept; by default a temporary one")
-    options = parser.parse_args()
+def studied_all(runs: Path) -> list[GangRow]:
+    """Run all jobs through all spikes."""
     given = ("--epochs", "40", "--step-s", "0.15")
-    with tempfile.TemporaryDirectory() as temporary:
-        alone = undisturbed(given[:2])
-        runs = options.runs or Path(temporary)
-        rows = [studied(_EXAMPLES / name, runs, TAKEN, given, alone) for name in ("gang.yaml", "elastic.yaml")]
-        divided = undisturbed(given[:2], 2, "sharded.py")
-        rows.append(studied(_EXAMPLES / "sharded.yaml", runs, DIVIDED_TAKEN, given, divided))
-    write_text(options.out, json.dumps({"taken": TAKEN, "jobs": [asdict(row) for row in rows]}, indent=2) + "\n")
-    for row in rows:
-        print(json.dumps(asdict(row)))
-    wrong = [f"{row.job}: {problem}" for row in rows for problem in row.problems]
-    if wrong:
-        raise InputError("; ".join(wrong))
+    alone = undisturbed(given[:2])
+    rows = [studied(_EXAMPLES / name, runs, TAKEN, given, alone) for name in ("gang.yaml", "elastic.yaml")]
+    divided = undisturbed(given[:2], 2, "sharded.py")
+    return [*rows, studied(_EXAMPLES / "sharded.yaml", runs, DIVIDED_TAKEN, given, divided)]
 
 
 if __name__ == "__main__":
-    main()
+    run_study(__doc__, "reports/gang.json", studied_all)

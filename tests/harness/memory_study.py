@@ -6,18 +6,16 @@ the controller, which is this process, is measured every few seconds. Written to
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 import psutil
 from tests.harness.spiking_market import SpikingMarket
+from tests.harness.study import failed, run_study
 
 from ebbtide.base.files import write_text
 from ebbtide.clouds.local.client import LocalCloud
@@ -73,12 +71,13 @@ class MemoryReport:
     @property
     def problems(self) -> list[str]:
         """Failed checks, in words; empty if all hold."""
-        checks = {
-            "is not finished": self.finished,
-            "the agent grows": self.agent_bytes[1] - self.agent_bytes[0] < _FLAT_BYTES,
-            "the controller grows": self.controller_bytes[1] - self.controller_bytes[0] < _FLAT_BYTES,
-        }
-        return [what for what, holds in checks.items() if not holds]
+        return failed(
+            {
+                "is not finished": self.finished,
+                "the agent grows": self.agent_bytes[1] - self.agent_bytes[0] < _FLAT_BYTES,
+                "the controller grows": self.controller_bytes[1] - self.controller_bytes[0] < _FLAT_BYTES,
+            }
+        )
 
 
 class Sampler:
@@ -153,20 +152,5 @@ def quarters(values: Sequence[int]) -> tuple[float, float]:
     return fmean(values[quarter : 2 * quarter]), fmean(values[-quarter:])
 
 
-def main() -> None:
-    """Run the study, and end with an error if memory grew."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("report", type=Path, nargs="?", default=Path("reports/memory.json"))
-    parser.add_argument("--duration-s", type=int, default=3600)
-    parser.add_argument("--lines-per-s", type=int, default=30_000)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        report = studied(Path(place), asked.duration_s, asked.lines_per_s)
-    write_text(asked.report, json.dumps(asdict(report), indent=1) + "\n")
-    print(json.dumps(asdict(report), indent=1))
-    if report.problems:
-        raise SystemExit("; ".join(report.problems))
-
-
 if __name__ == "__main__":
-    main()
+    run_study(__doc__, "reports/memory.json", studied, duration_s=3600, lines_per_s=30_000)

@@ -6,23 +6,19 @@ four of them at a time. The result must be that of an undisturbed run, bit for b
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness.spiking_market import OneAZone, SpikingMarket
+from tests.harness.study import failed, run_study
 
-from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import NewRun
-from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.runs.start_local import begin_local, end_local, run_local
 
@@ -63,13 +59,14 @@ class MpiReport:
     @property
     def problems(self) -> list[str]:
         """Failed checks, in words; empty if all hold."""
-        checks = {
-            "is not finished": self.finished,
-            "its result differs": self.result == self.undisturbed != "",
-            "the ledger differs": self.ledger_difference_usd < 0.005,
-            "machines were left": self.machines_left_running == 0,
-        }
-        return [what for what, holds in checks.items() if not holds]
+        return failed(
+            {
+                "is not finished": self.finished,
+                "its result differs": self.result == self.undisturbed != "",
+                "the ledger differs": self.ledger_difference_usd < 0.005,
+                "machines were left": self.machines_left_running == 0,
+            }
+        )
 
 
 def undisturbed(steps: int) -> str:
@@ -124,20 +121,5 @@ def studied(place: Path, taken: Sequence[int], steps: int) -> MpiReport:
     )
 
 
-def main() -> None:
-    """Run it, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--out", type=Path, default=Path("reports/mpi.json"))
-    parser.add_argument("--runs", type=Path, help="folder in which the run is kept; by default a temporary one")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        report = studied(options.runs or Path(place), TAKEN, options.steps)
-    write_text(options.out, json.dumps(asdict(report), indent=2) + "\n")
-    print(json.dumps(asdict(report)))
-    if report.problems:
-        raise InputError("; ".join(report.problems))
-
-
 if __name__ == "__main__":
-    main()
+    run_study(__doc__, "reports/mpi.json", lambda runs, steps: studied(runs, TAKEN, steps), steps=600)

@@ -6,22 +6,18 @@ the result must be that of an undisturbed run. Written to reports/spark.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness.spiking_market import OneAZone, SpikingMarket
+from tests.harness.study import failed, run_study
 
-from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import NewRun
-from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.policies.for_job import within_budget
 from ebbtide.runs.start_local import begin_local, end_local, run_local
@@ -61,14 +57,15 @@ class SparkReport:
     @property
     def problems(self) -> list[str]:
         """Failed checks, in words; empty if all hold."""
-        checks = {
-            "is not finished": self.finished,
-            "its result differs": self.result == self.undisturbed != "",
-            "it was begun again": self.drivers == 1,
-            "the ledger differs": self.ledger_difference_usd < 0.005,
-            "machines were left": self.machines_left_running == 0,
-        }
-        return [what for what, holds in checks.items() if not holds]
+        return failed(
+            {
+                "is not finished": self.finished,
+                "its result differs": self.result == self.undisturbed != "",
+                "it was begun again": self.drivers == 1,
+                "the ledger differs": self.ledger_difference_usd < 0.005,
+                "machines were left": self.machines_left_running == 0,
+            }
+        )
 
 
 def undisturbed(options: Sequence[str]) -> str:
@@ -120,21 +117,11 @@ def studied(place: Path, taken: Sequence[int], rounds: int, task_s: float) -> Sp
     )
 
 
-def main() -> None:
-    """Run it, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--task-s", type=float, default=0.8)
-    parser.add_argument("--out", type=Path, default=Path("reports/spark.json"))
-    parser.add_argument("--runs", type=Path, help="folder in which the run is kept; by default a temporary one")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        report = studied(options.runs or Path(place), TAKEN, options.rounds, options.task_s)
-    write_text(options.out, json.dumps(asdict(report), indent=2) + "\n")
-    print(json.dumps(asdict(report)))
-    if report.problems:
-        raise InputError("; ".join(report.problems))
-
-
 if __name__ == "__main__":
-    main()
+    run_study(
+        __doc__,
+        "reports/spark.json",
+        lambda runs, rounds, task_s: studied(runs, TAKEN, rounds, task_s),
+        rounds=30,
+        task_s=0.8,
+    )

@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 
 @pytest.mark.exhaustive
 def test_its_result_is_numpy_s_and_the_deadline_is_kept_though_machines_are_taken(tmp_path: Path) -> None:
-    report = studied(tmp_path, Size(power=6, deadline_h=24.0))
-    assert report.problems(1) == []
+    report = studied(tmp_path, Size(power=6, deadline_h=24.0, least_revocations=1))
+    assert report.problems == []
     assert report.killed == 1
     assert report.market == "us-east-1a c3.xlarge"
