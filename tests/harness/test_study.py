@@ -46,5 +46,5 @@ def test_of_several_reports_each_that_fails_is_named(tmp_path: Path, monkeypatch
     out = tmp_path / "several.json"
     monkeypatch.setattr(sys, "argv", ["study", "--runs", str(tmp_path / "kept")])
     with pytest.raises(InputError, match="^b: is odd; c: is odd; c: is negative$"):
-        run_study("A study.", str(out), lambda runs: [Doubled("a", 8), Doubled("b", 6), Doubled("c", -2)])
+        run_study("A study.", str(out), lambda _: [Doubled("a", 8), Doubled("b", 6), Doubled("c", -2)])
     assert [row["name"] for row in json.loads(out.read_text())] == ["a", "b", "c"]
