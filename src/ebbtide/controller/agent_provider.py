@@ -199,9 +199,9 @@ class AgentProvider:
             )
 
         def clustered(framework: str) -> AgentCluster:
-            plan = ClusterPlan(framework, address, secret, self._head_comes)
+            plan = ClusterPlan(framework, address, secret, self._head_comes, self._give_back)
             # Speeds of a head would be those of all machines together.
-            return AgentCluster(plan, trained(None), *given)
+            return AgentCluster(plan, trained(None), *given, runtime=self._runtime)
 
         def handed_out(tasks: TaskList) -> AgentTasks:
             exchange_s = 2.0 * self._pace.poll_s + agent.poll_s + agent.report_s
@@ -585,10 +585,14 @@ class AgentProvider:
             _NEVER_HEARD,
         )
         del self._silent_s[lease_id]
-        self._ends.end(lease)
-        self._notify_of(Wake.ENDED, lease, _NEVER_HEARD)
-        self._training.gone(lease)
+        self._give_back(lease, _NEVER_HEARD)
         self._check_begins(lease)
+
+    def _give_back(self, lease: Lease, why: str) -> None:
+        """End a machine that is paid for and of no use."""
+        self._ends.end(lease)
+        self._notify_of(Wake.ENDED, lease, why)
+        self._training.gone(lease)
 
     def _check_begins(self, lease: Lease) -> None:
         """Stop the run after several failed boots, or it would go on renting machines that end unused.

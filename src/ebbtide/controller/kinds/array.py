@@ -27,6 +27,7 @@ from ebbtide.controller.kinds.state import (
     TaskState,
     TrialRecord,
     restore_trial,
+    silent_s,
     trial_id_of,
 )
 from ebbtide.controller.kinds.task_ranges import TaskRanges
@@ -45,8 +46,6 @@ MOST_FAILURES = 3
 # After this many failed tasks, and none that was done, the program is at fault and not its tasks; likewise after
 # this many machines that gave up at once.
 _MOST_AT_FIRST = 5
-# Real seconds of silence after which a machine that has tasks is asked, doubled each time, up to a limit.
-_SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
 # Most tasks that a machine is handed ahead, beside those that it runs now.
 _MOST_AHEAD = 256
 _TAIL_LINES = 12
@@ -457,7 +456,7 @@ class AgentTasks:
         now_s = self._runtime.monotonic_s()
         for member in trial.members:
             since_s, asked = self._heard_s.setdefault(member.attempt, (now_s, 0))
-            if now_s - since_s >= min(_SILENT_S * 2.0**asked, _MOST_SILENT_S):
+            if now_s - since_s >= silent_s(asked):
                 self._heard_s[member.attempt] = (now_s, asked + 1)
                 if member.leaving:
                     self._order(member.lease_id, Leave(member.attempt, trial.trial_id))
