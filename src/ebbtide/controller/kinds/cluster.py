@@ -32,7 +32,7 @@ _MOST_FAILED = 5
 _WORKED_S = 900.0
 # A machine on which a worker has run for this many seconds, and none has failed since, is at work.
 _SETTLED_S = 300.0
-# Seconds until a worker that failed is begun again on its machine, doubled with each failure in a row, up to a limit.
+# Seconds until a worker that failed is begun again on its machine, doubled with each failure in a row.
 _AGAIN_S, _MOST_AGAIN_S = 2.0, 60.0
 
 
