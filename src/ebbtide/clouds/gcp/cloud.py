@@ -161,13 +161,13 @@ class GcpCloud:
         self._forget_missing(now_s, silent)
         self._end_stopped(described)
         self._answered |= self._zones - silent
-        found = [*self._known.values(), *(one for token, one in self._failed.items() if token not in self._known)]
+        listed = [*self._known.values(), *(one for token, one in self._failed.items() if token not in self._known)]
         if silent - self._answered:
             # A zone that never answered may have machines of the run that this process has not seen.
             why = f"GCP does not answer for {', '.join(sorted(silent - self._answered))}"
-            raise PartlySilentError(why, found)
+            raise PartlySilentError(why, listed)
         self._warn_of(silent)
-        return found
+        return listed
 
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run, in all zones.
