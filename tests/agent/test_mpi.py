@@ -86,6 +86,19 @@ def test_what_it_does_ends_with_the_one_who_asked(listener: Listener, tmp_path: 
     assert listener.process.wait(LIMIT_S) == 137
 
 
+def test_a_daemon_that_ends_soon_after_the_first_machine_has_not_failed(
+    listener: Listener, tmp_path: Path
+) -> None:
+    """On a busy machine it takes a while to end after a finished run, which would be done again."""
+    asking = subprocess.Popen(
+        [*MODULE, "connect", listener.address, "touch begun; sleep 1; exit 0"], env=listener.environment
+    )
+    eventually((tmp_path / "begun").exists)
+    asking.kill()
+    asking.wait()
+    assert listener.process.wait(LIMIT_S) == 0
+
+
 def test_reports_of_a_program_reach_the_agent_of_its_own_machine(listener: Listener) -> None:
     """Open MPI passes what it prints to the first machine."""
     speaks = "from ebbtide.trial import Trial; t = Trial.current(); t.finish()"

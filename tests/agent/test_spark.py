@@ -40,3 +40,37 @@ def test_a_worker_that_never_works_is_given_up(
         signal.signal(signal.SIGTERM, before)
     assert len(begun) == 5
     assert "the worker ended 5 times at once, last with exit code 3" in capfd.readouterr().err
+
+
+def test_the_worker_beside_the_head_is_begun_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where it is the only one, the application would wait for ever for want of executors."""
+    begun: list[int] = []
+    ends = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\nsys.exit(7)"
+
+    class Cluster:
+        def __init__(self, _place: Path) -> None:
+            pass
+
+        def start_master(self) -> None:
+            pass
+
+        def start_worker(self) -> subprocess.Popen[bytes]:
+            begun.append(1)
+            if len(begun) == 2:
+                (tmp_path / "end").touch()
+            return subprocess.Popen([sys.executable, "-c", "raise SystemExit(137)"])
+
+        def submit(self, _words: list[str]) -> subprocess.Popen[bytes]:
+            return subprocess.Popen([sys.executable, "-c", ends, str(tmp_path / "end")])
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(spark, "SparkMember", Cluster)
+    monkeypatch.setattr(spark, "_RETRY_S", 0.01)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert spark._head(["app.py"]) == 7
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(begun) >= 2

@@ -13,7 +13,7 @@ from tests.runs.sweeps import A, G, flapping, steady
 
 import ebbtide as eb
 from ebbtide.clouds.cloud import Instance, MachineRequest
-from ebbtide.clouds.parts import ListedParts, all_ended, first_found
+from ebbtide.clouds.parts import ListedParts, PartlySilentError, all_ended, first_found
 from ebbtide.clouds.several import SeveralClouds
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.leases import LeaseState
@@ -32,9 +32,10 @@ def silent() -> Any:
 def test_machines_of_a_silent_part_are_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
     parts = ListedParts(LOGGER)
     looks: dict[str, Callable[[], list[Instance]]] = {"a": lambda: [machine("1")], "b": lambda: [machine("2")]}
-    with pytest.raises(CloudError, match="does not answer"):
+    with pytest.raises(PartlySilentError, match="does not answer") as partly:
         # It may have machines that nobody knows of.
         parts.listed({**looks, "b": silent}, 5.0)
+    assert [one.token for one in partly.value.found] == ["1"]
     assert [one.token for one in parts.listed(looks, 10.0)] == ["1", "2"]
     assert (parts.part_of("2"), parts.part_of("3")) == ("b", None)
     found = {one.token: one.listed_s for one in parts.listed({**looks, "b": silent}, 20.0)}
@@ -42,6 +43,22 @@ def test_machines_of_a_silent_part_are_as_they_were(caplog: pytest.LogCaptureFix
     assert "its machines are taken to be as before" in caplog.text
     with pytest.raises(CloudError, match="does not answer"):
         parts.listed(dict.fromkeys(looks, silent), 30.0)
+
+
+def test_a_part_in_parts_of_which_some_never_answered_gives_what_the_others_listed() -> None:
+    """As a cloud with a region that is away since the run was resumed."""
+    inner, outer = ListedParts(LOGGER), ListedParts(LOGGER)
+    looks: dict[str, Callable[[], list[Instance]]] = {"east": lambda: [machine("1")], "west": silent}
+
+    def aws() -> list[Instance]:
+        return inner.listed(looks, 5.0)
+
+    for clouds in ({"aws": aws}, {"aws": aws, "gcp": lambda: [machine("2")]}, {"aws": aws, "gcp": silent}):
+        with pytest.raises(PartlySilentError) as partly:
+            outer.listed(clouds, 5.0)
+        assert [one.token for one in partly.value.found][:1] == ["1"]
+    looks["west"] = lambda: [machine("3")]
+    assert [one.token for one in outer.listed({"aws": aws}, 6.0)] == ["1", "3"]
 
 
 def test_of_parts_that_are_asked_in_order_the_first_answer_counts() -> None:

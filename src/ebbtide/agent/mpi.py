@@ -40,6 +40,8 @@ _MODULE = "ebbtide.agent.mpi"
 # Real seconds to wait for the other machines, which fetch code and checkpoints first.
 _FINDS_WITHIN_S = 300.0
 _RETRY_S, _SILENT_S = 0.3, 20.0
+# Seconds that a daemon has to end by itself. One that is killed fails the whole run, which may be done already.
+_DAEMON_ENDS_S = 5.0
 _MOST_BYTES = 1 << 20
 
 
@@ -206,10 +208,11 @@ def _do(command: str, connection: socket.socket) -> int:
 
 
 def _end_with(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """End the daemon once the first machine has gone."""
+    """End the daemon once the first machine has gone, unless it ends by itself, as after a finished run."""
     with contextlib.suppress(OSError):
         connection.recv(1)
-    time.sleep(_RETRY_S)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_DAEMON_ENDS_S)
     if process.poll() is None:
         process.kill()
 

@@ -175,11 +175,17 @@ def _head(words: Sequence[str]) -> int:
         cluster = SparkMember(Path(place))
         try:
             cluster.start_master()
-            cluster.start_worker()
+            worker, began_s, short = cluster.start_worker(), time.monotonic(), 0
             driver = cluster.submit(words)
             signal.signal(signal.SIGTERM, lambda number, _: driver.send_signal(number))
-            code = driver.wait()
-            return code if code >= 0 else 128 - code
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = driver.wait(_RETRY_S)
+                    return code if code >= 0 else 128 - code
+                # The application waits for ever where this is the only worker, and it is gone.
+                if worker.poll() is not None and short < _MOST_SHORT:
+                    short = short + 1 if time.monotonic() - began_s < _SHORT_S else 0
+                    worker, began_s = cluster.start_worker(), time.monotonic()
         finally:
             cluster.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.parts import PartlySilentError
 from ebbtide.clouds.provider import RentingCloud
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -50,7 +51,13 @@ class OwnMachines:
 
     def instances(self) -> Sequence[Instance]:
         """All machines of the run, ended ones included."""
-        return [replace(one, token=self._inside(one.token)) for one in self._cloud.instances()]
+        try:
+            return self._seen_inside(self._cloud.instances())
+        except PartlySilentError as error:
+            raise PartlySilentError(str(error), self._seen_inside(error.found)) from error
+
+    def _seen_inside(self, listed: Sequence[Instance]) -> list[Instance]:
+        return [replace(one, token=self._inside(one.token)) for one in listed]
 
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run, as in `RentingCloud.end_all`."""

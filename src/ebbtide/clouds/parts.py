@@ -15,6 +15,18 @@ from ebbtide.errors import CloudError, InputError
 T = TypeVar("T")
 
 
+class PartlySilentError(CloudError):
+    """Some parts of a cloud have never answered, and may have machines that nobody knows of; others answer.
+
+    Attributes:
+        found: The machines of the parts that answer, or have answered before.
+    """
+
+    def __init__(self, problem: str, found: Sequence[Instance]) -> None:
+        super().__init__(problem)
+        self.found = found
+
+
 class ListedParts:
     """Keeps the machines of each part from its last listing.
 
@@ -39,13 +51,18 @@ class ListedParts:
             now_s: The time, seconds since 1970.
 
         Raises:
-            CloudError: No part answers, or one has never answered and so may have unknown machines.
+            PartlySilentError: A part has never answered, and so may have unknown machines; others answer.
+            CloudError: No part answers.
         """
         silent: list[CloudError] = []
+        partly: dict[str, Sequence[Instance]] = {}
         for name, look in parts.items():
             try:
                 found = look()
             except CloudError as error:
+                if isinstance(error, PartlySilentError):
+                    partly[name] = error.found
+                    self._part_of |= {one.token: name for one in error.found}
                 self._warnings.warn(name, f"{error}; its machines are taken to be as before")
                 silent.append(error)
                 continue
@@ -54,9 +71,12 @@ class ListedParts:
                 replace(one, listed_s=now_s) if math.isnan(one.listed_s) else one for one in found
             ]
             self._part_of |= {one.token: name for one in found}
-        if len(silent) == len(parts) or any(name not in self._listed for name in parts):
+        if len(silent) == len(parts) and not partly:
             raise silent[0]
-        return [one for name in parts for one in self._listed[name]]
+        listed = [one for name in parts for one in partly.get(name, self._listed.get(name, ()))]
+        if any(name not in self._listed for name in parts):
+            raise PartlySilentError(str(silent[0]), listed)
+        return listed
 
 
 def first_found(asks: Iterable[Callable[[], T | None]]) -> T | None:

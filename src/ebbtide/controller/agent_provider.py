@@ -35,6 +35,7 @@ from ebbtide.agent.protocol import (
 from ebbtide.agent.results import TaskResults
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.clouds.parts import PartlySilentError
 from ebbtide.controller.kinds.array import AgentTasks, ArrayPlan, TaskList
 from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
 from ebbtide.controller.kinds.dispatch import AgentJobs
@@ -199,9 +200,9 @@ class AgentProvider:
             )
 
         def clustered(framework: str) -> AgentCluster:
-            plan = ClusterPlan(framework, address, secret, self._head_comes)
+            plan = ClusterPlan(framework, address, secret, self._head_comes, self._give_back)
             # Speeds of a head would be those of all machines together.
-            return AgentCluster(plan, trained(None), *given)
+            return AgentCluster(plan, trained(None), *given, runtime=self._runtime)
 
         def handed_out(tasks: TaskList) -> AgentTasks:
             exchange_s = 2.0 * self._pace.poll_s + agent.poll_s + agent.report_s
@@ -444,14 +445,14 @@ class AgentProvider:
             instance = instances.get(self._machines.token(lease_id))
             if lease.is_open:
                 self._receive(lease)
-            if silent is not None:
-                continue
             if instance is not None:
                 self._machines.see(lease_id, instance)
                 self._missing_since_s.pop(lease_id, None)
                 self._compare(lease, instance)
                 self._check_heard(lease)
-            else:
+            elif lease.is_open and lease_id in self._requests.waiting:
+                self._check_answered(lease, silent)
+            elif silent is None:
                 self._missing(lease)
         if self._watches_prices and silent is None:
             self._compare_prices()
@@ -490,11 +491,16 @@ class AgentProvider:
             self._over_since_s[lease_id] = math.inf
 
     def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
-        """The machines that the cloud lists, or its error: messages reach machines even without the cloud."""
+        """The machines that the cloud lists, and its error: messages reach machines even without the cloud.
+
+        With an error, machines that are not listed may be in a part of the cloud that does not answer.
+        """
         try:
             return self._machines.listed(), None
         except CloudGoneError:
             raise
+        except PartlySilentError as error:
+            return {one.token: one for one in error.found}, error
         except CloudError as error:
             return {}, error
 
@@ -535,6 +541,16 @@ class AgentProvider:
             self._mailboxes.open(lease.lease_id)
             self._notify_of(Wake.RUNNING, lease)
 
+    def _check_answered(self, lease: Lease, silent: CloudError | None) -> None:
+        """After a while, withdraw a request that has no answer where others have: the policy may ask elsewhere."""
+        why = self._requests.unanswered(lease.lease_id, self._pace.missing_s)
+        if why and (silent is None or isinstance(silent, PartlySilentError)):
+            self._requests.withdraw(lease.lease_id)
+            # It may have reached the cloud all the same.
+            self._ends.end(lease)
+            self._notify_of(Wake.LAUNCH_FAILED, lease, f"no answer for {self._pace.missing_s:.0f} s: {why}")
+            self._training.gone(lease)
+
     def _missing(self, lease: Lease) -> None:
         """After a while, count a machine that the cloud does not list as ended, or failed if it never started."""
         lease_id = lease.lease_id
@@ -542,8 +558,6 @@ class AgentProvider:
             if self._ends.differs(lease, None):
                 self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
             return
-        if lease_id in self._requests.waiting:
-            return  # it is still to be requested
         now_s = self._runtime.monotonic_s()
         if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
             return
@@ -585,10 +599,14 @@ class AgentProvider:
             _NEVER_HEARD,
         )
         del self._silent_s[lease_id]
-        self._ends.end(lease)
-        self._notify_of(Wake.ENDED, lease, _NEVER_HEARD)
-        self._training.gone(lease)
+        self._give_back(lease, _NEVER_HEARD)
         self._check_begins(lease)
+
+    def _give_back(self, lease: Lease, why: str) -> None:
+        """End a machine that is paid for and of no use."""
+        self._ends.end(lease)
+        self._notify_of(Wake.ENDED, lease, why)
+        self._training.gone(lease)
 
     def _check_begins(self, lease: Lease) -> None:
         """Stop the run after several failed boots, or it would go on renting machines that end unused.

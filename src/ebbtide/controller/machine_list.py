@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.clouds.parts import PartlySilentError
 from ebbtide.market.leases import Lease, LeaseState
 
 _LOGGER = logging.getLogger(__name__)
@@ -64,10 +65,15 @@ class MachineList:
         """Machines by id, as the cloud lists them now, or listed them within the last `within_s` seconds.
 
         Raises:
+            PartlySilentError: A part of the cloud has never answered.
             CloudError: The cloud does not answer.
         """
         if self._runtime.monotonic_s() - self._listed_s >= within_s:
-            self._listed = {instance.token: instance for instance in self._cloud.instances()}
+            try:
+                self._listed = {instance.token: instance for instance in self._cloud.instances()}
+            except PartlySilentError as error:
+                self._listed = {instance.token: instance for instance in error.found}
+                raise
             self._listed_s = self._runtime.monotonic_s()
         return self._listed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -62,6 +63,8 @@ class MachineRequests:
         self.leases: dict[int, Lease] = {}
         self.waiting: deque[int] = deque()
         self.is_superseded = False
+        # Since when a waiting lease's request had no answer, and the last error, by lease id.
+        self._unanswered: dict[int, tuple[float, str]] = {}
 
     def add(self, lease: Lease) -> None:
         """Queue a machine to be requested at the next poll, once the journal has its lease."""
@@ -129,6 +132,16 @@ class MachineRequests:
         with self._told_if_superseded():
             self._check_known(tokens)
 
+    def unanswered(self, lease_id: int, within_s: float) -> str:
+        """Return why a waiting request had no answer for so many seconds; empty: it waits for less than that."""
+        since_s, why = self._unanswered.get(lease_id, (math.inf, ""))
+        return why if self._runtime.monotonic_s() - since_s >= within_s else ""
+
+    def withdraw(self, lease_id: int) -> None:
+        """Request a waiting machine no more."""
+        self.waiting.remove(lease_id)
+        self._unanswered.pop(lease_id, None)
+
     def request_all(self) -> None:
         """Request the waiting machines, as many as a few seconds allow.
 
@@ -162,6 +175,10 @@ class MachineRequests:
             except CloudError as error:
                 self._machines.troubled(error)
                 self.waiting.append(lease_id)
+                since_s, _ = self._unanswered.get(lease_id, (self._runtime.monotonic_s(), ""))
+                self._unanswered[lease_id] = since_s, str(error)
+            else:
+                self._unanswered.pop(lease_id, None)
 
     def _request(self, lease: Lease) -> None:
         if not lease.is_open:

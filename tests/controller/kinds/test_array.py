@@ -115,6 +115,30 @@ def test_each_machine_is_handed_what_it_does_at_a_time_with_its_values() -> None
     assert (array.progress.steps_done, array.progress.steps_saved) == (1, 1)
 
 
+def test_a_task_that_failed_is_done_by_another_machine_if_there_is_any() -> None:
+    """One machine with a bad disk would fail every task as often as it takes to count as failed."""
+    array = Array(tasks=6)
+    bad, good = array.rent(2)
+    while array.finished == []:
+        for number in [task for task in array.handed(good) if task not in array.stored.kept]:
+            array.done(good, number)
+        for member in [each for each in array.trial.members if each.lease_id == bad.lease_id]:
+            for number in member.tasks:
+                array.fail(bad, number)
+    assert (array.finished, array.trial.problem, array.trial.tasks.failed) == (["done"], "", ())
+    assert all(count == 1 for count in array.trial.tasks.failures.values())
+
+
+def test_a_machine_that_is_alone_tries_again_what_failed_on_it() -> None:
+    array = Array(tasks=4)
+    one, other = array.rent(2)
+    array.fail(one, 0)
+    assert array.handed(one) == [0, 1]
+    array.take(other)
+    array.training.converge()
+    assert array.handed(one) == [0, 1, 0]
+
+
 def test_no_more_machines_have_it_than_it_asks_for() -> None:
     array = Array(machines=1)
     one, other = array.rent(2)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.runs.cloud_as_told import Clock
 from tests.runs.fake_controller import FakeController, Given
 from tests.runs.sweeps import START_S, A
 
-from ebbtide.agent.protocol import Ended, Ending
+from ebbtide.agent.protocol import Ended, Ending, Repeat
 from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
 from ebbtide.controller.kinds.state import trial_values
 from ebbtide.controller.kinds.training import AgentTraining
@@ -26,6 +27,8 @@ class Cluster(FakeController):
 
     unknown: set[int] = field(default_factory=set)
     head_comes: bool = False
+    ended: dict[int, str] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
 
     def make(self, given: Given) -> AgentCluster:
         plan = ClusterPlan(
@@ -33,11 +36,24 @@ class Cluster(FakeController):
             lambda lease_id: "" if lease_id in self.unknown else f"10.0.0.{lease_id}",
             lambda lease_id, trial, attempt, own, number: f"{lease_id}/{trial}/{attempt}/{own}/{number}",
             lambda: self.head_comes,
+            self.give_back,
         )
-        return AgentCluster(plan, AgentTraining("run", *given), *given)
+        head = AgentTraining("run", *given, runtime=self.clock)  # type: ignore[arg-type]
+        return AgentCluster(plan, head, *given, runtime=self.clock)  # type: ignore[arg-type]
 
     def job(self) -> dict[str, Any]:
         return {"machines": 2, "coupling": Coupling.INDEPENDENT}
+
+    def give_back(self, lease: Lease, why: str) -> None:
+        self.ended[lease.lease_id] = why
+        self.take(lease, LeaseState.RELEASED)
+
+    def fail(self, lease: Lease, times: int) -> None:
+        """Have a worker fail as soon as it was begun, so many times."""
+        for _ in range(times):
+            self.end(lease, Ending.FAILED, code=1, tail=("no Java",))
+            self.now_s += 100.0
+            self.training.converge()
 
     def end(self, lease: Lease, how: Ending, **others: Any) -> None:
         _, last = self.trained(lease)[-1]
@@ -121,11 +137,62 @@ def test_workers_that_always_fail_end_it() -> None:
     cluster = Cluster()
     cluster.rent(on_demand=True)
     (one,) = cluster.rent()
-    for _ in range(10):
-        cluster.end(one, Ending.FAILED, code=1, tail=("no Java",))
-        cluster.training.converge()
+    cluster.fail(one, 10)
     assert cluster.trial.problem == "its workers failed 10 times, last with no Java"
     assert cluster.trial.stopping
+    assert cluster.ended == {}
+
+
+def test_a_silent_worker_is_ordered_again_and_asked_to_report() -> None:
+    """The order, or its answer, may have been unreadable: a machine that cannot leave is paid for ever."""
+    cluster = Cluster()
+    cluster.rent(on_demand=True)
+    (one,) = cluster.rent()
+    cluster.clock.now_s += 61.0
+    cluster.training.converge()
+    (_, first), (_, again) = cluster.trained(one)
+    assert again == first
+    assert len(cluster.ordered(Repeat, one)) == 1
+    cluster.training.assign(0, cluster.leases[:1])
+    cluster.clock.now_s += 61.0
+    cluster.training.converge()
+    assert len(cluster.left(one)) == 2
+    assert len(cluster.ordered(Repeat, one)) == 2
+    cluster.end(one, Ending.LEFT)
+    cluster.clock.now_s += 7_200.0
+    cluster.training.converge()
+    assert len(cluster.left(one)) == 2
+    # All the time the head was asked as well.
+    assert cluster.ordered(Repeat, cluster.leases[0])
+
+
+def test_one_machine_whose_workers_always_fail_is_given_back_and_ends_nothing() -> None:
+    """As where one disk of many is bad: the head and the other workers are at work."""
+    cluster = Cluster()
+    cluster.rent(on_demand=True)
+    good, bad = cluster.rent(2)
+    cluster.fail(bad, 5)
+    assert list(cluster.ended) == [bad.lease_id]
+    assert "failed 5 times in a row" in cluster.ended[bad.lease_id]
+    (other,) = cluster.rent()
+    cluster.fail(other, 5)
+    assert (cluster.trial.problem, cluster.trial.stopping, len(cluster.ended)) == ("", False, 2)
+    assert cluster.training.in_use(good)
+
+
+def test_a_machine_whose_worker_failed_is_tried_again_less_and_less_often() -> None:
+    cluster = Cluster()
+    cluster.rent(on_demand=True)
+    (one,) = cluster.rent()
+    begun = []
+    for _ in range(6):
+        cluster.end(one, Ending.FAILED, code=1)
+        before = cluster.now_s
+        while not cluster.training.in_use(one):
+            cluster.now_s += 1.0
+            cluster.training.converge()
+        begun.append(cluster.now_s - before)
+    assert begun == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
 
 
 def test_workers_that_fail_now_and_then_after_hours_of_work_end_nothing() -> None:
@@ -136,12 +203,11 @@ def test_workers_that_fail_now_and_then_after_hours_of_work_end_nothing() -> Non
     for _ in range(30):
         cluster.now_s += 3600.0
         cluster.end(one, Ending.FAILED, code=137)
+        cluster.now_s += 2.0
         cluster.training.converge()
     assert (cluster.trial.problem, cluster.trial.stopping) == ("", False)
     # They still count once none works.
-    for _ in range(9):
-        cluster.end(one, Ending.FAILED, code=1)
-        cluster.training.converge()
+    cluster.fail(one, 9)
     assert cluster.trial.problem.startswith("its workers failed 10 times")
 
 

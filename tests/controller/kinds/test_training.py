@@ -221,6 +221,15 @@ def test_what_is_not_answered_for_long_is_ordered_again() -> None:
     assert [type(order) for order in trained.sent[5:]] == [Leave, Leave, Repeat]
 
 
+def test_a_program_that_is_silent_for_weeks_is_asked_every_half_an_hour() -> None:
+    trained = Trained()
+    trained.machine()
+    for _ in range(1_100):
+        trained.clock.now_s += 1_800.0
+        trained.training.converge()
+    assert len(trained.ordered(Repeat)) == 1_100
+
+
 def test_steps_of_a_checkpoint_that_is_set_aside_are_lost() -> None:
     trained = Trained()
     first = trained.machine()

@@ -20,7 +20,7 @@ from ebbtide.clouds.clock import CLOCK
 from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.ec2.settings import Ec2Settings
 from ebbtide.clouds.log_once import RepeatedWarnings
-from ebbtide.clouds.parts import ListedParts, all_ended, first_found
+from ebbtide.clouds.parts import ListedParts, PartlySilentError, all_ended, first_found
 from ebbtide.clouds.start_script import EC2, start_script
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.leases import LeaseState
@@ -145,7 +145,10 @@ class Ec2Cloud:
     def instances(self) -> Sequence[Instance]:
         """All machines; for a region that does not answer, those of its last answer."""
         looks = {region: partial(self._listed_in, region) for region in self._clients}
-        return self._with_failed(self._listed.listed(looks, self.now_s))
+        try:
+            return self._with_failed(self._listed.listed(looks, self.now_s))
+        except PartlySilentError as error:
+            raise PartlySilentError(str(error), self._with_failed(error.found)) from error
 
     def _listed_in(self, region: str) -> list[Instance]:
         described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
@@ -161,9 +164,9 @@ class Ec2Cloud:
                     token, f"machine {token} is stopped, not ended, and its volume is paid for: {why}"
                 )
 
-    def _with_failed(self, found: list[Instance]) -> list[Instance]:
+    def _with_failed(self, found: Sequence[Instance]) -> list[Instance]:
         known = {instance.token for instance in found}
-        return found + [instance for token, instance in self._failed.items() if token not in known]
+        return [*found] + [instance for token, instance in self._failed.items() if token not in known]
 
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run, in all its regions.

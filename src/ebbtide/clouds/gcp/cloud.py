@@ -21,6 +21,7 @@ from ebbtide.clouds.gcp.instance import RUN_LABEL, instance_body, token_of
 from ebbtide.clouds.gcp.settings import GcpSettings
 from ebbtide.clouds.log_once import RepeatedWarnings
 from ebbtide.clouds.names import Names, label
+from ebbtide.clouds.parts import PartlySilentError
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
@@ -160,11 +161,13 @@ class GcpCloud:
         self._forget_missing(now_s, silent)
         self._end_stopped(described)
         self._answered |= self._zones - silent
+        listed = [*self._known.values(), *(one for token, one in self._failed.items() if token not in self._known)]
         if silent - self._answered:
             # A zone that never answered may have machines of the run that this process has not seen.
-            raise CloudError(f"GCP does not answer for {', '.join(sorted(silent - self._answered))}")
+            why = f"GCP does not answer for {', '.join(sorted(silent - self._answered))}"
+            raise PartlySilentError(why, listed)
         self._warn_of(silent)
-        return [*self._known.values(), *(one for token, one in self._failed.items() if token not in self._known)]
+        return listed
 
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run, in all zones.

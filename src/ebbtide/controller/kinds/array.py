@@ -27,6 +27,7 @@ from ebbtide.controller.kinds.state import (
     TaskState,
     TrialRecord,
     restore_trial,
+    silent_s,
     trial_id_of,
 )
 from ebbtide.controller.kinds.task_ranges import TaskRanges
@@ -45,8 +46,6 @@ MOST_FAILURES = 3
 # After this many failed tasks, and none that was done, the program is at fault and not its tasks; likewise after
 # this many machines that gave up at once.
 _MOST_AT_FIRST = 5
-# Real seconds of silence after which a machine that has tasks is asked, doubled each time, up to a limit.
-_SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
 # Most tasks that a machine is handed ahead, beside those that it runs now.
 _MOST_AHEAD = 256
 _TAIL_LINES = 12
@@ -119,6 +118,8 @@ class AgentTasks:
         self.speeds = MeasuredSpeeds() if speeds is None else speeds
         # When something was last heard of a machine, by the controller's clock, and how often it was asked since.
         self._heard_s: dict[int, tuple[float, int]] = {}
+        # By task that failed and waits: the leases on whose machines it did.
+        self._failed_on: dict[int, set[int]] = {}
         self._leases: dict[int, Lease] = {}
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
@@ -294,12 +295,24 @@ class AgentTasks:
             missing = at_a_time + min(ahead, fair) - len(member.tasks)
             if missing <= max(ahead, 1) // 2 and len(member.tasks) >= at_a_time:
                 continue  # one order per task would be too many messages
-            numbers, waiting = trial.tasks.waiting.take(missing)
+            numbers, waiting = self._taken(trial, member, target, missing)
             if numbers:
                 trial.tasks = replace(trial.tasks, waiting=waiting)
                 self._put(trial, replace(member, tasks=(*member.tasks, *numbers)))
                 values = tuple(self._plan.values[number] for number in numbers)
                 self._order(member.lease_id, Hand(member.attempt, numbers, values))
+
+    def _taken(
+        self, trial: ArrayState, member: ArrayMachine, target: Mapping[int, Lease], count: int
+    ) -> tuple[tuple[int, ...], TaskRanges]:
+        """Tasks for a machine, and what is left: what failed on it is done by another machine, if there is any."""
+        able = {each.lease_id for each in trial.members if not each.leaving and each.lease_id in target}
+        not_here = {
+            number for number, leases in self._failed_on.items() if member.lease_id in leases and able - leases
+        }
+        found, waiting = trial.tasks.waiting.take(count + len(not_here))
+        numbers = tuple(number for number in found if number not in not_here)[:count]
+        return numbers, waiting.put(set(found).difference(numbers))
 
     def _leave(self, trial: ArrayState, members: Sequence[ArrayMachine]) -> None:
         for member in members:
@@ -349,6 +362,7 @@ class AgentTasks:
     def _done(self, trial: ArrayState, member: ArrayMachine, number: int, duration_s: float) -> None:
         kept = tuple(task for task in member.tasks if task != number)
         self._put(trial, replace(member, tasks=kept, done=member.done + 1))
+        self._failed_on.pop(number, None)
         measured = duration_s > 0
         trial.tasks = replace(
             trial.tasks,
@@ -378,8 +392,10 @@ class AgentTasks:
             self._give_up(trial, f"cannot be started: {how}")
         elif count < MOST_FAILURES:
             trial.tasks = replace(trial.tasks, failures=failures, waiting=trial.tasks.waiting.put([number]))
+            self._failed_on.setdefault(number, set()).add(member.lease_id)
         else:
             trial.tasks = replace(trial.tasks, failures=failures, failed=(*trial.tasks.failed, number))
+            self._failed_on.pop(number, None)
             value = self._plan.values[number]
             if not trial.problem:
                 trial.tail = lines
@@ -457,7 +473,7 @@ class AgentTasks:
         now_s = self._runtime.monotonic_s()
         for member in trial.members:
             since_s, asked = self._heard_s.setdefault(member.attempt, (now_s, 0))
-            if now_s - since_s >= min(_SILENT_S * 2.0**asked, _MOST_SILENT_S):
+            if now_s - since_s >= silent_s(asked):
                 self._heard_s[member.attempt] = (now_s, asked + 1)
                 if member.leaving:
                     self._order(member.lease_id, Leave(member.attempt, trial.trial_id))

@@ -7,13 +7,15 @@ the head, and a new one whenever the head restarts. The framework recomputes wha
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ebbtide.agent.config import Assignment
-from ebbtide.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Train
-from ebbtide.controller.kinds.state import ClusterState, Member, Stretch, TrialRecord, TrialState, Worker
+from ebbtide.agent.protocol import Ended, Ending, Leave, OfTrial, Order, Repeat, Train
+from ebbtide.base.runtime import RUNTIME, Runtime
+from ebbtide.controller.kinds.state import ClusterState, Member, Stretch, TrialRecord, TrialState, Worker, silent_s
 from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.errors import InputError
 from ebbtide.jobs.job import Coupling
@@ -28,6 +30,10 @@ _LOGGER = logging.getLogger(__name__)
 _MOST_FAILED = 5
 # A worker that failed only after this many seconds had worked.
 _WORKED_S = 900.0
+# A machine on which a worker has run for this many seconds, and none has failed since, is at work.
+_SETTLED_S = 300.0
+# Seconds until a worker that failed is begun again on its machine, doubled with each failure in a row.
+_AGAIN_S, _MOST_AGAIN_S = 2.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,14 @@ class ClusterPlan:
         secret: Gives the machines' common secret, covered for the machine of a lease, by lease id, id of the job
             and number of the head's assignment, id on that machine and number of its own assignment.
         head_comes: Returns whether an on-demand machine was requested that has not booted yet.
+        give_back: Ends the machine of a lease, on which no worker can work, for a reason in words.
     """
 
     framework: str
     address: Callable[[int], str]
     secret: Callable[[int, str, int, str, int], str]
     head_comes: Callable[[], bool] = lambda: False
+    give_back: Callable[[Lease, str], None] = lambda _lease, _why: None
 
 
 class AgentCluster:
@@ -58,6 +66,7 @@ class AgentCluster:
         order: Gives an order to the agent of a lease, by lease id.
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
+        runtime: Gives the time of the controller's own clock.
     """
 
     def __init__(
@@ -68,11 +77,17 @@ class AgentCluster:
         order: Callable[[int, Order], None],
         notify: Callable[[Event], None],
         now: Callable[[], float],
+        *,
+        runtime: Runtime = RUNTIME,
     ) -> None:
-        self._plan, self._head = plan, head
+        self._plan, self._head, self._runtime = plan, head, runtime
         self._assignment, self._order, self._notify, self._now = assignment, order, notify, now
         head.complete = self.completed
         self._given: Sequence[Lease] = ()
+        # Failures in a row of the workers of a machine, and the time of the last one, by lease id.
+        self._failing: dict[int, tuple[int, float]] = {}
+        # By number of a worker's assignment: when it was ordered something, and how often it was asked since.
+        self._silent: dict[int, tuple[float, int]] = {}
 
     @property
     def trials(self) -> Sequence[TrialState]:
@@ -99,6 +114,7 @@ class AgentCluster:
     def converge(self) -> None:
         """Send the orders that are missing."""
         self._converge()
+        self._ask_again()
         self._head.converge()
 
     def in_use(self, lease: Lease) -> bool:
@@ -128,6 +144,7 @@ class AgentCluster:
         self._given = tuple(other for other in self._given if other is not lease)
         of_lease = [worker for worker in self._trial.workers if worker.lease_id == lease.lease_id]
         self._drop(of_lease, lost=True)
+        self._failing.pop(lease.lease_id, None)
         self._head.gone(lease)
 
     def is_trial(self, trial_id: str) -> bool:
@@ -146,12 +163,12 @@ class AgentCluster:
         elif isinstance(report, Ended):
             self._order(worker.lease_id, Leave(worker.attempt, report.trial, reported=True))
             self._drop([worker])
-            if report.how is Ending.LEFT:
+            has_worked = self._now() - worker.began_s >= _WORKED_S
+            if report.how is Ending.LEFT or (report.how is Ending.FAILED and has_worked):
                 self._trial.worker_failures = 0
+                self._failing.pop(lease.lease_id, None)
             if report.how is Ending.FAILED and not worker.leaving and lease.state is LeaseState.RUNNING:
-                if self._now() - worker.began_s >= _WORKED_S:
-                    self._trial.worker_failures = 0
-                self._failed(report)
+                self._failed(lease, report)
         if self._trial.ended:
             self._leave(self._trial.workers)
 
@@ -188,7 +205,8 @@ class AgentCluster:
         # Machines that already work come first, wherever they are in the list.
         wanted.sort(key=lambda lease: lease.lease_id not in have)
         for lease in wanted[: trial.progress.job.most_machines]:
-            if lease.lease_id not in have and self._plan.address(lease.lease_id):
+            is_due = lease.lease_id not in have and self._now() >= self._begins_again_s(lease)
+            if is_due and self._plan.address(lease.lease_id):
                 self._begin(trial, led_by, lease)
 
     def _chosen_head(self) -> Lease | None:
@@ -207,19 +225,41 @@ class AgentCluster:
         trial.worker_attempt += 1
         worker = Worker(trial.attempt, lease.lease_id, trial.worker_attempt, self._now())
         trial.workers = (*trial.workers, worker)
-        addresses = (self._plan.address(head), self._plan.address(lease.lease_id))
+        self._train(worker, head)
+        # A worker gets what it needs from the head.
+        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
+
+    def _train(self, worker: Worker, head: int) -> None:
+        """Order a machine to work for the head on the machine of another lease."""
+        trial, lease_id = self._trial, worker.lease_id
+        addresses = (self._plan.address(head), self._plan.address(lease_id))
         plain = replace(
             self._assignment(trial.progress),
-            trial_id=self._id_of(lease.lease_id),
+            trial_id=self._id_of(lease_id),
             attempt=worker.attempt,
             max_steps=0,
             keep=0,
             resume=(),
             rank=1,
         )
-        self._order(lease.lease_id, Train(self._meeting(trial, lease.lease_id, plain, addresses)))
-        # A worker gets what it needs from the head.
-        trial.progress.begin_on([lease], self._now(), downloads=trial.progress.job.bucket is None)
+        self._order(lease_id, Train(self._meeting(trial, lease_id, plain, addresses)))
+        self._silent[worker.attempt] = self._runtime.monotonic_s(), 0
+
+    def _ask_again(self) -> None:
+        """Repeat orders that had no answer for long, and ask for the answer again: either may have been lost."""
+        trial, now_s = self._trial, self._runtime.monotonic_s()
+        for worker in trial.workers:
+            since_s, asked = self._silent.setdefault(worker.attempt, (now_s, 0))
+            if now_s - since_s < silent_s(asked):
+                continue
+            heads = [member.lease_id for member in trial.present if worker.rank == trial.attempt]
+            # Repeating an order is harmless: an agent obeys it only once.
+            if worker.leaving:
+                self._order(worker.lease_id, Leave(worker.attempt, self._id_of(worker.lease_id)))
+            elif heads and all(self._plan.address(each) for each in (heads[0], worker.lease_id)):
+                self._train(worker, heads[0])
+            self._order(worker.lease_id, Repeat())
+            self._silent[worker.attempt] = now_s, asked + 1
 
     def _meeting(
         self, trial: TrialState, lease_id: int, assignment: Assignment, addresses: tuple[str, ...]
@@ -248,12 +288,14 @@ class AgentCluster:
         for worker in workers:
             if not worker.leaving:
                 self._put(replace(worker, leaving=True))
+                self._silent[worker.attempt] = self._runtime.monotonic_s(), 0
                 self._order(worker.lease_id, Leave(worker.attempt, self._id_of(worker.lease_id)))
 
     def _drop(self, workers: Sequence[Worker], *, lost: bool = False) -> None:
         trial = self._trial
         for worker in workers:
             trial.workers = tuple(each for each in trial.workers if each.attempt != worker.attempt)
+            self._silent.pop(worker.attempt, None)
             # A worker that left has handed over what it had; all work of a lost one counts as lost.
             duration_s = max(self._now() - worker.began_s, 0.0)
             stretch = Stretch(worker.lease_id, duration_s, 0, 0.0, 0.0, 0.0, not lost, attempt=worker.rank)
@@ -261,12 +303,32 @@ class AgentCluster:
             # A policy may wait for the machine to be free.
             self._notify(Event(Wake.SAVED, self._now(), job_id=self._trial.progress.job_id))
 
-    def _failed(self, ended: Ended) -> None:
-        trial = self._trial
+    def _begins_again_s(self, lease: Lease) -> float:
+        """Time from which a worker may be begun on a machine, which waits after failures there."""
+        failures, last_s = self._failing.get(lease.lease_id, (0, -math.inf))
+        return last_s + min(_AGAIN_S * 2.0 ** (failures - 1), _MOST_AGAIN_S)
+
+    def _failed(self, lease: Lease, ended: Ended) -> None:
+        """Count a failure: of its machine, if others are at work, else of the set-up that all have in common."""
+        trial, now_s = self._trial, self._now()
         last = " | ".join(line for line in ended.tail[-3:] if line.strip())
         _LOGGER.warning("a worker of %s failed: %s", trial.trial_id, last)
         trial.worker_failures += 1
-        if trial.worker_failures >= _MOST_FAILED * max(trial.progress.job.most_machines, 1) and not trial.problem:
+        failures = self._failing.get(lease.lease_id, (0, now_s))[0] + 1
+        self._failing[lease.lease_id] = failures, now_s
+        are_others_at_work = any(
+            not each.leaving and each.lease_id not in self._failing and now_s - each.began_s >= _SETTLED_S
+            for each in trial.workers
+        )
+        if are_others_at_work:
+            if failures >= _MOST_FAILED:
+                trial.worker_failures = max(trial.worker_failures - failures, 0)
+                why = f"its worker failed {failures} times in a row while others worked, last with {last}"
+                _LOGGER.warning("machine of lease %d is given back: %s", lease.lease_id, why)
+                self._plan.give_back(lease, why)
+        elif (
+            trial.worker_failures >= _MOST_FAILED * max(trial.progress.job.most_machines, 1) and not trial.problem
+        ):
             trial.problem = f"its workers failed {trial.worker_failures} times, last with {last}"
             self.stop(trial.progress.job_id)
 

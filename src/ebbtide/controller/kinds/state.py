@@ -17,6 +17,8 @@ from ebbtide.storage.checkpoints.whole import Part
 
 # Real seconds of training after which a warning about it is given, if its machine was not revoked before.
 WARNED_AFTER_S = 60.0
+# Real seconds of silence after which an agent is asked, doubled each time, up to a limit.
+_SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
 # Above this many values of a trial's metric, only some are kept.
 _MOST_METRICS = 20_000
 
@@ -33,6 +35,11 @@ def trial_id_of(run: str, job_id: int, rank: int = 0) -> str:
         rank: Rank of the machine among those that train as one.
     """
     return f"{run}-{job_id:03d}" + (f"-r{rank}" if rank else "")
+
+
+def silent_s(asked: int) -> float:
+    """Real seconds of silence after which an agent that was asked so many times is asked again."""
+    return min(_SILENT_S * 2.0 ** min(asked, 10), _MOST_SILENT_S)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from ebbtide.controller.kinds.state import (
     note_metric,
     restore_trial,
     resumed,
+    silent_s,
     trial_id_of,
     warnings_of,
 )
@@ -57,8 +58,6 @@ from ebbtide.storage.checkpoints.whole import Whole
 
 _LOGGER = logging.getLogger(__name__)
 
-# Real seconds of silence on a training after which its agent is asked, doubled each time, up to a limit.
-_SILENT_S, _MOST_SILENT_S = 60.0, 1800.0
 # Machines of a gang meet at a port of this range, which is below the ephemeral ports. Each assignment has eight
 # ports of its own, since machines of the local cloud share their ports.
 _FIRST_PORT, _PORTS, _PORTS_EACH = 20_000, 12_000, 8
@@ -397,7 +396,7 @@ class AgentTraining:
         now_s = self._runtime.monotonic_s()
         for member in trial.present:
             silence = self._silent.setdefault((trial.progress.job_id, member.rank), _Silence(now_s))
-            if now_s - silence.since_s < min(_SILENT_S * 2.0**silence.asked, _MOST_SILENT_S):
+            if now_s - silence.since_s < silent_s(silence.asked):
                 continue
             silence.since_s, silence.asked = now_s, silence.asked + 1
             # Repeating an order is harmless: an agent obeys it only once.

@@ -1,0 +1,136 @@
+"""Several clouds of which one does not answer: the others go on as if it were not there."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+
+from tests.clouds.test_parts import Simple
+from tests.runs.cloud_as_told import KEY, Clock
+from tests.runs.sweeps import START_S, A, G, flapping, steady
+
+from ebbtide.agent.config import AgentConfig, Assignment
+from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.own_machines import OwnMachines
+from ebbtide.clouds.several import SeveralClouds
+from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
+from ebbtide.errors import CloudError
+from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
+from ebbtide.policies.api.events import Event, Wake
+from ebbtide.storage.objects import FolderStore
+
+
+class Away(Simple):
+    """A cloud that, while it is silent, answers no request either, though it may obey it."""
+
+    obeys = False
+
+    def launch(self, wanted: MachineRequest) -> None:
+        if (not self.is_silent or self.obeys) and wanted.token not in {one.token for one in self.machines}:
+            self.machines.append(Instance(wanted.token, LeaseState.RUNNING, START_S, START_S, math.nan))
+        if self.is_silent:
+            raise CloudError("it does not answer")
+
+    def terminate(self, token: str) -> float | None:
+        found = super().terminate(token)
+        if found is not None:
+            ended = Instance(token, LeaseState.RELEASED, START_S, START_S, START_S + 900.0)
+            self.machines = [ended if one.token == token else one for one in self.machines]
+        return found
+
+
+class Run:
+    """A run in two clouds, the second of which is silent at first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock, self.aws, self.gcp = Clock(), Away(flapping()), Away(steady(), is_silent=True)
+        self.rents = AgentProvider(
+            OwnMachines(SeveralClouds({"aws": self.aws, "gcp": self.gcp}), "run", "run-12345678"),
+            FolderStore(folder),
+            AgentConfig("run", "", str(folder), ""),
+            Callbacks(lambda _: Assignment("", (), 1, "loss")),
+            key=KEY,
+            pace=PollIntervals(5.0, missing_s=120.0),
+            runtime=self.clock,
+        )
+
+    def rent(self, market: Market) -> Lease:
+        lease = Lease(len(self.rents._leases), market, math.inf, on_demand=False, requested_s=START_S)
+        self.rents.launch(lease)
+        return lease
+
+    def look_for(self, duration_s: float) -> list[Event]:
+        found: list[Event] = []
+        until_s = self.clock.now_s + duration_s
+        while self.clock.now_s < until_s:
+            with contextlib.suppress(CloudError):
+                self.rents._look()
+            found += self.rents._out
+            self.rents._out.clear()
+            self.clock.now_s += 5.0
+        return found
+
+
+def kinds(events: list[Event]) -> list[tuple[Wake, int]]:
+    return [(event.wake, event.lease_id) for event in events]
+
+
+def test_a_cloud_that_never_answered_keeps_no_machine_of_another_from_beginning(tmp_path: Path) -> None:
+    """As after a resume with Google's credentials expired: AWS's machines would wait, and be paid for."""
+    run = Run(tmp_path)
+    lease = run.rent(A)
+    assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 0)]
+    assert lease.state is LeaseState.RUNNING
+    (machine,) = run.aws.machines
+    run.aws.machines = [Instance(machine.token, LeaseState.REVOKED, START_S, START_S, START_S + 60.0)]
+    assert kinds(run.look_for(10.0)) == [(Wake.ENDED, 0)]
+
+
+def test_machines_of_a_cloud_that_never_answered_are_not_missing(tmp_path: Path) -> None:
+    """A resumed run knows of them from its journal."""
+    run = Run(tmp_path)
+    lease = run.rent(G)
+    run.rents._requests.waiting.clear()
+    lease.state, lease.started_s, lease.running_s = LeaseState.RUNNING, START_S, START_S
+    assert run.look_for(1_000.0) == []
+    assert lease.is_open
+    run.gcp.is_silent = False
+    assert kinds(run.look_for(200.0)) == [(Wake.ENDED, 0)]
+
+
+def test_a_request_that_its_cloud_does_not_answer_fails_while_another_answers(tmp_path: Path) -> None:
+    """The policy may ask another cloud, instead of waiting for hours for this one."""
+    run = Run(tmp_path)
+    lease = run.rent(G)
+    assert run.look_for(100.0) == []
+    (event,) = run.look_for(100.0)
+    assert (event.wake, event.lease_id) == (Wake.LAUNCH_FAILED, 0)
+    assert "it does not answer" in event.detail
+    assert (lease.state, list(run.rents._requests.waiting)) == (LeaseState.FAILED, [])
+    run.gcp.is_silent = False
+    assert (run.look_for(20.0), run.gcp.machines, run.rents.unended) == ([], [], {})
+
+
+def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.gcp.obeys = True
+    lease = run.rent(G)
+    run.look_for(10.0)
+    run.gcp.obeys = False
+    assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
+    run.gcp.is_silent = False
+    assert kinds(run.look_for(20.0)) == [(Wake.ENDED, 0)]
+    assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
+    assert (lease.is_charged, lease.ended_s) == (True, START_S + 900.0)
+
+
+def test_where_no_cloud_answers_requests_wait(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.aws.is_silent = True
+    lease = run.rent(A)
+    assert run.look_for(1_000.0) == []
+    run.aws.is_silent = run.gcp.is_silent = False
+    assert kinds(run.look_for(20.0)) == [(Wake.RUNNING, 0)]
+    assert lease.state is LeaseState.RUNNING
