@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
-from ebbtide.base.utc import HOUR_S
+from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.job import Job
 from ebbtide.market.availability import Availability, CapacitySeries
+from ebbtide.market.generator import MarketProfile, generate_auction_prices
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.baselines import OnDemand, Reactive
 from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.ebbtide.options import Refunds
@@ -32,6 +33,9 @@ from ebbtide.testing.scripted import replay
 
 # On demand c3.xlarge costs 0.21 and r3.large 0.175 USD an hour; the first does two steps where the other does one.
 HOURS = 200.0
+SIMPLE = (Reactive(), OnDemand(), eb.policy("next-cheapest"), eb.policy("greedy-spot"))
+# In markets that are harsher than any record; `reactive` waits ten times as long as the work takes, where this waits four.
+MOST_OF_BEST = 1.6
 CALM = history({C3: [(0, 0.04)], R3: [(0, 0.03)]}, hours=HOURS)
 
 
@@ -66,6 +70,49 @@ def test_above_the_list_price_nobody_rents_spot() -> None:
     """The usual price is as high: there is nothing to wait for."""
     dear = history({C3: [(0, 0.5)], R3: [(0, 0.4)]}, hours=HOURS)
     assert rented(replay(Ebbtide(), [job()], dear, billing="gcp-spot")) == [("c3.xlarge", True)]
+
+
+def test_where_prices_are_above_the_list_price_most_of_the_time_it_waits_for_the_others() -> None:
+    """Six hours of each day cost 0.04, the others 0.5: their mean is above the list price of 0.21."""
+    points = [(day * DAY_S + at_h * HOUR_S, usd) for day in range(8) for at_h, usd in ((0, 0.04), (6, 0.5))]
+    dear = history({C3: points}, hours=HOURS)
+    work = (job(5 * 3600),)
+    outcome = Scenario(work, dear, eb.billing_preset("gcp-spot")).run(Ebbtide(), START_S + 3 * DAY_S + 10 * HOUR_S)
+    assert set(rented(outcome)) == {("c3.xlarge", False)}
+    assert outcome.cost_usd < 0.3
+    # With little patience it pays the list price for what the cheap hours left.
+    hasty = Scenario(work, dear, eb.billing_preset("gcp-spot")).run(
+        Ebbtide(patience=0.1), START_S + 3 * DAY_S + 10 * HOUR_S
+    )
+    assert ("c3.xlarge", True) in rented(hasty)
+
+
+@pytest.mark.parametrize("billing", ["ec2-hourly", "ec2-second"])
+@pytest.mark.parametrize("profile", [
+    MarketProfile(ratio=0.3, spikes_per_day=6, spike_length_min=40, spike_height=3, share_stuck=0.3),
+    MarketProfile(ratio=0.2, share_stuck=0.5),
+    MarketProfile(ratio=0.4, spikes_per_day=15, spike_length_min=15, spike_height=5, share_stuck=0.05),
+    MarketProfile(ratio=0.8, spikes_per_day=3, spike_length_min=60, spike_height=2, share_stuck=0.2),
+], ids=["often above the list price", "stuck", "spiky", "dear"])  # fmt: skip
+def test_in_harsh_auctions_it_costs_about_what_the_best_simple_policy_does(
+    profile: MarketProfile, billing: str
+) -> None:
+    zones = [eb.Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "ab"]
+    work = eb.Job(
+        name="j",
+        steps=24_000,
+        steps_per_hour={"c3.xlarge": 1000},
+        checkpoint={"size_bytes": 400_000_000, "save_s": 20, "restore_s": 45},  # type: ignore[arg-type]
+    )
+    costs: dict[str, list[float]] = {}
+    for seed in range(2):
+        prices = generate_auction_prices(zones, days=30, seed=seed, profile=profile)
+        result = eb.backtest([Ebbtide(), *SIMPLE], work, prices, billing=billing, starts=4, seed=seed)
+        for name, outcomes in result.outcomes.items():
+            costs.setdefault(name, []).append(float(np.mean([one.cost_usd for one in outcomes])))
+    ours = np.mean(costs.pop("ebbtide"))
+    best = min(np.mean(each) for each in costs.values())
+    assert ours < MOST_OF_BEST * best, (ours, {name: np.mean(each) for name, each in costs.items()})
 
 
 def test_who_is_refused_asks_the_next_best_at_once() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ class Way:
 # While there is time, prices this much above the usual are waited out, and for a market that refuses as long as
 # others cost so much more.
 _DEAR, _DEARER = 1.5, 1.05
+# The usual price is the quantile of a market's prices over so many seconds, in the markets of least mean price.
+_USUAL_QUANTILE, _USUAL_S, _USUAL_MARKETS = 0.1, 7 * DAY_S, 12
 
 # An offer with a lower probability of a revocation within the hour is steady.
 _STEADY = 0.4
@@ -249,12 +252,29 @@ class Ways:
 
     @cached_property
     def usual(self) -> tuple[float, float]:
-        """Least cost of the rest of the job at mean prices of the last day, USD, and seconds of a step there."""
+        """Least cost of the rest of the job at usual prices, USD, and seconds of a step on that machine."""
+        means = [
+            (self._usd(market, step_s, self.view.mean_price(market, DAY_S)), market, step_s)
+            for market, step_s in zip(self.markets, self.seconds.tolist(), strict=True)
+        ]
         found = math.inf, math.inf
-        for market, step_s in zip(self.markets, self.seconds.tolist(), strict=True):
-            usd = self._usd(market, step_s, self.view.mean_price(market, DAY_S))
-            found = min(found, (usd, step_s))
+        for _, market, step_s in nsmallest(_USUAL_MARKETS, means):
+            found = min(found, (self._usd(market, step_s, self._usual_price(market)), step_s))
         return found
+
+    def _usual_price(self, market: Market) -> float:
+        """A low quantile of a market's prices in the last days, USD per hour.
+
+        Not their mean: where prices are often above the list price, the mean is, too, and nothing would be dear.
+        """
+        times_s, usd = self.view.past_prices(market, _USUAL_S)
+        if len(times_s) == 0:
+            return self.view.price(market)
+        lasted_s = np.diff(np.append(times_s, self.view.now_s))
+        order = np.argsort(usd, kind="stable")
+        share = np.cumsum(lasted_s[order])
+        at = int(np.searchsorted(share, _USUAL_QUANTILE * share[-1]))
+        return float(usd[order[min(at, len(order) - 1)]])
 
     def at_price_usd(self, way: Way) -> float:
         """Cost of a way at its current price, without revocations, refunds and egress, USD."""

@@ -341,7 +341,7 @@ class Ebbtide:
         if ways.cheapest is None:
             why = "no market can be asked now: all have just refused, or cost more than their list price"
             return reason(why, in_time, None)
-        at = "at the lowest mean price of the last day"
+        at = "at the price that a tenth of the last week was below"
         usual = Alternative("wait for a machine at the usual cost", ways.usual[0], at, is_chosen=True)
         return reason(
             "machines cost more than is usual, or refuse, and there is time to wait", in_time, None, usual
