@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -37,8 +38,8 @@ def test_every_error_is_ebbtide_s_own() -> None:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example of the protocol's docstring as a user's own file."""
-    text = textwrap.dedent(Policy.__doc__ or "").partition("\n")[2]
-    lines = [line for line in text.splitlines() if line.startswith("        ") or not line.strip()]
+    text = inspect.cleandoc(Policy.__doc__ or "")
+    lines = [line for line in text.splitlines() if line.startswith("    ") or not line.strip()]
     code = textwrap.dedent("\n".join(lines)).strip() + "\n"
     assert set(re.findall(r"^(?:from|import) ([\w.]+)", code, re.MULTILINE)) <= {
         "math",

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.waiting import eventually, holds
 
@@ -83,8 +85,12 @@ def started(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]
 
     yield start
     for process in found:
-        subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
-        subprocess.run(["pkill", "-KILL", "-f", str(tmp_path / "child.py")], check=False)
+        for one in psutil.process_iter(["cmdline"]):
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(one.pid) == process.pid or str(tmp_path / "child.py") in " ".join(
+                    one.info["cmdline"]
+                ):
+                    one.kill()
         process.wait()
 
 

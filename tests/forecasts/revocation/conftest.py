@@ -5,14 +5,14 @@ import pytest
 import ebbtide as eb
 from ebbtide.forecasts.revocation.minutes import Minutes, minutes_of
 from ebbtide.forecasts.revocation.splits import Split, split_at
-from ebbtide.market.generator import MarketProfile, demo_markets
+from ebbtide.market.generator import MarketProfile, demo_markets, generate_auction_prices
 
 
 @pytest.fixture(scope="session")
 def lively() -> eb.PriceHistory:
     """Three generated markets of eight days that spike often."""
     profile = MarketProfile(spikes_per_day=6.0, change_interval_min=5.0)
-    return eb.generate_prices(demo_markets()[:3], days=8, seed=3, profile=profile, kind="auction")
+    return generate_auction_prices(demo_markets()[:3], days=8, seed=3, profile=profile)
 
 
 @pytest.fixture(scope="session")
