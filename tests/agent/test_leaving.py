@@ -87,9 +87,8 @@ def started(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]
     for process in found:
         for one in psutil.process_iter(["cmdline"]):
             with suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(one.pid) == process.pid or str(tmp_path / "child.py") in " ".join(
-                    one.info["cmdline"]
-                ):
+                words = one.info["cmdline"] or ()
+                if os.getsid(one.pid) == process.pid or str(tmp_path / "child.py") in words:
                     one.kill()
         process.wait()
 
