@@ -6,6 +6,7 @@ import contextlib
 import math
 from pathlib import Path
 
+import pytest
 from tests.clouds.test_parts import Simple
 from tests.runs.cloud_as_told import KEY, Clock
 from tests.runs.sweeps import START_S, A, G, flapping, steady
@@ -15,7 +16,7 @@ from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.own_machines import OwnMachines
 from ebbtide.clouds.several import SeveralClouds
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
-from ebbtide.errors import CloudError
+from ebbtide.errors import CloudError, InputError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.events import Event, Wake
@@ -26,8 +27,11 @@ class Away(Simple):
     """A cloud that, while it is silent, answers no request either, though it may obey it."""
 
     obeys = False
+    refusal = ""
 
     def launch(self, wanted: MachineRequest) -> None:
+        if self.refusal:
+            raise InputError(self.refusal)
         if (not self.is_silent or self.obeys) and wanted.token not in {one.token for one in self.machines}:
             self.machines.append(Instance(wanted.token, LeaseState.RUNNING, START_S, START_S, math.nan))
         if self.is_silent:
@@ -124,6 +128,29 @@ def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_p
     assert kinds(run.look_for(20.0)) == [(Wake.ENDED, 0)]
     assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
     assert (lease.is_charged, lease.ended_s) == (True, START_S + 900.0)
+
+
+def test_a_cloud_that_lacks_permissions_ends_no_run_while_another_rents(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path)
+    run.gcp.is_silent = False
+    run.gcp.refusal = "GCP will not rent as it is asked to: its API is not enabled"
+    lease = run.rent(G)
+    (event,) = run.look_for(5.0)
+    assert (event.wake, event.detail) == (Wake.LAUNCH_FAILED, run.gcp.refusal)
+    assert (lease.state, lease.is_charged) == (LeaseState.FAILED, False)
+    run.rent(G)
+    assert kinds(run.look_for(10.0)) == [(Wake.LAUNCH_FAILED, 1)]
+    assert [record.message for record in caplog.records] == [f"{run.gcp.refusal}; other regions are asked"]
+    run.rent(A)
+    assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 2)]
+    # Where the last one refuses, too, the user has to act, and the request is made again once the run is resumed.
+    run.aws.refusal = "EC2 will not rent as it is asked to: UnauthorizedOperation"
+    run.rent(A)
+    with pytest.raises(InputError, match="UnauthorizedOperation"):
+        run.look_for(5.0)
+    assert list(run.rents._requests.waiting) == [3]
 
 
 def test_where_no_cloud_answers_requests_wait(tmp_path: Path) -> None:

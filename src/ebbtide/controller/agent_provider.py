@@ -437,6 +437,9 @@ class AgentProvider:
     def _look(self) -> None:
         self._requests.check_claim()
         self._requests.request_all()
+        while self._requests.refused:
+            lease_id, why = self._requests.refused.popleft()
+            self._launch_failed(self._leases[lease_id], why)
         instances, silent = self._listed()
         self._requests.check_listed(instances)
         self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
@@ -522,9 +525,7 @@ class AgentProvider:
             return
         note_times(lease, instance)
         if instance.state is LeaseState.FAILED:
-            lease.state, lease.ended_s = LeaseState.FAILED, instance.ended_s
-            self._notify_of(Wake.LAUNCH_FAILED, lease, instance.why)
-            self._training.gone(lease)
+            self._launch_failed(lease, instance.why, instance.ended_s)
         elif instance.state in OVER:
             # The last reports of its agent still count, even if the machine booted between two polls.
             if not math.isnan(lease.running_s):
@@ -548,8 +549,13 @@ class AgentProvider:
             self._requests.withdraw(lease.lease_id)
             # It may have reached the cloud all the same.
             self._ends.end(lease)
-            self._notify_of(Wake.LAUNCH_FAILED, lease, f"no answer for {self._pace.missing_s:.0f} s: {why}")
-            self._training.gone(lease)
+            self._launch_failed(lease, f"no answer for {self._pace.missing_s:.0f} s: {why}")
+
+    def _launch_failed(self, lease: Lease, why: str, ended_s: float | None = None) -> None:
+        if lease.is_open:
+            lease.state, lease.ended_s = LeaseState.FAILED, self.now_s if ended_s is None else ended_s
+        self._notify_of(Wake.LAUNCH_FAILED, lease, why)
+        self._training.gone(lease)
 
     def _missing(self, lease: Lease) -> None:
         """After a while, count a machine that the cloud does not list as ended, or failed if it never started."""
@@ -562,8 +568,7 @@ class AgentProvider:
         if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
             return
         if lease.state is LeaseState.REQUESTED:
-            lease.state, lease.ended_s = LeaseState.FAILED, self.now_s
-            self._notify_of(Wake.LAUNCH_FAILED, lease, "the cloud does not list it")
+            self._launch_failed(lease, "the cloud does not list it")
             return
         self._receive(lease)
         lease.state = LeaseState.RELEASED

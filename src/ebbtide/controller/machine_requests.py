@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,9 +21,12 @@ from ebbtide.controller.leadership import (
     older_copy,
 )
 from ebbtide.controller.machine_list import MachineList
-from ebbtide.errors import CloudError, CloudGoneError
+from ebbtide.errors import CloudError, CloudGoneError, InputError
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
 from ebbtide.storage.objects import ObjectStore
+
+_LOGGER = logging.getLogger(__name__)
 
 # Seconds to spend on requests at one poll, before everything else gets its turn.
 _REQUESTING_S = 3.0
@@ -43,6 +47,8 @@ class MachineRequests:
     Attributes:
         leases: Leases of all machines ever requested, or yet to be, by id.
         waiting: Ids of the leases whose request may not have reached the cloud.
+        refused: Leases that a region refused in a way that only the user can change, and why, while other regions
+            may still be asked; for the provider to take.
         is_superseded: Whether another controller acts for the run.
     """
 
@@ -62,7 +68,10 @@ class MachineRequests:
         self.numbers = MachineNumbers(objects, agent.run, key)
         self.leases: dict[int, Lease] = {}
         self.waiting: deque[int] = deque()
+        self.refused: deque[tuple[int, str]] = deque()
         self.is_superseded = False
+        # Regions, each with its cloud, that refused in such a way.
+        self._closed: set[tuple[str, str]] = set()
         # Since when a waiting lease's request had no answer, and the last error, by lease id.
         self._unanswered: dict[int, tuple[float, str]] = {}
 
@@ -148,6 +157,7 @@ class MachineRequests:
         Raises:
             SupersededError: Another controller has rented under their numbers.
             CloudGoneError: The cloud is gone.
+            InputError: Every region refuses in a way that only the user can change, such as missing permissions.
         """
         if not any(self.leases[lease_id].is_open for lease_id in self.waiting):
             # Leases that ended before their request need no numbers from storage, which may be on a full disk.
@@ -177,8 +187,22 @@ class MachineRequests:
                 self.waiting.append(lease_id)
                 since_s, _ = self._unanswered.get(lease_id, (self._runtime.monotonic_s(), ""))
                 self._unanswered[lease_id] = since_s, str(error)
+            except InputError as error:
+                self._refuse(lease_id, error)
             else:
                 self._unanswered.pop(lease_id, None)
+                self._closed.discard(_region_of(self.leases[lease_id].market))
+
+    def _refuse(self, lease_id: int, error: InputError) -> None:
+        """Count a region as closed; raise the error if no other is left."""
+        place = _region_of(self.leases[lease_id].market)
+        if {*map(_region_of, self._cloud.markets)} <= {*self._closed, place}:
+            self.waiting.append(lease_id)
+            raise error
+        if place not in self._closed:
+            _LOGGER.warning("%s; other regions are asked", error)
+        self._closed.add(place)
+        self.refused.append((lease_id, str(error)))
 
     def _request(self, lease: Lease) -> None:
         if not lease.is_open:
@@ -209,3 +233,7 @@ class MachineRequests:
         except SupersededError:
             self.is_superseded = True
             raise
+
+
+def _region_of(market: Market) -> tuple[str, str]:
+    return market.cloud, market.region
