@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.jobs.common_fields import Direction
-from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable
 
 if TYPE_CHECKING:
+    from ebbtide.jobs.job_list import JobList, ListedJob, OneJob, Runnable
     from ebbtide.policies.api.protocol import Policy
 
 
