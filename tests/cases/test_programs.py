@@ -25,7 +25,7 @@ CASES = (
     Case("in_place", checkpoints="out"),
     Case("hugging_face", checkpoints="out"),
     Case("ultralytics", checkpoints="runs/train", every=1, repeats=8),
-    Case("boosting", checkpoints="model", every=2, repeats=8),
+    Case("boosting", checkpoints="model", every=2, repeats=16),
     Case("baselines3", checkpoints="logs"),
     Case("keras_backup", every=4),
     Case("deepspeed"),
