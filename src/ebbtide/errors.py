@@ -10,7 +10,8 @@ EbbtideError
 ├── PolicyError                  a policy's mistake (also a RuntimeError)
 ├── CloudError                   the cloud does not answer, or refused
 │   ├── CloudGoneError           it has ended, and its machines with it
-│   └── ComputeError             Google's Compute Engine refused a request
+│   ├── ComputeError             Google's Compute Engine refused a request
+│   └── PartlySilentError        a part of it has never answered; others do
 ├── StorageError                 object storage does not answer, or refused (also an OSError)
 │   ├── DamagedResultError       what is stored of a task's result is not what was stored
 │   ├── LostCheckpointError      storage lacks a checkpoint that the run knows of
