@@ -215,6 +215,8 @@ def test_flows_without_encryption_have_no_workers(monkeypatch: pytest.MonkeyPatc
         task_runner()
 
 
+# The platform of this machine is asked by a program, where nothing has asked it before.
+@pytest.mark.usefixtures("processes")
 def test_the_cluster_of_flows_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("prefect_dask")
     monkeypatch.setenv("EBBTIDE_TASK_RUNNER", "dask")
