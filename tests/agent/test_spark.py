@@ -43,7 +43,7 @@ def test_a_worker_that_never_works_is_given_up(
 
 
 def test_the_worker_beside_the_head_is_begun_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where it is the only one, the application would wait for ever for want of executors."""
+    """Without it, the application would wait for executors for ever if no other machine has a worker."""
     begun: list[int] = []
     ends = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\nsys.exit(7)"
 

@@ -25,7 +25,7 @@ from ebbtide.jobs.one_training import SingleTraining
 from ebbtide.policies.baselines import OnDemand
 from ebbtide.runs.start_local import begin_local, cloud_place, end_local, prices_of, run_local
 
-# Steps, metrics, progress bars and plain words, as a talkative program mixes them.
+# Each second many lines that are no progress, and one that is.
 _PROGRAM = """
 import sys, time
 

@@ -34,7 +34,7 @@ from ebbtide.testing.scripted import replay
 # On demand c3.xlarge costs 0.21 and r3.large 0.175 USD an hour; the first does two steps where the other does one.
 HOURS = 200.0
 SIMPLE = (Reactive(), OnDemand(), eb.policy("next-cheapest"), eb.policy("greedy-spot"))
-# In markets that are harsher than any record; `reactive` waits ten times as long as the work takes, where this waits four.
+# Of the best in markets harsher than any record: `reactive` waits for ten times the work, this policy for four.
 MOST_OF_BEST = 1.6
 CALM = history({C3: [(0, 0.04)], R3: [(0, 0.03)]}, hours=HOURS)
 

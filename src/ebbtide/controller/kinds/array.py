@@ -306,6 +306,8 @@ class AgentTasks:
         self, trial: ArrayState, member: ArrayMachine, target: Mapping[int, Lease], count: int
     ) -> tuple[tuple[int, ...], TaskRanges]:
         """Tasks for a machine, and what is left: what failed on it is done by another machine, if there is any."""
+        if not self._failed_on:
+            return trial.tasks.waiting.take(count)
         able = {each.lease_id for each in trial.members if not each.leaving and each.lease_id in target}
         not_here = {
             number for number, leases in self._failed_on.items() if member.lease_id in leases and able - leases

@@ -16,6 +16,7 @@ from ebbtide.market.billing import Refund
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
+from ebbtide.market.prices import weighted_quantile
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
@@ -270,11 +271,7 @@ class Ways:
         times_s, usd = self.view.past_prices(market, _USUAL_S)
         if len(times_s) == 0:
             return self.view.price(market)
-        lasted_s = np.diff(np.append(times_s, self.view.now_s))
-        order = np.argsort(usd, kind="stable")
-        share = np.cumsum(lasted_s[order])
-        at = int(np.searchsorted(share, _USUAL_QUANTILE * share[-1]))
-        return float(usd[order[min(at, len(order) - 1)]])
+        return weighted_quantile(usd, np.diff(np.append(times_s, self.view.now_s)), _USUAL_QUANTILE)
 
     def at_price_usd(self, way: Way) -> float:
         """Cost of a way at its current price, without revocations, refunds and egress, USD."""
