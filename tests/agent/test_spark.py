@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,14 @@ import pytest
 from ebbtide.agent import spark
 
 pytestmark = pytest.mark.usefixtures("processes")
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    """Put back the handler of SIGTERM, which both programs set."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_a_worker_that_never_works_is_given_up(
@@ -33,11 +42,7 @@ def test_a_worker_that_never_works_is_given_up(
 
     monkeypatch.setattr(spark, "SparkMember", Cluster)
     monkeypatch.setattr(spark, "_RETRY_S", 0.01)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        assert spark._worker() == 1
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    assert spark._worker() == 1
     assert len(begun) == 5
     assert "the worker ended 5 times at once, last with exit code 3" in capfd.readouterr().err
 
@@ -68,9 +73,5 @@ def test_the_worker_beside_the_head_is_begun_again(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(spark, "SparkMember", Cluster)
     monkeypatch.setattr(spark, "_RETRY_S", 0.01)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        assert spark._head(["app.py"]) == 7
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    assert spark._head(["app.py"]) == 7
     assert len(begun) >= 2
