@@ -11,6 +11,7 @@ from prefect import flow, task
 from ebbtide.base.input_files import read_json
 from ebbtide.forecasts.bundle import (
     EARLYCURVE,
+    HAZARD,
     PRICE_CHAINS,
     REVPRED,
     SPEEDS,
@@ -28,6 +29,7 @@ _REPORTS = {
     "earlycurve": (EARLYCURVE, "earlycurve.json"),
     "price-chains": (PRICE_CHAINS, "price-chains.json"),
     "spells": (SPELLS, "spells.json"),
+    "hazard": (HAZARD, "hazard.json"),
     "speeds": (SPEEDS, "speeds.json"),
 }
 
@@ -71,5 +73,11 @@ def bundle(
         capacity: The file of probes that spell models were fitted to.
         curves: The file of learning curves that EarlyCurve was calibrated on.
     """
-    data = {"revpred": prices, "price-chains": prices, "spells": capacity, "earlycurve": curves}
+    data = {
+        "revpred": prices,
+        "price-chains": prices,
+        "spells": capacity,
+        "hazard": capacity,
+        "earlycurve": curves,
+    }
     track(write_manifest(folder, collect(folder, reports, data)), tracking)

@@ -1,4 +1,4 @@
-"""Fitting spell models as a flow: how long markets have machines and have none, scored on the last days."""
+"""Models of capacity as a flow: how long markets have machines, and the chance that one is refused or lost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ import pandas as pd
 from prefect import flow, task
 
 from ebbtide.base.files import write_text
-from ebbtide.base.utc import DAY_S, iso, to_epoch_s
+from ebbtide.base.utc import DAY_S, HOUR_S, iso, to_epoch_s
+from ebbtide.forecasts.bundle import HAZARD, SPELLS
 from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models, fit_market_spells
 from ebbtide.forecasts.capacity.probes import before
 from ebbtide.forecasts.capacity.scoring import spell_scores
+from ebbtide.forecasts.hazard.evaluation import evaluate_hazard
+from ebbtide.forecasts.hazard.fitting import fit_hazard
+from ebbtide.forecasts.hazard.model import default_hazard
+from ebbtide.forecasts.hazard.observations import observations_of_probes
 from ebbtide.market.sources.parquet import load_parquet
 from flows.parameters import training_prices
+
+# Share of the days that is learnt from at least, for scores.
+_LEAST_LEARNT = 0.5
 
 
 @task(persist_result=False)
@@ -33,26 +41,39 @@ def fit(probes: pd.DataFrame) -> SpellModels:
     return fit_market_spells(probes)
 
 
+@task(persist_result=False)
+def score_hazard(probes: pd.DataFrame, test_days: float) -> dict[str, float]:
+    """Score on the last days a hazard fitted on the earlier ones: log loss within the hour, beside a constant."""
+    observations = observations_of_probes(probes)
+    span_s = max(each.times_s[-1] for each in observations) - min(each.times_s[0] for each in observations)
+    learnt_share = max(1.0 - test_days * DAY_S / span_s, _LEAST_LEARNT)
+    rows = evaluate_hazard(observations, "capacity", default_hazard(), learnt_share, leaves_out=False).rows
+    hour = {row.estimate: row for row in rows if row.event == "loss" and row.horizon_s == HOUR_S}
+    return {"log_loss": hour["hazard"].log_loss, "log_loss_of_a_constant": hour["constant"].log_loss}
+
+
 @flow(name="fit_spells", validate_parameters=False)
-def fit_spells(parameters: Mapping[str, Any], prices: Path, capacity: Path, into: Path, metrics: Path) -> None:
-    """Fit a model for each market with a record of capacity; without any record, take those of the package.
+def fit_spells(parameters: Mapping[str, Any], prices: Path, capacity: Path, into: Path, reports: Path) -> None:
+    """Fit models to each market with a record of capacity; without any record, take those of the package.
 
     Args:
         parameters: The `fit_spells` section of params.yaml.
         prices: The price file, which tells where the days end that models may be trained on.
         capacity: The file of probes.
-        into: The models' file.
-        metrics: Where scores go.
+        into: Folder of the models.
+        reports: Folder of the scores.
     """
     until_s = training_prices(prices).end_s
     probes = before(load_parquet(capacity), until_s)
-    told: dict[str, Any] = {"scores": {}}
+    test_days = float(parameters["test_days"])
+    spells, hazard, told = default_spell_models(), default_hazard(), dict[str, dict[str, float]]()
+    trained: dict[str, Any] = {}
     if len(probes):
-        fit(probes).write(into)
-        told = {
-            "scores": score(probes, until_s - float(parameters["test_days"]) * DAY_S),
-            "trained": {"from": iso(to_epoch_s(probes["timestamp"].min())), "until": iso(until_s)},
-        }
-    else:
-        default_spell_models().write(into)
-    write_text(metrics, json.dumps(told, indent=2, allow_nan=False) + "\n")
+        spells, hazard = fit(probes), fit_hazard(observations_of_probes(probes), default_hazard(), [capacity.stem])
+        told = {"spells": score(probes, until_s - test_days * DAY_S), "hazard": score_hazard(probes, test_days)}
+        trained = {"trained": {"from": iso(to_epoch_s(probes["timestamp"].min())), "until": iso(until_s)}}
+    spells.write(into / SPELLS)
+    hazard.write(into / HAZARD)
+    for name in ("spells", "hazard"):
+        report = {"scores": told.get(name, {}), **trained}
+        write_text(reports / f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""Stage `fit_spells`: data/capacity.parquet -> models/spells.json and reports/spells.json."""
+"""Stage `fit_spells`: data/capacity.parquet -> models/spells.json, models/hazard.json and a report of each."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ def main() -> None:
         parameters("fit_spells"),
         Path("data/prices.parquet"),
         Path("data/capacity.parquet"),
-        Path("models/spells.json"),
-        Path("reports/spells.json"),
+        Path("models"),
+        Path("reports"),
     )
 
 

@@ -13,6 +13,7 @@ import ebbtide as eb
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.forecasts.hazard.model import default_hazard
 from ebbtide.forecasts.learning_curves.calibration import default_calibration
 from ebbtide.forecasts.revocation.forecasts import Never, RecentFrequency
 from ebbtide.policies.deadline.policy import Deadline
@@ -27,9 +28,10 @@ LEARNT = cast(
         revocation=Never(),
         early_curve=replace(default_calibration().everywhere, band=7.0),
         spells=replace(default_spell_models(), by_market={"here": default_spell_models().otherwise}),
+        hazard=replace(default_hazard(), prior_ends=9.0),
     ),
 )
-NOTHING_LEARNT = cast(ModelBundle, SimpleNamespace(revocation=None, early_curve=None, spells=None))
+NOTHING_LEARNT = cast(ModelBundle, SimpleNamespace(revocation=None, early_curve=None, spells=None, hazard=None))
 
 
 @pytest.mark.parametrize("name", ["spottune", "spottune-full"])
@@ -59,6 +61,13 @@ def test_policies_for_deadlines_ask_the_bundle_for_spells(name: str) -> None:
     assert isinstance(learnt, Deadline)
     assert learnt.models is LEARNT.spells
     assert cast(Deadline, policy(name)).models is default_spell_models()
+
+
+@pytest.mark.parametrize("name", [name for name, parts in ASK_MODELS.items() if "hazard" in parts])
+def test_policies_ask_the_bundle_for_its_hazard(name: str) -> None:
+    learnt, plain = policy(name, LEARNT), policy(name)
+    asks: list[Any] = [each.provisioner if isinstance(each, SpotTune) else each for each in (learnt, plain)]
+    assert [each.hazard for each in asks] == [LEARNT.hazard, default_hazard()]
 
 
 @pytest.mark.parametrize("name", list(POLICIES))

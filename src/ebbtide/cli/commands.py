@@ -128,6 +128,7 @@ VERBS = (
     Verb("report", "reporting", "report_command", _MORE),
     Verb("availability", "availability", "availability_app", _MORE),
     Verb("revocation", "revocation", "revocation_app", _MORE),
+    Verb("hazard", "hazard", "hazard_app", _MORE),
     Verb("curves", "curves", "curves_app", _MORE),
     Verb("cookbook", "cookbook", "cookbook_app", _MORE),
     Verb("reproduce", "ebbtide_papers.commands", "reproduce_app", _MORE),

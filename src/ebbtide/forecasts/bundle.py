@@ -5,6 +5,7 @@
       revpred/              the revocation model
       earlycurve.json       EarlyCurve's thresholds
       spells.json           how long markets have capacity, and have none
+      hazard.json           the chance that a machine is refused or lost
       price-chains/         a price chain for each of some markets
       speeds.json           measured steps per hour, by job and instance type
       solved/               what was solved from the models, such as cookbooks, with a manifest of its own
@@ -33,6 +34,7 @@ from ebbtide.base.json_values import misfit
 from ebbtide.base.utc import Time, iso, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.forecasts.hazard.model import Hazard
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.price_chain import PriceChain, load_chain
 from ebbtide.market.markets import Market
@@ -48,10 +50,11 @@ MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 
 # Where each part of the models lies in the folder.
-REVPRED, EARLYCURVE, SPELLS, PRICE_CHAINS, SPEEDS = (
+REVPRED, EARLYCURVE, SPELLS, HAZARD, PRICE_CHAINS, SPEEDS = (
     "revpred",
     "earlycurve.json",
     "spells.json",
+    "hazard.json",
     "price-chains",
     "speeds.json",
 )
@@ -59,6 +62,7 @@ MODEL_PARTS = {
     "revpred": REVPRED,
     "earlycurve": EARLYCURVE,
     "spells": SPELLS,
+    "hazard": HAZARD,
     "price-chains": PRICE_CHAINS,
     "speeds": SPEEDS,
 }
@@ -231,6 +235,13 @@ class ModelBundle:
         if "spells" not in self.parts:
             return None
         return SpellModels.read(self.folder / self.parts["spells"].path)
+
+    @cached_property
+    def hazard(self) -> Hazard | None:
+        """Chances that machines are refused or lost; None: those of the package are used."""
+        if "hazard" not in self.parts:
+            return None
+        return Hazard.read(self.folder / self.parts["hazard"].path)
 
     @cached_property
     def price_chains(self) -> Mapping[Market, PriceChain]:

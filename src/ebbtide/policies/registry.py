@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models
 from ebbtide.forecasts.champions import read_models
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
@@ -32,7 +33,8 @@ from ebbtide.policies.spottune.policy import SpotTune
 def _spottune(models: ModelBundle | None = None, _spells: SpellModels | None = None, **settings: Any) -> SpotTune:
     """SpotTune with the bundle's revocation model and EarlyCurve; without a bundle with what the package has."""
     forecast = None if models is None else models.revocation
-    own = {"provisioner": StepCost() if forecast is None else StepCost(forecast)} | settings
+    cost = StepCost(hazard=_hazard(models))
+    own = {"provisioner": cost if forecast is None else replace(cost, forecast=forecast)} | settings
     return SpotTune(predictor=None if models is None else models.early_curve, **own)
 
 
@@ -53,8 +55,17 @@ def _ebbtide(models: ModelBundle | None = None, spells: SpellModels | None = Non
     )
 
 
+def _hazard(models: ModelBundle | None) -> Hazard:
+    learnt = None if models is None else models.hazard
+    return learnt or default_hazard()
+
+
 def _without_models(make: Callable[[], Policy]) -> Callable[..., Policy]:
     return lambda _models=None, _spells=None: make()
+
+
+def _with_hazard(make: Callable[..., Policy]) -> Callable[..., Policy]:
+    return lambda models=None, _spells=None: make(hazard=_hazard(models))
 
 
 # Each makes the policy with its default parameters; given a model bundle, with what that has learnt.
@@ -66,9 +77,9 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "reactive": _without_models(Reactive),
     "spottune": _spottune,
     "spottune-full": partial(_spottune, theta=1.0, name="spottune-full"),
-    **{f"deepspotcloud-{when}": _without_models(partial(DeepSpotCloud, when)) for when in MoveWhen},
-    **{f"dynamic-pricing-{goal}": _without_models(partial(DynamicPricing, goal)) for goal in Goal},
-    "exosphere": _without_models(ExoSphere),
+    **{f"deepspotcloud-{when}": _with_hazard(partial(DeepSpotCloud, when)) for when in MoveWhen},
+    **{f"dynamic-pricing-{goal}": _with_hazard(partial(DynamicPricing, goal)) for goal in Goal},
+    "exosphere": _with_hazard(ExoSphere),
     **{
         f"spot-fleet-{rival}": _without_models(partial(ExoSphere, selection=rival, name=f"spot-fleet-{rival}"))
         for rival in (Selection.LOWEST_COST, Selection.DIVERSIFIED)
@@ -80,11 +91,14 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 
 # Policies whose decisions depend on what a model bundle has learnt, with the parts of it that they ask.
 ASK_MODELS: dict[str, tuple[str, ...]] = {
-    "spottune": ("revpred", "earlycurve"),
-    "spottune-full": ("revpred", "earlycurve"),
+    "spottune": ("revpred", "earlycurve", "hazard"),
+    "spottune-full": ("revpred", "earlycurve", "hazard"),
     "spottune-bid": ("earlycurve",),
     str(DeadlineRule.TABLE): ("spells",),
     "ebbtide": ("earlycurve", "spells"),
+    **{f"deepspotcloud-{when}": ("hazard",) for when in MoveWhen},
+    **{f"dynamic-pricing-{goal}": ("hazard",) for goal in Goal},
+    "exosphere": ("hazard",),
 }
 
 

@@ -27,6 +27,7 @@ from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.availability import Availability
+from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.api.actions import Action
@@ -76,7 +77,11 @@ class JobRun:
 
     def names(self, models: ModelBundle) -> tuple[str, ...]:
         """The policies, those that ask a part of these models also without them."""
-        asks = {name for name in self.policies if set(ASK_MODELS.get(name, ())) & models.parts.keys()}
+        parts = set(models.parts)
+        if billing_preset(self.billing).price_revokes:
+            # No policy asks it there.
+            parts -= {"hazard"}
+        asks = {name for name in self.policies if parts.intersection(ASK_MODELS.get(name, ()))}
         return tuple(
             each for name in self.policies for each in ((name, name + WITHOUT) if name in asks else (name,))
         )

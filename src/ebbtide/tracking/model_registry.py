@@ -45,6 +45,10 @@ _CARDS = {
         "How long markets have capacity, and have none, by age of the spell and part of the day.",
         "ebbtide.forecasts.capacity.models.SpellModels.read",
     ),
+    "hazard": (
+        "Chance that a machine requested now is refused, and that one that runs is lost within some time.",
+        "ebbtide.forecasts.hazard.model.Hazard.read",
+    ),
     "price-chains": (
         "Prices of some markets as Markov chains that know the hour of the week; a file for each market.",
         "ebbtide.forecasts.price_chain.load_chain",

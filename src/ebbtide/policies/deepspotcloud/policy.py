@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
 from ebbtide.base.utc import DAY_S, HOUR_S
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.jobs.job import UNKNOWN_STEPS, Job
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Release, Request, WakeAt
@@ -27,14 +28,25 @@ from ebbtide.policies.api.records import JobView, LeaseView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.migration import egress_usd, list_price, save_usd, take_over
+from ebbtide.policies.risk import MarketRisk
+
+# Time from the request for a machine until it has booted, seconds (Table II: mean 121.6, at most 243).
+_START_S = 180.0
 
 
-def recommend(quotes: Quotes, job: Job) -> Market | None:
+def recommend(quotes: Quotes, job: Job, risk: MarketRisk | None = None) -> Market | None:
     """The market with the lowest price per step, among those not above the list price; None: there is none.
 
     Only current prices count: neither the authors (IV-D) nor we found that past prices lead to a better choice.
+
+    Args:
+        quotes: Current prices.
+        job: The job to run.
+        risk: Risk of losing machines for capacity, as time that is lost; None: prices alone, as published.
     """
-    return min(usable(quotes, job), key=lambda market: (usd_per_step(quotes, job, market), market), default=None)
+    return min(
+        usable(quotes, job), key=lambda market: (usd_per_step(quotes, job, market, risk), market), default=None
+    )
 
 
 def ranked(quotes: Quotes, job: Job) -> list[Market]:
@@ -51,9 +63,10 @@ def usable(quotes: Quotes, job: Job) -> list[Market]:
     ]
 
 
-def usd_per_step(quotes: Quotes, job: Job, market: Market) -> float:
-    """The cost of one step of the job in a market at its current price, USD."""
-    return quotes.price(market) / HOUR_S / quotes.steps_per_s(job, market)
+def usd_per_step(quotes: Quotes, job: Job, market: Market, risk: MarketRisk | None = None) -> float:
+    """The cost of one step of the job in a market at its current price, USD; with a risk, also of steps lost."""
+    again = 0.0 if risk is None else risk.overhead(job, market, _START_S)
+    return quotes.price(market) * (1.0 + again) / HOUR_S / quotes.steps_per_s(job, market)
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,7 @@ class MovePlan:
         horizon_s: The most remaining work that is counted, seconds: prices say little about the far future.
         moves_per_day: Expected further moves per day. Their time may fit into the job's last charged period, which
             is paid in full anyway; as far as it does, lost time costs nothing.
+        risk: Risk of losing machines for capacity; None: prices alone.
     """
 
     overlap: bool
@@ -78,11 +92,14 @@ class MovePlan:
     boot_s: float
     horizon_s: float
     moves_per_day: float
+    risk: MarketRisk | None = None
 
     def saving_usd(self, view: View, job: JobView, lease: LeaseView, market: Market) -> float:
         """USD that the job saves by moving to a market now; negative: the move costs more than it saves."""
         period_s = view.billing.period_s
-        here, there = view.price(lease.market) / HOUR_S, view.price(market) / HOUR_S
+        # A machine that is held is not left for its risk, which changes with its age: only the target's counts.
+        again = 0.0 if self.risk is None else self.risk.overhead(job.job, market, _START_S)
+        here, there = view.price(lease.market) / HOUR_S, view.price(market) * (1.0 + again) / HOUR_S
         rate = view.steps_per_s(job.job, lease.market)
         faster = view.steps_per_s(job.job, market) / rate
         old, new = view.machine(lease.market).vcpus, view.machine(market).vcpus
@@ -157,6 +174,8 @@ class DeepSpotCloud:
         boot_s: The charged part of the start, seconds, on average.
         stay_h: The longest horizon for the saving of a move, hours: prices say little about the far future.
         moves_per_day: Expected further moves per day; see `MovePlan`.
+        hazard: Chances of losing machines for capacity, which count beside prices.
+        capacity: Whether they count; else prices alone, as published.
         wakes_on: Price changes, for `CHEAPER` only.
     """
 
@@ -164,10 +183,12 @@ class DeepSpotCloud:
 
     when: MoveWhen = MoveWhen.PERIOD_END
     overlap: bool = False
-    start_s: float = 180.0
+    start_s: float = _START_S
     boot_s: float = 101.0
     stay_h: float = 1.0
     moves_per_day: float = 8.0
+    hazard: Hazard = field(default_factory=default_hazard, repr=False)
+    capacity: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self, positive=("stay_h",), not_negative=("start_s", "boot_s", "moves_per_day"))
@@ -185,7 +206,11 @@ class DeepSpotCloud:
         """Seconds from the request for the new machine until the old machine saves."""
         return self.start_s if self.overlap else 0.0
 
+    def _risk(self, view: View) -> MarketRisk | None:
+        return MarketRisk.now(view, self.hazard) if self.capacity else None
+
     def decide(self, view: View) -> Iterable[Action]:
+        self._risk(view)
         for event in view.events:
             if event.wake is Wake.RUNNING:
                 yield from self._arrived(view, view.lease(event.lease_id))
@@ -205,7 +230,7 @@ class DeepSpotCloud:
 
     def _replace(self, view: View, job: JobView) -> Iterator[Action]:
         """A forced move: the job has no machine, or one with a revocation notice (III-A)."""
-        market = recommend(view, job.job)
+        market = recommend(view, job.job, self._risk(view))
         if market is None or any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
             if view.memory.get("retry_s", -math.inf) <= view.now_s:
                 view.memory["retry_s"] = view.now_s + RETRY_S
@@ -228,14 +253,15 @@ class DeepSpotCloud:
 
     def _consider(self, view: View, job: JobView, lease: LeaseView) -> Iterator[Action]:
         """A voluntary move (III-A)."""
-        market = recommend(view, job.job)
+        market = recommend(view, job.job, self._risk(view))
         if market is not None and market != lease.market and self._pays(view, job, lease, market):
             target = market
 
             def because() -> Reason:
                 here = [(f"stay on lease {lease.lease_id}", lease.market), ("spot", target)]
                 left = "" if job.steps_left > UNKNOWN_STEPS / 2 else f" x {job.steps_left:g}"
-                sums = [(what, one, usd_per_step(view, job.job, one)) for what, one in here]
+                risk = self._risk(view)
+                sums = [(what, one, usd_per_step(view, job.job, one, risk)) for what, one in here]
                 return Reason(
                     "a move there costs less than it saves (III-A)",
                     [
@@ -274,8 +300,10 @@ class DeepSpotCloud:
     def _pays(self, view: View, job: JobView, lease: LeaseView, market: Market) -> bool:
         """Return whether a move pays by the rule of `when`."""
         if self.when is not MoveWhen.WORTHWHILE:
-            return usd_per_step(view, job.job, market) < usd_per_step(view, job.job, lease.market)
-        plan = MovePlan(self.overlap, self.lead_s, self.boot_s, self.stay_h * HOUR_S, self.moves_per_day)
+            risk = self._risk(view)
+            return usd_per_step(view, job.job, market, risk) < usd_per_step(view, job.job, lease.market)
+        stay_s, risk = self.stay_h * HOUR_S, self._risk(view)
+        plan = MovePlan(self.overlap, self.lead_s, self.boot_s, stay_s, self.moves_per_day, risk)
         return plan.saving_usd(view, job, lease, market) > 0.0
 
 

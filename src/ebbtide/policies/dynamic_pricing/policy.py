@@ -21,6 +21,7 @@ import numpy as np
 
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, WakeAt
@@ -37,6 +38,7 @@ from ebbtide.policies.dynamic_pricing.rounds import Held, Received, hand_over, n
 from ebbtide.policies.dynamic_pricing.timing import timed_types, timing_ends_s
 from ebbtide.policies.field_checks import check_fields, is_number
 from ebbtide.policies.migration import list_price
+from ebbtide.policies.risk import MarketRisk
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ class DynamicPricing:
         timing_s: Seconds that a job trains on each type that it was not seen on, before it is allocated; 0: rates
             are taken as they are known. Of a sweep's trials, whose names end in numbers from 0 on, one is timed on
             each type. Rates of replays are known.
+        hazard: Chances of losing machines for capacity, which count beside prices.
+        capacity: Whether they count; else prices alone, as published.
         wakes_on: Price changes wake the policy.
     """
 
@@ -93,6 +97,8 @@ class DynamicPricing:
     budget_usd: float = math.inf
     start_s: float = 120.0
     timing_s: float = 0.0
+    hazard: Hazard = field(default_factory=default_hazard, repr=False)
+    capacity: bool = True
     wakes_on: frozenset[Wake] = frozenset({Wake.PRICE})
 
     def __post_init__(self) -> None:
@@ -130,6 +136,7 @@ class DynamicPricing:
     def decide(self, view: View) -> Iterable[Action]:
         memory = view.memory
         run_started_s(view)
+        self._risk(view)
         memory.setdefault("allocating_s", view.now_s)
         for event in view.events:
             if event.wake is Wake.RUNNING:
@@ -171,7 +178,7 @@ class DynamicPricing:
         """
         if not any(event.wake is Wake.LAUNCH_FAILED for event in view.events):
             return False
-        kinds, given = self._kinds(view), _cheapest(view)
+        kinds, given = self._kinds(view), self._cheapest(view)
         without = (job for job in self._unfinished(view) if job.job_id in kinds and not steady(view, job))
         return bool(given) and any(kinds[job.job_id] not in given for job in without)
 
@@ -182,7 +189,7 @@ class DynamicPricing:
         if not self.slo_h or not began_s <= view.now_s < ends_s:
             return False
         without = [job for job in self._unfinished(view) if not steady(view, job)]
-        kinds, cheapest = (self._kinds(view), _cheapest(view)) if without else ({}, {})
+        kinds, cheapest = (self._kinds(view), self._cheapest(view)) if without else ({}, {})
         for job in without:
             market = cheapest.get(kinds.get(job.job_id, ""))
             if market is None or math.isinf(self._slo_h(job.job.name)):
@@ -209,7 +216,7 @@ class DynamicPricing:
 
     def _is_far(self, view: View, kind: str) -> bool:
         solved_with: float = view.memory["prices"].get(kind, math.inf)
-        market = _cheapest(view, kind).get(kind)
+        market = self._cheapest(view, kind).get(kind)
         price = math.inf if market is None else view.price(market)
         if math.isinf(price) or math.isinf(solved_with):
             return price != solved_with
@@ -221,7 +228,7 @@ class DynamicPricing:
         self._account(view)
         memory["round_began_s"], memory["round_ends_s"] = view.now_s, view.now_s + self.round_s
         memory["types"] = {}
-        cheapest = _cheapest(view)
+        cheapest = self._cheapest(view)
         memory["prices"] = {kind: view.price(market) for kind, market in cheapest.items()}
         timed = timed_types(view, cheapest, self.quotas, self.start_s, self.timing_s)
         jobs = [job for job in self._able(view, cheapest) if job.job_id not in timed]
@@ -296,11 +303,34 @@ class DynamicPricing:
         Raises:
             InputError: No job can run on any machine that can be rented now, or limits cannot all be met.
         """
-        cheapest = _cheapest(view)
+        cheapest = self._cheapest(view)
         jobs = self._able(view, cheapest)
         if not jobs:
             raise InputError("no job can run on a machine that costs no more than its list price now")
         return self._allocated(view, jobs, cheapest), cheapest
+
+    def _risk(self, view: View) -> MarketRisk:
+        return MarketRisk.now(view, self.hazard if self.capacity else None)
+
+    def _usd_per_hour(self, view: View, market: Market) -> float:
+        """Price of an hour that trains: losses of machines take time, too."""
+        risk = self._risk(view)
+        jobs = list(self._unfinished(view)) if risk.counts(market) else []
+        lost = max((risk.overhead(job.job, market, self.start_s) for job in jobs), default=0.0)
+        return view.price(market) * (1.0 + lost)
+
+    def _cheapest(self, view: View, only: str | None = None) -> dict[str, Market]:
+        """The cheapest market, not above its max price, of each instance type or of one."""
+        found: dict[str, tuple[float, Market]] = {}
+        for market in view.markets:
+            kind = market.instance_type
+            if only is not None and kind != only:
+                continue
+            if view.price(market) <= list_price(view, market):
+                usd = self._usd_per_hour(view, market)
+                if kind not in found or usd < found[kind][0]:
+                    found[kind] = usd, market
+        return {kind: market for kind, (_, market) in found.items()}
 
     def _able(self, view: View, cheapest: Mapping[str, Market]) -> list[JobView]:
         """Unfinished jobs that can run on an available machine; the others wait."""
@@ -352,9 +382,10 @@ class DynamicPricing:
     ) -> AllocationProblem:
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
         left_h = [max(self._left_h(view, job), 1e-3) for job in jobs]
+        # A type costs more by the time that losses of its machines take.
         return AllocationProblem.of(
             rates,
-            [view.price(market) for market in markets],
+            [self._usd_per_hour(view, market) for market in markets],
             quotas=[max(float(self.quotas.get(kind, math.inf)) - others.get(kind, 0), 0.0) for kind in kinds],
             steps=[max(job.steps_left, 1e-6) for job in jobs],
             slo_h=left_h,
@@ -369,7 +400,7 @@ class DynamicPricing:
             return math.inf
         left_h = self._until_slo_h(view, job, slo_h)
         # Types that others cannot have taken: on the fastest of these the job can be at any time.
-        free = [market for kind, market in _cheapest(view).items() if kind not in self.quotas]
+        free = [market for kind, market in self._cheapest(view).items() if kind not in self.quotas]
         fastest = max((view.steps_per_s(job.job, market) for market in free), default=0.0)
         if not self.reserve or fastest <= 0.0:
             return left_h
@@ -393,7 +424,7 @@ class DynamicPricing:
             return min_cost(problem, CostObjective.LINEAR)
         left_usd = self.budget_usd - view.spent_usd
         if math.isfinite(left_usd):
-            left_usd -= self._limits(view, _cheapest(view)).ending_usd(list(self._unfinished(view)))
+            left_usd -= self._limits(view, self._cheapest(view)).ending_usd(list(self._unfinished(view)))
         try:
             return min_makespan(problem, left_usd)[0]
         except InputError:
@@ -454,7 +485,7 @@ class DynamicPricing:
         kind = view.memory["types"].get(str(job.job_id))
         if kind is None:
             return
-        market = _cheapest(view).get(kind)
+        market = self._cheapest(view).get(kind)
         refused = any(event.wake is Wake.LAUNCH_FAILED for event in view.events)
         if market is None or (refused and not held and not is_new):
             yield from self._last_call(view, job)
@@ -472,7 +503,7 @@ class DynamicPricing:
             if rented_by_others(view)[kind]:
                 yield WakeAt(view.now_s + _RETRY_S)
             return
-        because = partial(_by_type, view, job, kind, market)
+        because = partial(_by_type, view, self._cheapest(view), job, kind, market)
         yield Request(market, list_price(view, market), job=job.job_id, keep=True, because=because)
 
     def _last_call(self, view: View, job: JobView) -> Iterator[Action]:
@@ -519,10 +550,10 @@ def _coming(view: View) -> dict[int, list[str]]:
     }
 
 
-def _by_type(view: View, job: JobView, kind: str, market: Market) -> Reason:
+def _by_type(view: View, cheapest: Mapping[str, Market], job: JobView, kind: str, market: Market) -> Reason:
     """Reason for a machine of a type: the round's allocation, and the cheapest market of the type."""
     alternatives = []
-    for other, where in _cheapest(view).items():
+    for other, where in cheapest.items():
         rate, price = view.steps_per_s(job.job, where), view.price(where)
         if rate > 0.0:
             work_h = job.steps_left / rate / HOUR_S
@@ -530,16 +561,3 @@ def _by_type(view: View, job: JobView, kind: str, market: Market) -> Reason:
             alternatives.append(Alternative("spot", price * work_h, how, where, other == kind and where == market))
     why = f"the round's allocation, solved over all jobs, gives the job a {kind}; this is its cheapest market"
     return Reason(why, alternatives)
-
-
-def _cheapest(view: View, only: str | None = None) -> dict[str, Market]:
-    """The cheapest market, not above its max price, of each instance type or of one."""
-    found: dict[str, Market] = {}
-    for market in view.markets:
-        kind = market.instance_type
-        if only is not None and kind != only:
-            continue
-        price = view.price(market)
-        if price <= list_price(view, market) and (kind not in found or price < view.price(found[kind])):
-            found[kind] = market
-    return found

@@ -173,11 +173,35 @@ class Application(ABC):
 # Markets must live this many times as long as an MPI job (6.2).
 _LIVES = 2.0
 
+# An interval is at least so many times as long as a checkpoint takes.
+_LEAST_SAVES = 1.5
+
 _SAVED, _INTERVAL = "saved_s", "interval_s"
 
 
+class Checkpointed(Application):
+    """An application that checkpoints at the interval of least loss, by its portfolio's mean life (4.1)."""
+
+    save_s: float
+    """Time to write a checkpoint, seconds; 0: none is written."""
+
+    def on_portfolio_mttr(self, cluster: VirtualCluster, mttr: PortfolioMttr) -> Iterable[DownCall]:
+        if self.save_s > 0.0:
+            saved_s = cluster.memory.setdefault(_SAVED, cluster.now_s)
+            cluster.memory[_INTERVAL] = max(
+                best_interval_s(self.save_s, mttr.portfolio_s), _LEAST_SAVES * self.save_s
+            )
+            yield CallAgain(saved_s + cluster.memory[_INTERVAL])
+
+    def on_due(self, cluster: VirtualCluster) -> Iterable[DownCall]:
+        if cluster.now_s >= cluster.memory[_SAVED] + cluster.memory[_INTERVAL]:
+            cluster.memory[_SAVED] = cluster.now_s
+            yield Checkpoint()
+            yield CallAgain(cluster.now_s + cluster.memory[_INTERVAL])
+
+
 @dataclass(frozen=True)
-class Spark(Application):
+class Spark(Checkpointed):
     """Spark: data in memory on many servers; periodic checkpoints, and lost servers replaced while it pays (4.1).
 
     Attributes:
@@ -197,17 +221,6 @@ class Spark(Application):
         cluster.memory[_SAVED] = cluster.now_s
         yield PortfolioRequest(self.resources, self.alpha)
 
-    def on_portfolio_mttr(self, cluster: VirtualCluster, mttr: PortfolioMttr) -> Iterable[DownCall]:
-        if self.save_s > 0.0:
-            cluster.memory[_INTERVAL] = best_interval_s(self.save_s, mttr.portfolio_s)
-            yield CallAgain(cluster.memory[_SAVED] + cluster.memory[_INTERVAL])
-
-    def on_due(self, cluster: VirtualCluster) -> Iterable[DownCall]:
-        if cluster.now_s >= cluster.memory[_SAVED] + cluster.memory[_INTERVAL]:
-            cluster.memory[_SAVED] = cluster.now_s
-            yield Checkpoint()
-            yield CallAgain(cluster.now_s + cluster.memory[_INTERVAL])
-
     def on_hard_revocation(self, cluster: VirtualCluster, lost: Sequence[RentedServer]) -> Iterable[DownCall]:  # noqa: ARG002
         # Without any server it cannot continue.
         if cluster.share_done < self.replenish_until or cluster.steady.is_nothing:
@@ -215,18 +228,22 @@ class Spark(Application):
 
 
 @dataclass(frozen=True)
-class Mpi(Application):
+class Mpi(Checkpointed):
     """MPI: ranks that all depend on each other; servers that outlive the job, and lost servers replaced (4.2).
+
+    As Spark, it checkpoints by the mean time to revocation, if it takes any time.
 
     Attributes:
         resources: Cores and memory of the cluster.
         length_s: Expected duration of the job, seconds; 0: unknown, and the cheapest market is chosen.
         alpha: Risk aversion; 0 by default: diversity does not help, as one loss is as bad as all.
+        save_s: Time to write a checkpoint, seconds; 0: none is written.
     """
 
     resources: CoresAndMemory
     length_s: float = 0.0
     alpha: float = 0.0
+    save_s: float = 0.0
 
     def begin(self, cluster: VirtualCluster) -> Iterable[DownCall]:  # noqa: ARG002
         yield PortfolioRequest(self.resources, self.alpha, least_mttr_s=_LIVES * self.length_s)

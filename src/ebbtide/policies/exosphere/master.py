@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ebbtide.base.utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.jobs.job import Coupling
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
+from ebbtide.jobs.checkpoint_interval import fits_notice
+from ebbtide.jobs.job import UNKNOWN_STEPS, Coupling
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Assign, Release, Request, Save, WakeAt
@@ -43,6 +45,7 @@ from ebbtide.policies.exosphere.portfolio import Holding, Selection, construct, 
 from ebbtide.policies.exosphere.sharing import Sharing, has_others, shares
 from ebbtide.policies.exosphere.trials import TRIALS_ALPHA, Trials, is_alone
 from ebbtide.policies.field_checks import check_fields
+from ebbtide.policies.risk import MarketRisk
 
 # How often applications get the mean time to revocation (4), and how soon a failed request is retried.
 CALL_EVERY_S = 300.0
@@ -69,6 +72,8 @@ class ExoSphere:
         soft_share: Share of its bid at which a server's price counts as a warning (soft revocation).
         free_list_s: How long servers of a finished application are kept for others, seconds: twice the time that a
             new server needs to start (5).
+        hazard: Chances of losing machines for capacity, which count beside prices.
+        capacity: Whether they count; else prices alone, as published.
         up_calls: Address of a program that is asked before each application, as http://127.0.0.1:8123/ (see
             `up_calls`); None: there is none.
         up_calls_s: Seconds that its answer is waited for.
@@ -81,6 +86,8 @@ class ExoSphere:
     selection: Selection = Selection.PORTFOLIO
     soft_share: float = 0.5
     free_list_s: float = 600.0
+    hazard: Hazard = field(default_factory=default_hazard, repr=False)
+    capacity: bool = True
     up_calls: str | None = None
     up_calls_s: float = 2.0
     name: str = "exosphere"
@@ -100,11 +107,17 @@ class ExoSphere:
         free = FreeList.in_memory(view.memory)
         trials = Trials.of(() if self.applications else view.jobs, view)
         sharing = Sharing(view)
+        self._risk(view)
         for job in view.jobs:
             account = ApplicationAccount.in_memory(view.memory, job.job_id)
             if not job.is_finished and self._concerns(view, job, account):
                 yield from self._serve(view, job, account, free, trials, sharing)
         yield from self._free(view, free)
+
+    def _risk(self, view: View) -> MarketRisk | None:
+        """The risk of losing machines for capacity now; None: prices alone count."""
+        is_rival = self.selection is not Selection.PORTFOLIO
+        return MarketRisk.now(view, self.hazard) if self.capacity and not is_rival else None
 
     def application(self, view: View, job: JobView) -> Application:
         """The application of a job, behind the program that is asked before it, if there is one."""
@@ -224,7 +237,7 @@ class ExoSphere:
         unused = type(application).on_portfolio_mttr is Application.on_portfolio_mttr
         if unused or not account.holdings:
             return ()
-        mttr = time_to_revocation(view, account.holdings, self.history_s)
+        mttr = time_to_revocation(view, account.holdings, self.history_s, self._risk(view))
         return application.on_portfolio_mttr(self._cluster(view, job, account), mttr)
 
     # The cluster of an application.
@@ -252,6 +265,7 @@ class ExoSphere:
                 covariance=self.covariance,
                 selection=self.selection,
                 without=closed,
+                risk=self._risk(view),
             ),
         )
 
@@ -437,9 +451,29 @@ def default_application(view: View, job: JobView, alpha: float | None = None) ->
         )
     resources = CoresAndMemory(job.job.most_machines * sizes[0], 0.0)
     if job.job.coupling is Coupling.GANG:
-        return Mpi(resources) if alpha is None else Mpi(resources, alpha=alpha)
+        mpi = Mpi(resources, length_s=_length_s(view, job), save_s=_save_beside_notices_s(view, job))
+        return mpi if alpha is None else replace(mpi, alpha=alpha)
     found = Spark(resources, save_s=job.job.save_s(), replenish_until=1.0)
     return found if alpha is None else replace(found, alpha=alpha)
+
+
+def _length_s(view: View, job: JobView) -> float:
+    """Time that a job takes on the fastest machines here, seconds; 0: the number of its steps is not known."""
+    if job.job.steps >= UNKNOWN_STEPS:
+        return 0.0
+    rate = max(view.steps_per_s(job.job, market) for market in view.markets)
+    return job.job.steps / (rate * job.job.speedup_of(job.job.most_machines))
+
+
+def _save_beside_notices_s(view: View, job: JobView) -> float:
+    """Time of a checkpoint, seconds; 0 where each notice leaves time for one, or the job has none."""
+    able = [market for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
+    if job.job.checkpoint is None or all(
+        fits_notice(job.job, view.billing.of(each.cloud).notice_s, view.machine(each).vcpus, each.place)
+        for each in able
+    ):
+        return 0.0
+    return max(job.job.save_s(view.machine(each).vcpus, each.place) for each in able)
 
 
 def _server(view: View, lease: LeaseView) -> RentedServer:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -19,6 +19,8 @@ from ebbtide.policies.api.view import View
 from ebbtide.policies.exosphere.applications import PortfolioMttr, PortfolioRequest
 from ebbtide.policies.exosphere.candidates import (
     COVARIANCES,
+    PENALTY,
+    WINDOW_S,
     Candidates,
     Windows,
     assess,
@@ -26,6 +28,10 @@ from ebbtide.policies.exosphere.candidates import (
     with_unseen,
 )
 from ebbtide.policies.exosphere.solving import solve_portfolio
+from ebbtide.policies.risk import LOSSES_TOGETHER, SHORTAGES_TOGETHER, MarketRisk, together
+
+# Time from the request for a server to work on it, seconds.
+_START_S = 120.0
 
 # A market with a smaller weight gets no machine in a cluster of a thousand (6.2).
 _LEAST_WEIGHT = 1e-3
@@ -203,10 +209,13 @@ def construct(
     covariance: str,
     selection: Selection = Selection.PORTFOLIO,
     without: Iterable[Market] = (),
+    risk: MarketRisk | None = None,
 ) -> tuple[Holding, ...]:
     """The best portfolio of the markets that can be rented now; empty if there is none.
 
-    If no market lives as long as the request wants, those that live longest are used.
+    If no market lives as long as the request wants, those that live longest are used. Losses for capacity count in
+    how long markets live only for a job without checkpoints; for others they cost time, which counts in what
+    markets save.
 
     Args:
         view: Current and past prices.
@@ -216,19 +225,22 @@ def construct(
         covariance: Name of a covariance in `COVARIANCES`.
         selection: The rule that selects markets.
         without: Markets that are not available.
+        risk: Risk of losing machines for capacity; None: prices alone, as published.
     """
     avoided = set(without)
     suitable = [market for market in view.markets if market not in avoided and _suits(view, job, request, market)]
     series, start_s = _past(view, suitable, history_s)
-    found = _candidates(view, request, series, start_s)
+    found = _candidates(view, request, series, start_s, None if job.checkpoint else risk)
     if found is None:
         return ()
+    if risk is not None:
+        found = _with_losses(found, job, risk)
     if selection is not Selection.PORTFOLIO:
         weights = rival_weights(selection, found, view.price, view.machine)
     elif request.alpha == 0.0:
         weights = solve_portfolio(found.returns, np.zeros((len(found.markets),) * 2), 0.0)
     else:
-        matrix = _covariance(covariance, series, found, start_s, view.now_s)
+        matrix = _covariance(covariance, series, found, start_s, view.now_s, risk)
         weights = solve_portfolio(found.returns, matrix, request.alpha)
     bids = dict(zip(found.markets, found.on_demand_usd.tolist(), strict=True))
     shares = shares_of(found.markets, weights)
@@ -274,7 +286,11 @@ def assessed(view: View, job: Job, request: PortfolioRequest, *, history_s: floa
 
 
 def _candidates(
-    view: View, request: PortfolioRequest, series: Mapping[Market, PriceSeries], start_s: float
+    view: View,
+    request: PortfolioRequest,
+    series: Mapping[Market, PriceSeries],
+    start_s: float,
+    risk: MarketRisk | None = None,
 ) -> Candidates | None:
     """Markets that can be rented now and live long enough; None: there is none."""
     if not series:
@@ -286,24 +302,63 @@ def _candidates(
         for place, market in enumerate(known.markets)
         if view.price(market) <= request.price_threshold * bids[market]
     ]
-    return _living(known.take(places), request.least_mttr_s) if places else None
+    return _living(known.take(places), request.least_mttr_s, risk) if places else None
 
 
 def _covariance(
-    name: str, series: Mapping[Market, PriceSeries], found: Candidates, start_s: float, end_s: float
+    name: str,
+    series: Mapping[Market, PriceSeries],
+    found: Candidates,
+    start_s: float,
+    end_s: float,
+    risk: MarketRisk | None = None,
 ) -> Floats:
     """A covariance of `COVARIANCES`, with revocations that were not seen; shape (n, n)."""
     measure, size = COVARIANCES[name]
     windows = Windows.within(start_s, end_s)
-    return with_unseen(measure(series, found, windows), windows, size)
+    matrix = with_unseen(measure(series, found, windows), windows, size)
+    return matrix if risk is None else matrix + _of_capacity(name, found, risk)
 
 
-def time_to_revocation(view: View, holdings: Sequence[Holding], history_s: float) -> PortfolioMttr:
-    """Mean time to revocation of a portfolio and of its markets, from the past `history_s` seconds."""
+def _with_losses(found: Candidates, job: Job, risk: MarketRisk) -> Candidates:
+    """The candidates at the prices of hours that train: losses of machines take time, too."""
+    factors = 1.0 + np.array([risk.overhead(job, market, _START_S, is_saved=True) for market in found.markets])
+    return replace(found, mean_usd=found.mean_usd * factors, mean_paid_usd=found.mean_paid_usd * factors)
+
+
+def _of_capacity(name: str, found: Candidates, risk: MarketRisk) -> Floats:
+    """The part of a covariance that is due to capacity; shape (n, n).
+
+    Of revocations, the share of windows in which machines of both markets are lost; of the hybrid covariance, ten
+    times on demand while a market has no machine.
+    """
+    markets = found.markets
+    if name == "revocation":
+        rates = np.array([risk.losses(market) for market in markets]) * WINDOW_S / HOUR_S
+        return together(markets, np.sqrt(rates), LOSSES_TOGETHER)
+    if name == "hybrid":
+        down = np.array([risk.share_down(market) for market in markets])
+        return together(markets, PENALTY * np.sqrt(down * (1.0 - down)), SHORTAGES_TOGETHER)
+    return np.zeros((len(markets), len(markets)))
+
+
+def time_to_revocation(
+    view: View, holdings: Sequence[Holding], history_s: float, risk: MarketRisk | None = None
+) -> PortfolioMttr:
+    """Mean time to revocation of a portfolio and of its markets.
+
+    Args:
+        view: Current and past prices.
+        holdings: The portfolio.
+        history_s: Length of the price history used, seconds.
+        risk: Risk of losing machines for capacity, whose losses in the next hour count; None: prices alone.
+    """
     bids = {holding.market: holding.bid_usd_per_hour for holding in holdings}
     series, start_s = _past(view, list(bids), history_s)
     found = assess(series, bids.get, start_s, view.now_s)
     rates = dict(zip(found.markets, found.revocations_per_s.tolist(), strict=True))
+    if risk is not None:
+        rates = {market: rate + risk.losses(market) / HOUR_S for market, rate in rates.items()}
     known = [holding for holding in holdings if holding.market in rates]
     total = sum(holding.share for holding in known)
     rate = sum(holding.share * rates[holding.market] for holding in known) / total
@@ -338,7 +393,7 @@ def _past(view: View, markets: Sequence[Market], history_s: float) -> tuple[dict
     return series, start_s
 
 
-def _living(candidates: Candidates, least_mttr_s: float) -> Candidates:
+def _living(candidates: Candidates, least_mttr_s: float, risk: MarketRisk | None) -> Candidates:
     """The candidates that are mostly available and live as long as wanted, or else longest."""
     share = candidates.rented_s / candidates.watched_s
     for least in _LEAST_SHARES:
@@ -347,4 +402,6 @@ def _living(candidates: Candidates, least_mttr_s: float) -> Candidates:
             break
     had = candidates.take(places.tolist())
     lives_s = had.known_mttr_s
+    if risk is not None:
+        lives_s = 1.0 / (1.0 / lives_s + 1.0 / np.array([risk.life_s(market) for market in had.markets]))
     return had.take(np.flatnonzero(lives_s >= min(least_mttr_s, float(lives_s.max()))).tolist())

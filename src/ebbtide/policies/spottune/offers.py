@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from ebbtide.base.utc import HOUR_S
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.forecasts.revocation.forecasts import Forecast, RecentFrequency
 from ebbtide.forecasts.revocation.passage import CELL_S, CELLS, Passages, SimilarMoments
 from ebbtide.market.billing import Billing, Refund
@@ -24,6 +25,10 @@ from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
+from ebbtide.policies.risk import MarketRisk
+
+# Time from the request for a machine to training on it, seconds.
+START_S = 120.0
 
 # Delta as published (Algorithm 1, line 4), USD per hour.
 PUBLISHED_DELTA_USD = (0.00001, 0.2)
@@ -80,11 +85,15 @@ class StepCost:
             published, 0.00001 to 0.2 USD per hour.
         doubt: Added to the probability of paying, since a nearly certain forecast may be wrong, and the hour on an
             expensive machine is then charged. 0 is Eq. 1.
+        hazard: Chances of losing machines for capacity, beside the forecast of prices.
+        capacity: Whether they count; else prices alone, as published.
     """
 
     forecast: Forecast = field(default_factory=RecentFrequency)
     delta: tuple[float, float] | None = (0.0001, 0.002)
     doubt: float = 0.3
+    hazard: Hazard = field(default_factory=default_hazard, repr=False)
+    capacity: bool = True
 
     def offers(
         self,
@@ -95,7 +104,10 @@ class StepCost:
         seconds: Floats,
     ) -> list[Offer]:
         mean = np.array([view.mean_price(market, HOUR_S) for market in markets])
-        sure = seconds * (1.0 + self.doubt) * mean / HOUR_S
+        risk = MarketRisk.now(view, self.hazard if self.capacity else None)
+        # A step costs more where machines are lost.
+        again = np.array([risk.overhead(job.job, market, START_S) for market in markets])
+        sure = seconds * (1.0 + again) * (1.0 + self.doubt) * mean / HOUR_S
         p = np.zeros(len(markets))
         if view.billing.refund is Refund.WITHIN_FIRST_HOUR and job.job.checkpoint is not None:
             max_prices = self._max_prices(view, markets)
@@ -104,6 +116,8 @@ class StepCost:
             p[:] = math.nan
             asked = [markets[place] for place in able.tolist()]
             p[able] = self.forecast.probabilities(view, asked, max_prices[able])
+            taken = np.array([risk.losses(market) for market in asked])
+            p[able] = 1.0 - (1.0 - p[able]) * np.exp(-taken)
         else:
             # A revocation gains nothing here; without checkpoints, it loses everything.
             max_prices = np.full(len(markets), math.inf)
@@ -154,7 +168,7 @@ class BestBid:
     passages: Passages = field(default_factory=SimilarMoments)
     doubt: float = 0.1
     time_share: float = 0.3
-    start_s: float = 120.0
+    start_s: float = START_S
     hour_usd: float | None = None
 
     def offers(

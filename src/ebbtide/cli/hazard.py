@@ -1,0 +1,181 @@
+"""`ebbtide hazard fit` and `evaluate`: the chance that a machine is refused or lost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
+from ebbtide.base.utc import HOUR_S, MINUTE_S
+from ebbtide.cli.options import InstanceTypesOption, catalogue_with, print_written, terminal, to_be_written
+from ebbtide.cli.progress import progress
+from ebbtide.errors import InputError
+from ebbtide.forecasts.hazard.evaluation import ESTIMATES, LEARNT_SHARE, HazardScore, evaluate_hazard
+from ebbtide.forecasts.hazard.fitting import fit_hazard
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
+from ebbtide.forecasts.hazard.observations import MarketObservations, has_observations, read_observations
+from ebbtide.market.markets import Market
+from ebbtide.market.price_series import Floats
+
+hazard_app = typer.Typer(
+    no_args_is_help=True,
+    help="The chance that a machine is refused or lost: fit models, score them against rivals.",
+)
+
+_NO_PRIOR = "none"
+
+PriorOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Hazard to learn on top of; `none` for none. By default that of the package.",
+        show_default=False,
+    ),
+]
+
+
+@hazard_app.command("evaluate")
+def evaluate_command(
+    traces: Annotated[
+        list[Path],
+        typer.Option("--traces", metavar="PATH", help="A folder of records, or one record; may be repeated."),
+    ],
+    learnt_share: Annotated[float, typer.Option(help="Share of each record that is learnt from.")] = LEARNT_SHARE,
+    prior: PriorOption = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write all scores to.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=to_be_written, help="File to write the reliability curves to.")
+    ] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Score the chance of losses and refusals on later days and on markets left out, against four rivals.
+
+    The first part of each record is learnt from, and the rest scored. Records are launch probes, capacity rounds,
+    ticks, lists of machines or launches, and prices, where a machine is lost above the on-demand price.
+
+        ebbtide hazard evaluate --traces records/ --json hazard.json
+    """
+    files = _records(traces)
+    start = _prior(prior)
+    rows: list[HazardScore] = []
+    curves: dict[str, tuple[np.ndarray, Floats]] = {}
+    with progress("scoring", len(files)) as state:
+        for file in files:
+            state.begin(file.stem)
+            try:
+                found = evaluate_hazard(_read(file, instance_types), file.stem, start, learnt_share)
+            except InputError as error:
+                if len(files) == 1:
+                    raise
+                typer.echo(f"{file.name} is left out: {error.problem}", err=True)
+                continue
+            rows += found.rows
+            curves |= {
+                f"{file.stem}: {event} {_time(horizon_s)}": (happened > 0.0, chances)
+                for (event, horizon_s), (chances, happened) in found.chances.items()
+                if len(happened)
+            }
+    if not rows:
+        raise InputError("no record could be scored", file=traces[0])
+    if json_path:
+        write_text(json_path, json_text({"rows": [asdict(row) for row in rows]}))
+    if plot:
+        from ebbtide.backtesting.figures import reliability_figure
+
+        write_text(plot, reliability_figure(curves).to_html(include_plotlyjs=True))
+    _print(rows)
+    print_written(json_path, plot)
+
+
+@hazard_app.command("fit")
+def fit_command(
+    records: Annotated[list[Path], typer.Argument(help="Records; see `hazard evaluate`.")],
+    out: Annotated[Path, typer.Option(help="File to write the hazard to.")],
+    prior: PriorOption = None,
+    pooled: Annotated[
+        bool,
+        typer.Option("--pooled", help="Keep levels of clouds, types and regions, and none of a single market."),
+    ] = False,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Fit a hazard to records. A model bundle takes it as its part `hazard`.
+
+    ebbtide hazard fit probes.parquet --out hazard.json
+    """
+    with progress("fitting", len(records)) as state:
+        observations = []
+        for record in records:
+            state.begin(record.stem)
+            observations += _read(record, instance_types)
+        found = fit_hazard(observations, _prior(prior), [record.stem for record in records])
+    (found.pooled() if pooled else found).write(out)
+    print_written(out)
+
+
+def _records(traces: list[Path]) -> list[Path]:
+    """The records among the files and in the folders; those without observations are left out."""
+    files: list[Path] = []
+    for path in traces:
+        if not path.exists():
+            raise InputError("does not exist", file=path)
+        files += (
+            [path]
+            if path.is_file()
+            else [file for file in sorted(path.rglob("*.parquet")) if has_observations(file)]
+        )
+    if not files:
+        raise InputError(
+            "holds no record of markets: no Parquet file of probes, rounds, machines or prices", file=traces[0]
+        )
+    return files
+
+
+def _read(path: Path, instance_types: Path | None) -> list[MarketObservations]:
+    catalogue = catalogue_with(instance_types)
+
+    def list_price(market: Market, time_s: float) -> float | None:
+        return catalogue.on_demand_usd_per_hour(market, time_s)
+
+    return read_observations(path, list_price)
+
+
+def _prior(name: str | None) -> Hazard | None:
+    if name is None:
+        return default_hazard()
+    return None if name == _NO_PRIOR else Hazard.read(Path(name))
+
+
+def _time(horizon_s: float) -> str:
+    return f"{horizon_s / HOUR_S:g} h" if horizon_s >= HOUR_S else f"{horizon_s / MINUTE_S:.3g} min"
+
+
+def _print(rows: list[HazardScore]) -> None:
+    """Print the log loss of each estimate, the best marked."""
+    table = Table(title="log loss, lower is better", box=SIMPLE_HEAD)
+    for heading in ("record", "event", "within", "moments", "happened", *ESTIMATES):
+        table.add_column(
+            heading, justify="left" if heading in ("record", "event") else "right", no_wrap=heading != "record"
+        )
+    groups: dict[tuple[str, str, float], dict[str, HazardScore]] = {}
+    for row in rows:
+        groups.setdefault((row.data, row.event, row.horizon_s), {})[row.estimate] = row
+    for (data, event, horizon_s), by_name in groups.items():
+        one = by_name[ESTIMATES[0]]
+        best = min(each.log_loss for each in by_name.values())
+        cells = [
+            f"[bold]{by_name[name].log_loss:.4f}[/bold]"
+            if by_name[name].log_loss <= best
+            else f"{by_name[name].log_loss:.4f}"
+            for name in ESTIMATES
+        ]
+        table.add_row(data, event, _time(horizon_s), str(one.n), f"{one.happened:.3g}", *cells)
+    terminal().print(table)
