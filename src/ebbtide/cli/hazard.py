@@ -159,23 +159,20 @@ def _time(horizon_s: float) -> str:
 
 
 def _print(rows: list[HazardScore]) -> None:
-    """Print the log loss of each estimate, the best marked."""
-    table = Table(title="log loss, lower is better", box=SIMPLE_HEAD)
-    for heading in ("record", "event", "within", "moments", "happened", *ESTIMATES):
-        table.add_column(
-            heading, justify="left" if heading in ("record", "event") else "right", no_wrap=heading != "record"
-        )
-    groups: dict[tuple[str, str, float], dict[str, HazardScore]] = {}
+    """Print the log loss of each estimate, the best marked; a table for each record."""
+    tables: dict[str, dict[tuple[str, float], dict[str, HazardScore]]] = {}
     for row in rows:
-        groups.setdefault((row.data, row.event, row.horizon_s), {})[row.estimate] = row
-    for (data, event, horizon_s), by_name in groups.items():
-        one = by_name[ESTIMATES[0]]
-        best = min(each.log_loss for each in by_name.values())
-        cells = [
-            f"[bold]{by_name[name].log_loss:.4f}[/bold]"
-            if by_name[name].log_loss <= best
-            else f"{by_name[name].log_loss:.4f}"
-            for name in ESTIMATES
-        ]
-        table.add_row(data, event, _time(horizon_s), str(one.n), f"{one.happened:.3g}", *cells)
-    terminal().print(table)
+        by_event = tables.setdefault(row.data, {}).setdefault((row.event, row.horizon_s), {})
+        by_event[row.estimate] = row
+    for data, events in tables.items():
+        table = Table(title=f"{data}: log loss, lower is better", box=SIMPLE_HEAD)
+        for heading in ("event", "within", "moments", "share", *ESTIMATES):
+            table.add_column(heading, justify="left" if heading == "event" else "right", no_wrap=True)
+        for (event, horizon_s), by_name in events.items():
+            one, best = by_name[ESTIMATES[0]], min(each.log_loss for each in by_name.values())
+            cells = [
+                f"[bold]{each.log_loss:.4f}[/bold]" if each.log_loss <= best else f"{each.log_loss:.4f}"
+                for each in (by_name[name] for name in ESTIMATES)
+            ]
+            table.add_row(event, _time(horizon_s), str(one.n), f"{one.happened:.3g}", *cells)
+        terminal().print(table)

@@ -18,6 +18,10 @@ from ebbtide.cli.option_groups import grouped
 from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import CloudError, InputError
+from ebbtide.forecasts.capacity.models import probes_of_store
+from ebbtide.forecasts.hazard.evidence import Evidence
+from ebbtide.forecasts.hazard.model import default_hazard
+from ebbtide.forecasts.hazard.observations import observations_of_probes
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_files import read_jobs, read_sweep
 from ebbtide.market.catalogue import Catalogue
@@ -83,6 +87,10 @@ def recommend_command(
 ) -> None:
     """List the best markets for a job now, by cost per step, without those above the list price.
 
+    The last columns are the chances to be granted a machine, to keep it for an hour, and to keep it until the job
+    is done, as capacity and not the price has it. They are those of public records; of a price store they know the
+    capacity that `ebbtide watch` has kept.
+
     With --for, print a file by which another launcher trains there, and on demand where no spot machine is left.
 
         ebbtide recommend examples/one-day.yaml --prices prices.db
@@ -107,15 +115,49 @@ def recommend_command(
         typer.echo(launcher_file(launcher, sweep, [*choices, *_on_demand(quotes, work, best)]), nl=False)
         return
     table = Table(title=f"{work.name}, {iso(quotes.now_s)}", box=SIMPLE_HEAD)
-    for heading in ("market", "USD/h", "list price", "h", "USD"):
+    hazard, evidence = default_hazard(), _evidence(prices, quotes.now_s)
+    for heading in ("market", "USD/h", "list price", "h", "USD", "granted", "kept 1 h", "kept"):
         table.add_column(heading, justify="left" if heading == "market" else "right", no_wrap=True)
     for market in best[:top]:
         listed = quotes.on_demand_price(market)
         hours = work.steps / quotes.steps_per_s(work, market) / HOUR_S
         usd = work.steps * usd_per_step(quotes, work, market)
         known = "?" if listed is None else f"{listed:.4g}"
-        table.add_row(str(market), f"{quotes.price(market):.4f}", known, f"{hours:.1f}", f"{usd:.2f}")
+        chances = [
+            1.0 - hazard.refused(evidence, market, quotes.now_s).value,
+            hazard.kept(evidence, market, quotes.now_s, HOUR_S).value,
+            hazard.kept(evidence, market, quotes.now_s, hours * HOUR_S).value,
+        ]
+        cells = [
+            f"{quotes.price(market):.4f}",
+            known,
+            f"{hours:.1f}",
+            f"{usd:.2f}",
+            *map("{:.0%}".format, chances),
+        ]
+        table.add_row(str(market), *cells)
     terminal().print(table)
+
+
+def _evidence(path: Path, now_s: float) -> Evidence:
+    """Return what a price store has seen of capacity until now; of a file of prices, nothing."""
+    evidence, hazard = Evidence(), default_hazard()
+    if not is_price_store(path):
+        return evidence
+    try:
+        observations = observations_of_probes(probes_of_store(PriceStore(path)))
+    except InputError:
+        # No source of it tells capacity.
+        return evidence
+    rows = [
+        (time_s, each.market, bool(is_up))
+        for each in observations
+        for time_s, is_up in zip(each.times_s.tolist(), each.is_up.tolist(), strict=True)
+        if time_s <= now_s
+    ]
+    for time_s, market, is_up in sorted(rows):
+        hazard.observe(evidence, market, time_s, is_up=is_up)
+    return evidence
 
 
 def _on_demand(quotes: KnownQuotes, work: Job, markets: Sequence[Market]) -> list[ChosenMarket]:

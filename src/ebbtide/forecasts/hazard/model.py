@@ -279,6 +279,11 @@ class Hazard:
         chances = [_bounded(-math.expm1(-expected * by)) for by in (1.0, 1.0 / width, width)]
         return Chance(*chances)
 
+    def kept(self, evidence: Evidence, market: Market, now_s: float, within_s: float) -> Chance:
+        """The chance that a machine that is granted now is kept for some time; see `expected_losses`."""
+        lost = self.lost(evidence, market, now_s, self.likely_age_s(evidence, market, now_s), within_s)
+        return Chance(1.0 - lost.value, 1.0 - lost.high, 1.0 - lost.low)
+
     def refused(self, evidence: Evidence, market: Market, now_s: float, price: Price = NO_PRICE) -> Chance:
         """The chance that a request is refused now.
 
