@@ -164,6 +164,27 @@ def test_mpi_takes_the_market_that_outlives_it_and_begins_anew() -> None:
     assert Counter(lease.market for lease in lost.leases) == {A: 4, B: 4}
 
 
+def test_by_name_a_gang_takes_the_market_that_outlives_it() -> None:
+    """B is cheaper, but is taken every other day; the length of the job follows from its steps and its speed."""
+    days = (-8, -6, -4, -2, 1)
+    flapping = [(hours, usd) for day in days for hours, usd in ((day * 24, SPIKE), (day * 24 + 1, 0.01))]
+    gang = {"coupling": "gang", "machines": 4, "checkpoint": None}
+    for steps, market in ((40, B), (160, A)):
+        outcome = run(ExoSphere(), scenario({**gang, "steps": steps}, b=flapping))
+        assert {lease.market for lease in outcome.leases} == {market}
+        assert (outcome.steps_lost, outcome.makespan_s) == (0, pytest.approx(steps / 4 * HOUR_S))
+
+
+def test_by_name_a_gang_is_saved_where_no_notice_leaves_time_for_it() -> None:
+    slow = {"steps": 160, "coupling": "gang", "machines": 4, "checkpoint": {"save_s": 60, "restore_s": 60}}
+    # Only its end is saved where a notice of two minutes leaves time.
+    assert scenario(slow).run(ExoSphere(), START_S).checkpoints == 1
+    outcome = scenario(slow, notice=False).run(ExoSphere(), START_S, record=True)
+    # Ten days less a tenth were seen, no revocation in them: half a one counts.
+    saved_s = [moment.time_s - START_S for moment in outcome.timeline if moment.what == "saved"]
+    assert saved_s[0] == pytest.approx((2 * 60.0 * 2 * 10 * DAY_S) ** 0.5, rel=0.05)
+
+
 def test_a_bag_of_tasks_leaves_a_market_that_is_dear_and_comes_back() -> None:
     expensive = [(2, 0.15), (4, LOW)]
     bag = BagOfTasks(CoresAndMemory(16, 0), alpha=1.0, price_threshold=0.5)
