@@ -9,7 +9,7 @@ INSTALLED := .venv/installed
 # Images of containers set this. Each of the hundreds of processes of a check would then compile PyTorch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases memory chaos simulate simulate-mutants parity live-matrix benchmark test long exhaustive docs docs-links lint house bench clean
+.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases memory risk chaos simulate simulate-mutants parity live-matrix benchmark test long exhaustive docs docs-links lint house bench clean
 
 install: $(INSTALLED)
 
@@ -114,6 +114,10 @@ cases: $(INSTALLED)
 # Memory of agent and controller while a program prints 30,000 lines a second, for an hour; reports/memory.json.
 memory: $(INSTALLED)
 	$(BIN)/python -m tests.harness.memory_study
+
+# Policies with the hazard and with prices alone, on recorded capacity; reports/risk.json.
+risk: $(INSTALLED)
+	$(BIN)/python -m tests.harness.risk_study
 
 # Live runs with faults at random moments, SEED the first of SEEDS; reports/chaos.json.
 SEED ?= 0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import TRACES
 from tests.markets import C3, START_S, history, job
 
 import ebbtide as eb
@@ -123,24 +122,3 @@ def test_what_a_run_sees_of_a_market_raises_its_risk() -> None:
     first, last = watching.seen[1], watching.seen[-1]
     assert last[1] > first[1]
     assert last[2] < first[2]
-
-
-@pytest.mark.real_traces
-@pytest.mark.long
-@pytest.mark.parametrize("place", range(4))
-def test_v100_of_2023_cost_less_with_the_hazard(place: int) -> None:
-    """A day's job from six starts; checkpoints take longer than the notice."""
-    prices = eb.PriceHistory.read(TRACES / "ec2-v100-2023.parquet")
-    recorded = Availability.read(TRACES / "ec2-gpu-availability-2022-2023.parquet")
-    by_place = {(each.zone, each.instance_type): recorded[each] for each in recorded}
-    capacity = Availability({market: by_place[market.zone, market.instance_type] for market in prices})
-    work = job(24_000, per_hour=1000.0, save_s=60.0, restore_s=90.0).model_copy(
-        update={"steps_per_hour": {"p3.2xlarge": 1000.0}}
-    )
-    starts = np.linspace(prices.start_s + DAY_S, prices.end_s - 6 * DAY_S, 6).tolist()
-    usd = []
-    for with_capacity in (True, False):
-        policy = policies(capacity=with_capacity)[place]
-        result = backtest([policy], work, prices, billing="gcp-spot", starts=starts, availability=capacity)
-        usd.append(np.mean([each.cost_usd for each in result.outcomes[policy.name]]))
-    assert usd[0] < usd[1]
