@@ -35,7 +35,8 @@ PriorOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Hazard to learn on top of; `none` for none. By default that of the package.",
+        help="Hazard to learn on top of; `none` for none. By default that of the package, but none for a record "
+        "that it was fitted to.",
         show_default=False,
     ),
 ]
@@ -72,7 +73,10 @@ def evaluate_command(
         for file in files:
             state.begin(file.stem)
             try:
-                found = evaluate_hazard(_read(file, instance_types), file.stem, start, learnt_share)
+                # On what the package's hazard was fitted to, it would know the rest of the record.
+                is_known = prior is None and start is not None and file.stem in start.learnt_from
+                own_start = None if is_known else start
+                found = evaluate_hazard(_read(file, instance_types), file.stem, own_start, learnt_share)
             except InputError as error:
                 if len(files) == 1:
                     raise
@@ -128,15 +132,22 @@ def _records(traces: list[Path]) -> list[Path]:
         if not path.exists():
             raise InputError("does not exist", file=path)
         files += (
-            [path]
-            if path.is_file()
-            else [file for file in sorted(path.rglob("*.parquet")) if has_observations(file)]
+            [path] if path.is_file() else [file for file in sorted(path.rglob("*.parquet")) if _is_record(file)]
         )
     if not files:
         raise InputError(
             "holds no record of markets: no Parquet file of probes, rounds, machines or prices", file=traces[0]
         )
     return files
+
+
+def _is_record(path: Path) -> bool:
+    """Return whether a file of a folder is a record; one that cannot be read is told and left out."""
+    try:
+        return has_observations(path)
+    except InputError as error:
+        typer.echo(f"{path.name} is left out: {error.problem}", err=True)
+        return False
 
 
 def _read(path: Path, instance_types: Path | None) -> list[MarketObservations]:

@@ -8,7 +8,8 @@ price that was high enough.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ebbtide.jobs.job import Job
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats
-from ebbtide.policies.api.events import Wake
+from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.records import LeaseView
 from ebbtide.policies.api.view import View
 
@@ -33,6 +34,9 @@ _REFUSED_S = 60.0
 # Work that a loss costs where nothing is saved, seconds: machines that are lost in the next hour had half of it,
 # and what went before.
 _UNSAVED_S = 0.5 * HOUR_S
+
+# Details of events by which a machine was refused or taken for another reason than capacity.
+_OTHER_REASONS = ("price", "lifetime", "asked for")
 
 # Correlation of markets in having no machine, and share of losses that come together: with the same machines in
 # one region, and in other regions of a cloud. Means of recorded pairs: 0.36 and 0.13 of V100 on EC2 in 2023, 0.13
@@ -54,39 +58,61 @@ class MarketRisk:
     view: View
     hazard: Hazard | None
     evidence: Evidence
+    _known: dict[tuple[Market, float], float] = field(default_factory=dict)
 
     @classmethod
     def now(cls, view: View, hazard: Hazard | None) -> MarketRisk:
         """The risk now; what the events and the held machines show is kept in the policy's memory."""
         if hazard is None:
             return cls(view, None, Evidence())
-        evidence = Evidence.in_memory(view.memory)
-        found = cls(view, hazard, evidence)
-        if view.memory.get("observed_s") != view.now_s:
-            view.memory["observed_s"] = view.now_s
-            for market, is_up in found._seen().items():
-                hazard.observe(evidence, market, view.now_s, is_up=is_up)
+        found = cls(view, hazard, Evidence.in_memory(view.memory))
+        found._observe(hazard)
         return found
 
-    def _seen(self) -> dict[Market, bool]:
-        """Markets that gave, held, refused or lost a machine since the last decision."""
-        found = {
-            lease.market: True
-            for lease in self.view.leases
-            if not lease.on_demand and lease.state is LeaseState.RUNNING
+    def _observe(self, hazard: Hazard) -> None:
+        """Keep what the events of this decision and the held machines show, each once."""
+        seen: dict[str, Any] = self.view.memory.setdefault(
+            "observed", {"time_s": -np.inf, "events": [], "noticed": []}
+        )
+        if seen["time_s"] != self.view.now_s:
+            seen |= {"time_s": self.view.now_s, "events": []}
+        held = {
+            lease.market for lease in self.view.leases if not lease.on_demand and lease.state is LeaseState.RUNNING
         }
         for event in self.view.events:
-            if event.wake in (Wake.LAUNCH_FAILED, Wake.NOTICE, Wake.ENDED) and event.lease_id >= 0:
-                lease = self.view.lease(event.lease_id)
-                if not lease.on_demand and self._is_of_capacity(lease):
-                    found[lease.market] = False
-        return found
+            key = [str(event.wake), event.lease_id]
+            if event.lease_id >= 0 and key not in seen["events"]:
+                seen["events"].append(key)
+                self._observe_event(hazard, event, held, seen["noticed"])
+        for market in held if [""] not in seen["events"] else ():
+            hazard.observe(self.evidence, market, self.view.now_s, is_up=True, is_held=True)
+        seen["events"].append([""])
 
-    def _is_of_capacity(self, lease: LeaseView) -> bool:
-        """Return whether a lease was refused or taken, and not for its price."""
-        if lease.state not in (LeaseState.FAILED, LeaseState.NOTICED, LeaseState.REVOKED):
-            return False
-        return not self.view.price(lease.market) > lease.max_price_usd_per_hour
+    def _observe_event(self, hazard: Hazard, event: Event, held: set[Market], noticed: list[int]) -> None:
+        lease = self.view.lease(event.lease_id)
+        if lease.on_demand:
+            return
+        if event.wake is Wake.LAUNCH_FAILED:
+            # That there is no further machine says little of those that run.
+            if lease.market not in held and self._is_of_capacity(lease, event):
+                hazard.observe(self.evidence, lease.market, self.view.now_s, is_up=False)
+        elif event.wake is Wake.NOTICE or (event.wake is Wake.ENDED and lease.state is LeaseState.REVOKED):
+            # Its price is that at the notice, not at the end.
+            if event.lease_id in noticed:
+                noticed.remove(event.lease_id)
+            elif self._is_of_capacity(lease, event):
+                if lease.market in held:
+                    self.evidence.count_loss(lease.market, self.view.now_s)
+                else:
+                    hazard.observe(self.evidence, lease.market, self.view.now_s, is_up=False, is_held=True)
+            if event.wake is Wake.NOTICE:
+                noticed.append(event.lease_id)
+
+    def _is_of_capacity(self, lease: LeaseView, event: Event) -> bool:
+        """Return whether a lease was refused or taken for capacity: not for its price or age, nor on request."""
+        is_of_price = self.view.price(lease.market) > lease.max_price_usd_per_hour
+        may_be = not is_of_price or not self.view.billing.of(lease.market.cloud).price_revokes
+        return may_be and not any(word in event.detail for word in _OTHER_REASONS)
 
     def counts(self, market: Market) -> bool:
         """Return whether capacity counts in a market: always where the price takes no machines."""
@@ -102,9 +128,11 @@ class MarketRisk:
         """Losses of a machine for capacity that are expected within some time, as old as its market's spell is."""
         if self.hazard is None or not self.counts(market):
             return 0.0
-        return self.hazard.expected_losses(
-            self.evidence, market, self.view.now_s, self._age_s(market), within_s, self._price(market)
-        )
+        if (market, within_s) not in self._known:
+            self._known[market, within_s] = self.hazard.expected_losses(
+                self.evidence, market, self.view.now_s, self._age_s(market), within_s, self._price(market)
+            )
+        return self._known[market, within_s]
 
     def life_s(self, market: Market) -> float:
         """Mean time until capacity takes a machine, seconds; infinity: it takes none."""

@@ -79,7 +79,7 @@ class JobRun:
         """The policies, those that ask a part of these models also without them."""
         parts = set(models.parts)
         if billing_preset(self.billing).price_revokes:
-            # No policy asks it there.
+            # There it counts only once a run has seen capacity take a machine, which these replays have not.
             parts -= {"hazard"}
         asks = {name for name in self.policies if parts.intersection(ASK_MODELS.get(name, ()))}
         return tuple(

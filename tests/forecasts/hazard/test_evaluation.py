@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.conftest import TRACES
@@ -9,7 +11,13 @@ from tests.forecasts.hazard.test_fitting import drawn
 
 from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.hazard.evaluation import ESTIMATES, HazardScore, calibration_error, evaluate_hazard
+from ebbtide.forecasts.hazard.evaluation import (
+    ESTIMATES,
+    HazardScore,
+    _scored,
+    calibration_error,
+    evaluate_hazard,
+)
 from ebbtide.forecasts.hazard.observations import read_observations
 
 
@@ -36,6 +44,23 @@ def test_a_drawn_record() -> None:
     )
     left_out = by_estimate(found.rows, "drawn, zones left out", "loss", HOUR_S)
     assert left_out["hazard"].log_loss < left_out["constant"].log_loss
+
+
+def test_nothing_of_a_market_that_is_left_out_is_learnt() -> None:
+    """Its first part may be anything: what is learnt and what is said of its later part stay the same."""
+    record = [drawn(name, rate, seed, 1200) for name, rate, seed in (("a", 0.1, 1), ("b", 0.8, 2), ("c", 0.3, 3))]
+    split_s = np.full(3, 700 * 600.0)
+    other = drawn("c", 2.0, 9, 1200)
+    flipped = replace(record[2], is_up=np.where(record[2].times_s < split_s[2], other.is_up, record[2].is_up))
+    for key, found in _scored(record, split_s, frozenset({2}), None).chances.items():
+        again = _scored([*record[:2], flipped], split_s, frozenset({2}), None).chances[key]
+        for name in ESTIMATES:
+            assert np.array_equal(found[name], again[name]), (key, name)
+
+
+def test_a_first_part_without_observations_is_an_error() -> None:
+    with pytest.raises(InputError, match="no market with two observations"):
+        evaluate_hazard([drawn("a", 0.1, 1, 2)], "x")
 
 
 def test_calibration_by_hand() -> None:

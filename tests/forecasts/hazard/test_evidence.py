@@ -47,6 +47,14 @@ def test_others_are_those_of_the_region_and_of_other_regions() -> None:
     assert seen.ends[cloud_of(A)][2] == 2.0
 
 
+def test_a_clock_that_is_set_back_counts_nothing() -> None:
+    seen = Evidence()
+    for time_s in (DAY_S, DAY_S + 600.0, 0.0):
+        seen.observe(A, time_s, is_up=True, expected=0.1)
+    assert seen.spell(A) == Spell(is_up=True, age_s=600.0, seen_s=DAY_S + 600.0)
+    assert seen.ends[key_of(A)] == pytest.approx([0.0, 0.0, 0.0, 0.1])
+
+
 def test_nothing_is_counted_over_a_gap() -> None:
     seen = Evidence()
     seen.observe(A, 0.0, is_up=True)

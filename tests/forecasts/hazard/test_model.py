@@ -134,7 +134,14 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert np.array_equal(again.loss, default_hazard().loss)
     assert again.learnt_from == default_hazard().learnt_from
     content = json.loads(path.read_text())
-    for name, value in (("loss", [[1.0]]), ("refusal", "x"), ("per_hour", [[0.0]]), ("age_bins_s", [])):
+    for name, value in (
+        ("loss", [[1.0]]),
+        ("refusal", "x"),
+        ("per_hour", [[0.0]]),
+        ("age_bins_s", []),
+        ("prior_ends", 0),
+        ("by_part", []),
+    ):
         path.write_text(json.dumps({**content, name: value}))
         with pytest.raises(InputError, match=r"is not a hazard|other features"):
             Hazard.read(path)

@@ -107,23 +107,19 @@ def evaluate_hazard(
     if not 0.0 < learnt_share < 1.0:
         raise InputError(f"is {learnt_share:g}; a share between 0 and 1 is needed", field="learnt_share")
     split_s = _splits_s(observations, learnt_share)
-    earlier = [each.between(-math.inf, end_s) for each, end_s in zip(observations, split_s.tolist(), strict=True)]
-    everything = range(len(observations))
-    later = _scored(observations, earlier, everything, split_s, prior)
+    later = _scored(observations, split_s, frozenset(), prior)
     rows = list(later.rows(data))
-    parts = min(_FOLDS, len(observations))
+    places = [(each.market.cloud, each.market.zone, each.clock) for each in observations]
+    parts = min(_FOLDS, len(set(places)))
     if leaves_out and parts > 1:
+        order = sorted(set(places))
         folds = [
-            _scored(
-                observations,
-                _without(earlier, fold, parts),
-                [n for n in everything if n % parts == fold],
-                split_s,
-                prior,
-            )
+            frozenset(number for number, place in enumerate(places) if order.index(place) % parts == fold)
             for fold in range(parts)
         ]
-        rows += _joined(folds).rows(f"{data}, zones left out")
+        rows += _joined([_scored(observations, split_s, fold, prior) for fold in folds]).rows(
+            f"{data}, zones left out"
+        )
     if not rows:
         raise InputError("has no moment after its first part whose outcome is known", file=data)
     return HazardEvaluation(tuple(rows), later.of("hazard"))
@@ -137,10 +133,6 @@ def _splits_s(observations: Sequence[MarketObservations], learnt_share: float) -
         spans[each.clock] = min(begin_s, float(each.times_s[0])), max(end_s, float(each.times_s[-1]))
     ends = {clock: begin_s + learnt_share * (end_s - begin_s) for clock, (begin_s, end_s) in spans.items()}
     return np.array([ends[each.clock] for each in observations])
-
-
-def _without(earlier: Sequence[MarketObservations], fold: int, parts: int) -> list[MarketObservations]:
-    return [each for number, each in enumerate(earlier) if number % parts != fold]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,46 +175,55 @@ def _joined(folds: Sequence[_Answers]) -> _Answers:
 
 
 def _scored(
-    observations: Sequence[MarketObservations],
-    earlier: Sequence[MarketObservations],
-    scored: Sequence[int],
-    split_s: Floats,
-    prior: Hazard | None,
+    observations: Sequence[MarketObservations], split_s: Floats, left_out: frozenset[int], prior: Hazard | None
 ) -> _Answers:
-    """Answers of all estimates at the later moments of some markets, learnt from the first part of some.
+    """Answers of all estimates at the later moments of the markets left out, or of all where none is.
 
     Args:
         observations: Observations of all markets.
-        earlier: Those that are learnt from.
-        scored: Indices of the markets that are scored.
         split_s: End of the first part for each market, seconds since 1970, shape (markets,).
+        left_out: Indices of the markets of which the first part is not seen.
         prior: Hazard that is learnt on top of.
+
+    Raises:
+        InputError: The first part has no market with two observations.
     """
-    base, levels = base_of(earlier, prior)
-    start = unweighted(base, levels, prior)
-    markets = [each.market for each in observations]
-    learnt = {each.market for each in earlier}
-    is_learnt = np.array([each.market in learnt for each in observations])
-    past = [_before(part, split_s, is_learnt) for part in asked(start.pooled(), observations)]
-    fitted = weighted(start.pooled(), markets, *past)
+    pairs = list(zip(observations, split_s.tolist(), strict=True))
+    earlier = [each.between(-math.inf, end_s) for n, (each, end_s) in enumerate(pairs) if n not in left_out]
+    earlier_s = np.array([end_s for n, (_, end_s) in enumerate(pairs) if n not in left_out])
+    known = np.array([len(each.times_s) > 1 for each in earlier], dtype=bool)
+    earlier, earlier_s = (
+        [each for each, is_known in zip(earlier, known, strict=True) if is_known],
+        earlier_s[known],
+    )
+    if not earlier:
+        raise InputError("its first part has no market with two observations to learn from")
+    start = unweighted(*base_of(earlier, prior), prior)
+    past_losses, past_refusals = (_before(part, earlier_s) for part in asked(start.pooled(), earlier))
+    fitted = weighted(start.pooled(), [each.market for each in earlier], past_losses, past_refusals)
     hazard = replace(start, loss=fitted.loss, refusal=fitted.refusal)
-    past_losses, past_refusals = past
-    losses, refusals = asked(hazard, observations)
-    own_losses, own_refusals = (_after(part, split_s, scored) for part in (losses, refusals))
+    # Nothing of a market that is left out was seen before.
+    tested = [each.between(end_s, math.inf) if n in left_out else each for n, (each, end_s) in enumerate(pairs)]
+    scored = [n for n, each in enumerate(tested) if len(each.times_s) > 1]
+    tested, tested_s = [tested[n] for n in scored], split_s[scored]
+    markets = [each.market for each in tested]
+    is_scored = np.array([n in left_out or not left_out for n in scored], dtype=bool)
+    own_losses, own_refusals = (_after(part, tested_s, is_scored) for part in asked(hazard, tested))
     spells = _spell_models(earlier)
     hours = sum(float(each.times_s[-1] - each.times_s[0]) for each in earlier if len(each.times_s)) / HOUR_S
     chances: dict[tuple[str, float], dict[str, Floats]] = {}
     happened: dict[tuple[str, float], Floats] = {}
     for horizon_s in HORIZONS_S:
-        there = own_losses.where((own_losses.known_s >= horizon_s) | (own_losses.until_s <= horizon_s))
-        before = past_losses.where((past_losses.known_s >= horizon_s) | (past_losses.until_s <= horizon_s))
+        # Moments near the end of a record would count only if a machine was lost.
+        there = own_losses.where(own_losses.known_s >= horizon_s)
+        before = past_losses.where(past_losses.known_s >= horizon_s)
         key = "loss", horizon_s
         happened[key] = (there.until_s <= horizon_s).astype(float)
         ended = (before.until_s <= horizon_s).astype(float)
         chances[key] = {
             "hazard": _hazard_of_losses(hazard, markets, there, horizon_s),
-            "prices": _prices_of_losses(observations, there, horizon_s, hours),
-            "spells": _spells_of_losses(spells, observations, there, horizon_s),
+            "prices": _prices_of_losses(tested, there, horizon_s, hours),
+            "spells": _spells_of_losses(spells, tested, there, horizon_s),
             "constant": np.full(len(there.time_s), _rate(ended)),
             "persistence": _by_group(before.last <= horizon_s, ended, there.last <= horizon_s),
         }
@@ -230,7 +231,7 @@ def _scored(
     refused = (past_refusals.until_s <= 0.0).astype(float)
     happened[key] = (own_refusals.until_s <= 0.0).astype(float)
     total = len(own_refusals.time_s)
-    logits = own_refusals.features @ hazard.refusal
+    logits = np.clip(own_refusals.features @ hazard.refusal, -30.0, 30.0)
     chances[key] = {
         "hazard": _clipped(1.0 / (1.0 + np.exp(-logits))),
         "prices": np.full(total, _clipped(np.array(0.5 / max(hours, 1.0)))),
@@ -241,17 +242,15 @@ def _scored(
     return _Answers(chances, happened)
 
 
-def _before(part: AskedMoments, split_s: Floats, is_learnt: np.ndarray) -> AskedMoments:
+def _before(part: AskedMoments, split_s: Floats) -> AskedMoments:
     """Moments of the first part, what followed cut off at its end."""
-    found = part.where((part.time_s < split_s[part.place]) & is_learnt[part.place])
-    left_s = split_s[found.place] - found.time_s
-    known_s = np.minimum(found.known_s, left_s)
-    until_s = np.where(found.until_s > left_s, np.inf, found.until_s)
-    return replace(found, until_s=until_s, known_s=known_s)
+    left_s = split_s[part.place] - part.time_s
+    known_s = np.minimum(part.known_s, left_s)
+    return replace(part, until_s=np.where(part.until_s > left_s, np.inf, part.until_s), known_s=known_s)
 
 
-def _after(part: AskedMoments, split_s: Floats, scored: Sequence[int]) -> AskedMoments:
-    return part.where((part.time_s >= split_s[part.place]) & np.isin(part.place, np.array(list(scored))))
+def _after(part: AskedMoments, split_s: Floats, is_scored: np.ndarray) -> AskedMoments:
+    return part.where((part.time_s >= split_s[part.place]) & is_scored[part.place])
 
 
 def _hazard_of_losses(hazard: Hazard, markets: Sequence[Market], there: AskedMoments, horizon_s: float) -> Floats:

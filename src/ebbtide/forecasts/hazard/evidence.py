@@ -110,7 +110,7 @@ class Evidence:
         age_s: float = 0.0,
         longest_gap_s: float = 2 * HOUR_S,
     ) -> None:
-        """Add an observation, not earlier than those before.
+        """Add an observation; one earlier than those before counts as of their time, as a clock may be set back.
 
         Args:
             market: The market.
@@ -123,6 +123,8 @@ class Evidence:
         """
         key = key_of(market)
         known = self._spells.get(key)
+        if known is not None and time_s < known[2]:
+            time_s, expected = known[2], 0.0
         if known is None or time_s - known[2] > longest_gap_s:
             self._spells[key] = [float(is_up), time_s - age_s, time_s]
             # Nothing is known of the time between.
@@ -138,6 +140,19 @@ class Evidence:
             ends = self.ends.setdefault(name, [0.0] * 4)
             ends[2 * was_up] += ended
             ends[2 * was_up + 1] += expected
+
+    def count_loss(self, market: Market, time_s: float) -> None:
+        """Count the loss of one machine of a market in which others run on.
+
+        Args:
+            market: The market.
+            time_s: Its time, seconds since 1970.
+        """
+        for name in (key_of(market), region_of(market), cloud_of(market)):
+            counts = faded(self.counts.get(name), time_s)
+            lost = (1.0, 0.0, 0.0, 0.0)
+            self.counts[name] = [time_s, *map(float.__add__, counts, lost * 2)]
+            self.ends.setdefault(name, [0.0] * 4)[2] += 1.0
 
     def others(self, market: Market, now_s: float) -> tuple[Counts, Counts, Counts]:
         """Faded counts of a market, of the others of its region, and of its cloud's other regions."""

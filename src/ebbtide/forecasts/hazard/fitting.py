@@ -140,7 +140,12 @@ def fit_hazard(
     markets = [each.market for each in observations]
     # What is seen lately tells most of markets that are not known: weights are those of such.
     unknown = weighted(start.pooled(), markets, *asked(start.pooled(), observations))
-    return replace(start, loss=unknown.loss, refusal=unknown.refusal, learnt_from=tuple(learnt_from))
+    return replace(
+        start,
+        loss=unknown.loss,
+        refusal=unknown.refusal,
+        learnt_from=tuple(dict.fromkeys([*(() if prior is None else prior.learnt_from), *learnt_from])),
+    )
 
 
 def unweighted(base: SpellModel, levels: dict[str, Level], prior: Hazard | None) -> Hazard:
@@ -261,6 +266,9 @@ def _moments(own: MarketObservations, every_s: float) -> _Moments:
     breaks = np.append(np.diff(times_s) > own.longest_gap_s, True)
     ends = np.flatnonzero(breaks)
     known_s = times_s[ends[np.searchsorted(ends, np.arange(len(times_s)))]] - times_s
+    if not own.is_up[-1]:
+        # What was lost stays lost.
+        known_s = np.maximum(known_s, own.known_until_s - times_s)
     down = np.flatnonzero(~own.is_up)
     following = np.append(times_s[down], np.inf)[np.searchsorted(down, np.arange(len(times_s)))]
     until_s = following - times_s
@@ -313,18 +321,23 @@ class _PricesUntil:
         return self.own.series.between(begin_s, self.now_s + 1e-3)
 
 
-def passage_chance(own: MarketObservations, time_s: float, horizon_s: float) -> float:
-    """The chance that the price comes above the max price within some time, from similar past moments."""
+@lru_cache(maxsize=_MOST_ASKED)
+def _passages(own: MarketObservations, time_s: float) -> tuple[float, ...]:
+    """The chances that the price first comes above the max price in each cell of the hour ahead."""
     view = _PricesUntil(own, time_s)
     rise = own.max_price_usd_per_hour / view.price(own.market) - 1.0
-    cells = _MOMENTS.chances(view, own.market, np.array([rise]))[0, :-1]
+    return tuple(_MOMENTS.chances(view, own.market, np.array([rise]))[0, :-1].tolist())
+
+
+def passage_chance(own: MarketObservations, time_s: float, horizon_s: float) -> float:
+    """The chance that the price comes above the max price within some time, from similar past moments."""
+    cells = _passages(own, time_s)
     share = horizon_s / HOUR_S
     if share < 1.0:
-        return float(cells[: round(share * len(cells))].sum())
-    return float(1.0 - (1.0 - cells.sum()) ** share)
+        return sum(cells[: round(share * len(cells))])
+    return float(1.0 - max(1.0 - sum(cells), 0.0) ** share)
 
 
-@lru_cache(maxsize=2 * _MOST_ASKED)
 def expected_rises(own: MarketObservations, time_s: float) -> float:
     """Times that the price is expected to come above the max price within an hour."""
     return float(-np.log1p(-min(passage_chance(own, time_s, HOUR_S), 0.999)))

@@ -80,6 +80,9 @@ _ADDED_RISES = 0.01
 # Logarithm of the largest factor.
 _MOST_LOG = 8.0
 
+# A larger hazard, level or number of spells is no such number.
+_MOST_RATE = 1e9
+
 # Chances are never closer to 0 or 1: what was never seen is not impossible.
 LEAST_CHANCE = 1e-4
 
@@ -175,6 +178,7 @@ class Hazard:
         *,
         is_up: bool,
         is_machine: bool = False,
+        is_held: bool = False,
         longest_gap_s: float = 2 * HOUR_S,
     ) -> None:
         """Add an observation to the evidence; see `Evidence.observe`.
@@ -186,13 +190,16 @@ class Hazard:
             is_up: Whether a machine was granted or runs; else one was refused or lost.
             is_machine: Whether it is of one machine, whose age is known; else capacity may have been there for a
                 while.
+            is_held: Whether a machine was held since the observation before, however long ago that is.
             longest_gap_s: Longest time between two observations of one spell, seconds.
         """
         spell, expected = evidence.spell(market), 0.0
+        if is_held and spell is not None and spell.is_up:
+            longest_gap_s = math.inf
         age_s = self.likely_age_s(evidence, market, time_s) if is_up and not is_machine else 0.0
         if spell is not None:
             kind, level = (UP, self.level(market).up) if spell.is_up else (DOWN, self.level(market).down)
-            until_s = spell.age_s + time_s - spell.seen_s
+            until_s = spell.age_s + max(time_s - spell.seen_s, 0.0)
             expected = level * (self._cumulated(until_s, kind) - self._cumulated(spell.age_s, kind))
         evidence.observe(market, time_s, is_up=is_up, expected=expected, age_s=age_s, longest_gap_s=longest_gap_s)
 
@@ -245,7 +252,7 @@ class Hazard:
             market: The market of the machine.
             now_s: The present time, seconds since 1970.
             age_s: How long machines have been there, seconds.
-            within_s: The time ahead, seconds.
+            within_s: The time ahead, seconds, finite.
             price: The market's price.
         """
         factors = self.loss_factors(evidence, market, now_s, age_s, price)
@@ -296,6 +303,7 @@ class Hazard:
         logit = float(self.refusal @ np.array(self.refusal_features(evidence, market, now_s, price)))
         hours = evidence.others(market, now_s)[0][7]
         width = _WIDTH / math.sqrt(min(self.level(market).ends) + hours)
+        logit = min(max(logit, -_MOST_LOG), _MOST_LOG)
         chances = [_bounded(1.0 / (1.0 + math.exp(-logit - by))) for by in (0.0, -width, width)]
         return Chance(*chances)
 
@@ -395,7 +403,7 @@ class Hazard:
         spell = evidence.spell(market)
         if spell is None:
             return self._usual_age_s
-        since_s = now_s - spell.seen_s
+        since_s = max(now_s - spell.seen_s, 0.0)
         return spell.age_s + since_s if spell.is_up else min(0.5 * since_s, self._usual_age_s)
 
     @cached_property
@@ -498,8 +506,12 @@ class Hazard:
                 np.isfinite(loss).all() and np.isfinite(refusal).all()
             ):
                 raise ValueError("weights are finite numbers, one a feature")
-            if base.per_hour.shape != (2, len(AGE_BINS_S)) or not (base.per_hour > 0.0).all():
-                raise ValueError("hazards are positive numbers, one a bin of age")
+            if base.per_hour.shape != (2, len(AGE_BINS_S)) or base.by_part.shape != (2, PARTS_OF_DAY):
+                raise ValueError("there is a hazard for each kind of spell and bin of age or part of the day")
+            numbers = [each for level in levels.values() for each in (level.down, level.up, *level.ends)]
+            numbers += [*base.per_hour.ravel(), *base.by_part.ravel(), float(content["prior_ends"])]
+            if not all(0.0 < each < _MOST_RATE for each in numbers):
+                raise ValueError("hazards, levels and numbers of spells are positive numbers")
             return cls(base, levels, loss, refusal, float(content["prior_ends"]), tuple(content["learnt_from"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"is not a hazard: {misfit(error)}", file=file) from None

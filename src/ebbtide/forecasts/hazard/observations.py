@@ -55,6 +55,7 @@ class MarketObservations:
         series: Price history; None: the price is not known, or its record.
         max_price_usd_per_hour: Price above which a machine is lost; infinity: the price takes none.
         clock: Name of the part of a record whose times belong together; others begin at other times.
+        known_until_s: Of a machine that was lost: the end of its record, seconds since 1970.
     """
 
     market: Market
@@ -65,6 +66,7 @@ class MarketObservations:
     series: PriceSeries | None = None
     max_price_usd_per_hour: float = np.inf
     clock: str = ""
+    known_until_s: float = -np.inf
 
     @property
     def is_machine(self) -> bool:
@@ -105,7 +107,7 @@ def read_observations(
     Args:
         path: Parquet file of probes, rounds, ticks, machines, launches or prices.
         list_price: Gives the on-demand price of a market at a time, USD per hour, or None. In a price history the
-            max price is the on-demand price; the highest price of its type and region where that is not known.
+            max price is the on-demand price, and markets without one are left out.
         prices: Prices of the markets of a file without prices.
 
     Raises:
@@ -114,7 +116,7 @@ def read_observations(
     columns = parquet_columns(path)
     kind = kind_of(path)
     if columns >= _NODES:
-        found = _of_nodes(load_parquet(path))
+        found = _of_nodes(load_parquet(path), path)
     elif columns >= _INSTANCES:
         found = _of_instances(load_parquet(path), path)
     elif kind in ("ticks", "probes", "rounds"):
@@ -132,7 +134,10 @@ def read_observations(
         )
     usable = [each for each in found if len(each.times_s) > 1]
     if not usable:
-        raise InputError("has no market with two observations", file=path)
+        why = "; in a file of prices the on-demand price of a market must be known (--instance-types)"
+        raise InputError(
+            f"has no market with two observations{why if 'price_usd_per_hour' in columns else ''}", file=path
+        )
     stride = math.ceil(sum(len(each.times_s) for each in usable) / MOST_OBSERVATIONS)
     return usable if stride == 1 else [each.thinned(stride) for each in usable]
 
@@ -160,22 +165,19 @@ def observations_of_prices(
 ) -> list[MarketObservations]:
     """Observations of a price history: machines are there while the price is at most the on-demand price.
 
+    Markets whose on-demand price is not known are left out.
+
     Args:
         prices: The price history.
         list_price: Gives the on-demand price of a market at a time, USD per hour, or None.
     """
-    highest: dict[tuple[str, str, str], float] = {}
-    for market, series in prices.items():
-        kind = (market.cloud, market.region, market.instance_type)
-        highest[kind] = max(highest.get(kind, 0.0), float(series.prices.max()))
     span_s = sum(prices.end_s - float(series.times_s[0]) for series in prices.values())
     every_s = max(EVERY_S, span_s / MOST_OBSERVATIONS)
     found = []
     for market, series in prices.items():
-        listed = (
-            list_price(market, float(series.times_s[0]))
-            or highest[market.cloud, market.region, market.instance_type]
-        )
+        listed = list_price(market, float(series.times_s[0]))
+        if listed is None:
+            continue
         rises = np.flatnonzero((series.prices[:-1] <= listed) & (series.prices[1:] > listed)) + 1
         # Also when the price comes above: it may be below again at the next regular time.
         times_s = np.union1d(np.arange(series.times_s[0], prices.end_s, every_s), series.times_s[rises])
@@ -184,8 +186,12 @@ def observations_of_prices(
     return found
 
 
-def _of_nodes(frame: pd.DataFrame) -> list[MarketObservations]:
+def _of_nodes(frame: pd.DataFrame, path: Path) -> list[MarketObservations]:
     """Machines of whole clusters, by their events or by how many of them ran at a time."""
+    is_event = frame["node"].notna()
+    for field, wanted in (("offset_seconds", is_event), ("nodes_running", ~is_event), ("timestamp", ~is_event)):
+        if (missing := (frame[field].isna() & wanted).to_numpy()).any():
+            raise InputError("is blank", file=path, row=int(missing.argmax()) + 1, field=field)
     found: list[MarketObservations] = []
     for name, rows in frame.groupby("trace", observed=True, sort=True):
         where = rows.iloc[0]
@@ -194,7 +200,7 @@ def _of_nodes(frame: pd.DataFrame) -> list[MarketObservations]:
         if rows["node"].notna().any():
             spans = _spans_of_events(rows)
         else:
-            times = parsed_times(rows["timestamp"], "events", "timestamp").astype("int64").to_numpy() / 1e6
+            times = parsed_times(rows["timestamp"], path, "timestamp").astype("int64").to_numpy() / 1e6
             order = np.argsort(times, kind="stable")
             spans = _spans_of_counts(times[order], rows["nodes_running"].to_numpy(dtype=np.int64)[order])
         found += _of_spans(market, spans, str(name))
@@ -287,11 +293,16 @@ def _of_launches(frame: pd.DataFrame, path: Path) -> list[MarketObservations]:
 def _of_spans(
     market: Market, spans: Iterable[tuple[str, float, float, bool]], clock: str
 ) -> Iterator[MarketObservations]:
-    for name, begin_s, end_s, is_lost in spans:
+    every = list(spans)
+    until_s = max((end_s for _, _, end_s, _ in every), default=0.0)
+    for name, begin_s, end_s, is_lost in every:
         times_s = np.arange(begin_s, end_s, EVERY_S)
         if not len(times_s):
             continue
         is_up = np.ones(len(times_s) + 1, dtype=bool)
         is_up[-1] = not is_lost
         own = Market(market.cloud, market.region, market.zone, market.instance_type, name)
-        yield MarketObservations(own, np.append(times_s, end_s), is_up, 2.0 * EVERY_S, False, clock=clock)
+        times_s = np.append(times_s, end_s)
+        yield MarketObservations(
+            own, times_s, is_up, 2.0 * EVERY_S, are_requests=False, clock=clock, known_until_s=until_s
+        )

@@ -312,22 +312,24 @@ class DynamicPricing:
     def _risk(self, view: View) -> MarketRisk:
         return MarketRisk.now(view, self.hazard if self.capacity else None)
 
-    def _usd_per_hour(self, view: View, market: Market) -> float:
+    def _usd_per_hour(self, view: View, risk: MarketRisk, market: Market) -> float:
         """Price of an hour that trains: losses of machines take time, too."""
-        risk = self._risk(view)
-        jobs = list(self._unfinished(view)) if risk.counts(market) else []
-        lost = max((risk.overhead(job.job, market, self.start_s) for job in jobs), default=0.0)
+        # The job that takes longest to restore stands for all.
+        jobs = (each.job for each in self._unfinished(view)) if risk.counts(market) else iter(())
+        longest = max(jobs, key=lambda job: job.restore_s(), default=None)
+        lost = 0.0 if longest is None else risk.overhead(longest, market, self.start_s)
         return view.price(market) * (1.0 + lost)
 
     def _cheapest(self, view: View, only: str | None = None) -> dict[str, Market]:
         """The cheapest market, not above its max price, of each instance type or of one."""
         found: dict[str, tuple[float, Market]] = {}
+        risk = self._risk(view)
         for market in view.markets:
             kind = market.instance_type
             if only is not None and kind != only:
                 continue
             if view.price(market) <= list_price(view, market):
-                usd = self._usd_per_hour(view, market)
+                usd = self._usd_per_hour(view, risk, market)
                 if kind not in found or usd < found[kind][0]:
                     found[kind] = usd, market
         return {kind: market for kind, (_, market) in found.items()}
@@ -382,10 +384,10 @@ class DynamicPricing:
     ) -> AllocationProblem:
         rates = [[view.steps_per_s(job.job, market) * HOUR_S for market in markets] for job in jobs]
         left_h = [max(self._left_h(view, job), 1e-3) for job in jobs]
-        # A type costs more by the time that losses of its machines take.
+        risk = self._risk(view)
         return AllocationProblem.of(
             rates,
-            [self._usd_per_hour(view, market) for market in markets],
+            [self._usd_per_hour(view, risk, market) for market in markets],
             quotas=[max(float(self.quotas.get(kind, math.inf)) - others.get(kind, 0), 0.0) for kind in kinds],
             steps=[max(job.steps_left, 1e-6) for job in jobs],
             slo_h=left_h,
