@@ -176,13 +176,13 @@ def _print(rows: list[HazardScore]) -> None:
         by_event = tables.setdefault(row.data, {}).setdefault((row.event, row.horizon_s), {})
         by_event[row.estimate] = row
     for data, events in tables.items():
-        table = Table(title=f"{data}: log loss, lower is better", box=SIMPLE_HEAD)
+        table = Table(title=f"{data}: log loss; * is the least", box=SIMPLE_HEAD)
         for heading in ("event", "within", "moments", "share", *ESTIMATES):
             table.add_column(heading, justify="left" if heading == "event" else "right", no_wrap=True)
         for (event, horizon_s), by_name in events.items():
             one, best = by_name[ESTIMATES[0]], min(each.log_loss for each in by_name.values())
             cells = [
-                f"[bold]{each.log_loss:.4f}[/bold]" if each.log_loss <= best else f"{each.log_loss:.4f}"
+                f"{each.log_loss:.4f}{'*' if each.log_loss <= best else ' '}"
                 for each in (by_name[name] for name in ESTIMATES)
             ]
             table.add_row(event, _time(horizon_s), str(one.n), f"{one.happened:.3g}", *cells)

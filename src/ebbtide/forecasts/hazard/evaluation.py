@@ -110,19 +110,28 @@ def evaluate_hazard(
     later = _scored(observations, split_s, frozenset(), prior)
     rows = list(later.rows(data))
     places = [(each.market.cloud, each.market.zone, each.clock) for each in observations]
-    parts = min(_FOLDS, len(set(places)))
-    if leaves_out and parts > 1:
-        order = sorted(set(places))
-        folds = [
-            frozenset(number for number, place in enumerate(places) if order.index(place) % parts == fold)
-            for fold in range(parts)
-        ]
-        rows += _joined([_scored(observations, split_s, fold, prior) for fold in folds]).rows(
-            f"{data}, zones left out"
-        )
+    order = sorted(set(places))
+    parts = min(_FOLDS, len(order)) if leaves_out else 0
+    answers = []
+    for fold in range(parts):
+        left_out = frozenset(n for n, place in enumerate(places) if order.index(place) % parts == fold)
+        # The first part may be of these alone.
+        if any(
+            len(each.between(-math.inf, split_s[n]).times_s) > 1 for n, each in _others(observations, left_out)
+        ):
+            answers.append(_scored(observations, split_s, left_out, prior))
+    if answers:
+        rows += _joined(answers).rows(f"{data}, zones left out")
     if not rows:
         raise InputError("has no moment after its first part whose outcome is known", file=data)
     return HazardEvaluation(tuple(rows), later.of("hazard"))
+
+
+def _others(
+    observations: Sequence[MarketObservations], left_out: frozenset[int]
+) -> list[tuple[int, MarketObservations]]:
+    """The markets that are not left out, with their indices."""
+    return [(n, each) for n, each in enumerate(observations) if n not in left_out]
 
 
 def _splits_s(observations: Sequence[MarketObservations], learnt_share: float) -> Floats:
