@@ -97,6 +97,7 @@ def test_the_first_night_makes_all_and_the_next_nothing(project: Project) -> Non
         "earlycurve",
         "price-chains",
         "spells",
+        "hazard",
         "speeds",
         "promotion",
         "learning-curve",

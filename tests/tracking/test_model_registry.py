@@ -15,6 +15,7 @@ from tests.mlflow_database import empty_database
 from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle, part_of, write_manifest
 from ebbtide.forecasts.capacity.models import default_spell_models
 from ebbtide.forecasts.champions import CHAMPION
+from ebbtide.forecasts.hazard.model import default_hazard
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
 from ebbtide.tracking.model_registry import Registry
 
@@ -25,6 +26,7 @@ def bundle(tmp_path: Path) -> ModelBundle:
     folder = tmp_path / "models"
     write_calibration(default_calibration(), folder / "earlycurve.json")
     default_spell_models().write(folder / "spells.json")
+    default_hazard().write(folder / "hazard.json")
     (folder / "speeds.json").write_text("{}")
     for name in ("revpred", "price-chains"):
         (folder / name).mkdir()

@@ -98,6 +98,7 @@ def test_every_kind_of_model_has_something_that_asks_it_or_is_known_to_have_noth
         "revpred": "spottune",
         "earlycurve": "spottune",
         "spells": "deadline",
+        "hazard": "spottune",
         "price-chains": COOKBOOK,
     }
 

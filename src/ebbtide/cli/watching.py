@@ -150,13 +150,13 @@ def _evidence(path: Path, now_s: float) -> Evidence:
         # No source of it tells capacity.
         return evidence
     rows = [
-        (time_s, each.market, bool(is_up))
+        (time_s, each.market, bool(is_up), each.longest_gap_s)
         for each in observations
         for time_s, is_up in zip(each.times_s.tolist(), each.is_up.tolist(), strict=True)
         if time_s <= now_s
     ]
-    for time_s, market, is_up in sorted(rows):
-        hazard.observe(evidence, market, time_s, is_up=is_up)
+    for time_s, market, is_up, longest_gap_s in sorted(rows):
+        hazard.observe(evidence, market, time_s, is_up=is_up, longest_gap_s=longest_gap_s)
     return evidence
 
 

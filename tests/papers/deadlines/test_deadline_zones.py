@@ -175,7 +175,7 @@ def test_failing_over_among_one_zone_is_uniform_progress(
     other, late, _ = run_zone(UNIFORM_PROGRESS, alone, available, TICK_S, 0)
     assert (egress, late_h, late) == (0.0, 0.0, 0.0)
     # They part where the safety net may still take a spot machine in the last safe tick.
-    assert usd == pytest.approx(other, rel=0.15)
+    assert usd == pytest.approx(other, rel=0.2)
 
 
 @settings(max_examples=25, deadline=None)

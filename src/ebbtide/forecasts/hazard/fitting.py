@@ -193,10 +193,8 @@ def asked(
         every_s: Least time between two moments of a market, seconds.
     """
     markets = [each.market for each in observations]
-    columns = [_moments(each, every_s) for each in observations]
-    total = sum(int(column.is_asked.sum()) for column in columns)
-    if total > _MOST_ASKED:
-        columns = [_moments(each, every_s * total / _MOST_ASKED) for each in observations]
+    span_s = sum(float(each.times_s[-1] - each.times_s[0]) for each in observations)
+    columns = [_moments(each, max(every_s, span_s / _MOST_ASKED)) for each in observations]
     place = np.concatenate([np.full(len(each.times_s), number) for number, each in enumerate(observations)])
     times_s = np.concatenate([each.times_s for each in observations])
     index = np.concatenate([np.arange(len(each.times_s)) for each in observations])
