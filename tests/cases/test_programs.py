@@ -25,7 +25,7 @@ CASES = (
     Case("in_place", checkpoints="out"),
     Case("hugging_face", checkpoints="out"),
     # It saves every step: uploads of a busy machine are to keep up.
-    Case("ultralytics", checkpoints="runs/train", every=1, repeats=8, step_s=0.5),
+    Case("ultralytics", checkpoints="runs/train", every=1, repeats=8, step_s=0.75),
     Case("boosting", checkpoints="model", every=2, repeats=16, step_s=0.5),
     Case("baselines3", checkpoints="logs"),
     Case("keras_backup", every=4),
