@@ -173,7 +173,7 @@ def migration_study(
         scenario = Scenario((job,), prices, billing_preset(billing), delay=delay, catalogue=known)
         compiled = MigrationReplays(scenario)
         replays[name] = _means(
-            {rule: compiled.run(DeepSpotCloud(rule), drawn, workers=workers) for rule in MoveWhen}
+            {rule: compiled.run(DeepSpotCloud(rule, capacity=False), drawn, workers=workers) for rule in MoveWhen}
         )
     return MigrationStudy(len(prices), replays)
 
@@ -214,11 +214,11 @@ def migrate_on_the_other_half(
     if 2.0 * hours * HOUR_S >= middle_s - prices.start_s:
         return math.nan
     choices = [
-        DeepSpotCloud(MoveWhen.WORTHWHILE, stay_h=stay_h, moves_per_day=moves)
+        DeepSpotCloud(MoveWhen.WORTHWHILE, stay_h=stay_h, moves_per_day=moves, capacity=False)
         for stay_h in _STAYS_H
         for moves in _MOVES
     ]
-    played = (DeepSpotCloud(MoveWhen.NEVER), *choices)
+    played = (DeepSpotCloud(MoveWhen.NEVER, capacity=False), *choices)
     costs = []
     for half in halves:
         job = job_of(hours)
