@@ -15,7 +15,7 @@ from functools import partial
 from ebbtide.base.utc import DAY_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.hazard.model import Hazard, default_hazard
-from ebbtide.jobs.checkpoint_interval import fits_notice
+from ebbtide.jobs.checkpoint_interval import fits_notice, saves_while_training
 from ebbtide.jobs.job import UNKNOWN_STEPS, Coupling
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
@@ -466,11 +466,15 @@ def _length_s(view: View, job: JobView) -> float:
 
 
 def _save_beside_notices_s(view: View, job: JobView) -> float:
-    """Time of a checkpoint, seconds; 0 where each notice leaves time for one, or the job has none."""
+    """Time of a checkpoint, seconds; 0 where each notice leaves time for one, the job has none, or it saves itself."""
     able = [market for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
-    if job.job.checkpoint is None or all(
-        fits_notice(job.job, view.billing.of(each.cloud).notice_s, view.machine(each).vcpus, each.place)
-        for each in able
+    if (
+        job.job.checkpoint is None
+        or saves_while_training(job.job)
+        or all(
+            fits_notice(job.job, view.billing.of(each.cloud).notice_s, view.machine(each).vcpus, each.place)
+            for each in able
+        )
     ):
         return 0.0
     return max(job.job.save_s(view.machine(each).vcpus, each.place) for each in able)
