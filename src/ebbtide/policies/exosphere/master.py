@@ -466,7 +466,7 @@ def _length_s(view: View, job: JobView) -> float:
 
 
 def _save_beside_notices_s(view: View, job: JobView) -> float:
-    """Time of a checkpoint, seconds; 0 where each notice leaves time for one, the job has none, or it saves itself."""
+    """Time of a checkpoint, seconds; 0 where a notice leaves time for one, or the job has none or saves itself."""
     able = [market for market in view.markets if view.steps_per_s(job.job, market) > 0.0]
     if (
         job.job.checkpoint is None
