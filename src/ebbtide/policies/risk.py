@@ -74,19 +74,24 @@ class MarketRisk:
         seen: dict[str, Any] = self.view.memory.setdefault(
             "observed", {"time_s": -np.inf, "events": [], "noticed": []}
         )
-        if seen["time_s"] != self.view.now_s:
+        is_first = seen["time_s"] != self.view.now_s
+        if is_first:
             seen |= {"time_s": self.view.now_s, "events": []}
+        events = [
+            event
+            for event in self.view.events
+            if event.lease_id >= 0 and [str(event.wake), event.lease_id] not in seen["events"]
+        ]
+        if not is_first and not events:
+            return
+        seen["events"] += [[str(event.wake), event.lease_id] for event in events]
         held = {
             lease.market for lease in self.view.leases if not lease.on_demand and lease.state is LeaseState.RUNNING
         }
-        for event in self.view.events:
-            key = [str(event.wake), event.lease_id]
-            if event.lease_id >= 0 and key not in seen["events"]:
-                seen["events"].append(key)
-                self._observe_event(hazard, event, held, seen["noticed"])
-        for market in held if [""] not in seen["events"] else ():
+        for event in events:
+            self._observe_event(hazard, event, held, seen["noticed"])
+        for market in held if is_first else ():
             hazard.observe(self.evidence, market, self.view.now_s, is_up=True, is_held=True)
-        seen["events"].append([""])
 
     def _observe_event(self, hazard: Hazard, event: Event, held: set[Market], noticed: list[int]) -> None:
         lease = self.view.lease(event.lease_id)

@@ -1,4 +1,4 @@
-"""What a run has seen of its markets: states, counts that fade, ends of spells."""
+"""Evidence of markets: states, counts that fade, ends of spells."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
-from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, DOWN, PARTS_OF_DAY, UP, SpellModel
+from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, PARTS_OF_DAY, UP, SpellModel
 from ebbtide.forecasts.hazard.evidence import Evidence, cloud_of, key_of, region_of
 from ebbtide.forecasts.hazard.model import (
     LEAST_CHANCE,
@@ -156,4 +156,3 @@ def test_the_time_of_day_holds_for_an_hour() -> None:
     hazard = replace(plain(0.5), base=SpellModel(plain(0.5).base.per_hour, parts))
     found = hazard.by_segment(A, 7 * HOUR_S, 0.0, 6 * HOUR_S)
     assert found == pytest.approx([3 * 0.5 / 6, 3 * 0.5 * 5 / 6, 0.5 * 5])
-    assert DOWN == 0

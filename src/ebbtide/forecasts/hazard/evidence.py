@@ -117,8 +117,7 @@ class Evidence:
             time_s: Its time, seconds since 1970.
             is_up: Whether a machine was granted or runs; else one was refused or lost.
             expected: Ends of the spell expected since the observation before: losses if machines were there at it.
-            age_s: How long it has been so, if it was otherwise at the observation before, or there is none;
-                seconds.
+            age_s: Age of the state, seconds, if the observation before was of the other one or there is none.
             longest_gap_s: Longest time between two observations of one spell, seconds.
         """
         key = key_of(market)

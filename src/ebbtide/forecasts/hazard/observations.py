@@ -100,7 +100,6 @@ def has_observations(path: Path) -> bool:
 def read_observations(
     path: Path,
     list_price: Callable[[Market, float], float | None],
-    prices: PriceHistory | None = None,
 ) -> list[MarketObservations]:
     """Read the observations of every market of a file.
 
@@ -108,7 +107,6 @@ def read_observations(
         path: Parquet file of probes, rounds, ticks, machines, launches or prices.
         list_price: Gives the on-demand price of a market at a time, USD per hour, or None. In a price history the
             max price is the on-demand price, and markets without one are left out.
-        prices: Prices of the markets of a file without prices.
 
     Raises:
         InputError: The file is of no such kind, or a row is invalid.
@@ -120,7 +118,7 @@ def read_observations(
     elif columns >= _INSTANCES:
         found = _of_instances(load_parquet(path), path)
     elif kind in ("ticks", "probes", "rounds"):
-        found = observations_of_probes(read_probes([path]), path, prices)
+        found = observations_of_probes(read_probes([path]), path)
     elif columns >= _LAUNCHES and "price_usd_per_hour" not in columns:
         found = _of_launches(load_parquet(path), path)
     elif "price_usd_per_hour" in columns:
@@ -142,22 +140,15 @@ def read_observations(
     return usable if stride == 1 else [each.thinned(stride) for each in usable]
 
 
-def observations_of_probes(
-    probes: pd.DataFrame, file: Path | None = None, prices: PriceHistory | None = None
-) -> list[MarketObservations]:
+def observations_of_probes(probes: pd.DataFrame, file: Path | None = None) -> list[MarketObservations]:
     """Observations of a table of probes; see `fit_market_spells`.
 
     Args:
         probes: One row per probe.
         file: File that error messages name.
-        prices: Prices of the markets; None: they are not known.
     """
-    by_place = {} if prices is None else {(one.zone, one.instance_type): each for one, each in prices.items()}
-    found = []
-    for market, (times_s, is_up, longest_gap_s) in probed_markets(probes, file).items():
-        series = by_place.get((market.zone, market.instance_type))
-        found.append(MarketObservations(market, times_s, is_up, longest_gap_s, True, series))
-    return found
+    markets = probed_markets(probes, file)
+    return [MarketObservations(market, *found) for market, found in markets.items()]
 
 
 def observations_of_prices(
