@@ -190,7 +190,8 @@ def test_whatever_its_server_says_of_the_time_no_machine_ends_before_it_starts(
     cloud.launch(WANTED)
     only(cloud, LeaseState.RUNNING)
     (found,) = cloud.instances()
-    assert found.started_s <= found.running_s <= time.time()
+    # Clocks of two cores may differ by milliseconds.
+    assert found.started_s <= found.running_s <= time.time() + 1
     # Also when it is looked at later.
     eventually(lambda: cloud.now_s > found.running_s)
     assert cloud.instances()[0].started_s == found.started_s
