@@ -378,3 +378,11 @@ def test_a_notice_after_the_loop_does_not_cut_what_follows_it(
         # An agent takes it as done, so that nobody would do the rest; alone it can be started again.
         with pytest.raises(SystemExit) if is_alone else contextlib.nullcontext():
             signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_keeper_that_lacks_a_part_is_refused_before_the_loop(trial: Trial) -> None:
+    """A missing `ends_at` once ended the training hours later, at its first notice."""
+    keeper: Any = SimpleNamespace(save=print, restore=print)
+    with pytest.raises(TypeError, match="SimpleNamespace has no ends_at: a keeper has save, restore and ends_at"):
+        trial.keep(keeper)
+    assert trial.keep(Number()) == 0

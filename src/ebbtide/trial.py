@@ -274,9 +274,16 @@ class Trial:
 
         Raises:
             RuntimeError: Called twice, or after the loop began.
+            TypeError: The keeper lacks a method or property of `Keeper`.
         """
         if self._keeper is not None or self._looped:
             raise RuntimeError("trial.keep is called once, before the loop: give all parts to one TorchState")
+        lacking = [each for each in ("save", "restore", "ends_at") if not hasattr(keeper, each)]
+        if lacking:
+            raise TypeError(
+                f"{type(keeper).__name__} has no {' and no '.join(lacking)}: a keeper has save, restore and "
+                "ends_at (None if its state is complete only between steps); TorchState is one"
+            )
         newest = max(self._checkpoints(), default=None)
         if newest is not None:
             self._restored = self._part_of(newest)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.test_trial import PROGRAM, undisturbed
 from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.agent.config import AgentConfig, Assignment
@@ -30,6 +29,8 @@ from ebbtide.storage.objects import FolderStore
 from ebbtide.testing.metadata_server import MetadataServer
 
 pytestmark = pytest.mark.usefixtures("processes")
+
+PROGRAM = Path(__file__).parents[1] / "light_program.py"
 
 PLAIN = """
 import json, pathlib, signal, sys, time
@@ -146,9 +147,6 @@ class Machine:
         self.told += new
         return new
 
-    def digest(self) -> str:
-        return next(json.loads(told["line"])["digest"] for told in self.told if "digest" in told.get("line", ""))
-
     def close(self) -> None:
         self.kill()
         kill_processes(MACHINE, str(Path(AgentConfig.read(self.config).folder).resolve()))
@@ -184,7 +182,7 @@ def newest(machine: Machine, trial: str = "t-1") -> int:
 
 
 def test_it_trains_to_the_end_and_tells_all(machine: Machine) -> None:
-    machine.train(PROGRAM, "--steps", 40, "--lr", 0.05)
+    machine.train(PROGRAM, "--steps", 40, "--rate", 0.05)
     finished = machine.until("finished")
     assert (finished["step"], finished["trial"]) == (40, "t-1")
     metrics = {told["at"]: told["metric"] for told in machine.told if not math.isnan(told.get("metric", math.nan))}
@@ -204,8 +202,8 @@ def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
     # What saving takes is not known yet: it saves once at once to find out, and trains on.
     first = machine.until("saved")
     left = machine.until("left")
-    last, before = list(CheckpointStore(machine.objects, "t-1").manifests())[:2]
-    assert before.step == first["step"]
+    last, *earlier = CheckpointStore(machine.objects, "t-1").manifests()
+    before = next(each for each in earlier if each.step == first["step"])
     assert before.saved_at_s < noticed_s + 7.5 < last.saved_at_s < metadata.taken_at_s
     assert last.step == left["step"] > first["step"] + 100
     machine.close()
@@ -385,11 +383,6 @@ def test_a_bad_configuration_ends_with_one_line(tmp_path: Path) -> None:
         assert ended.returncode == 2
         assert said in ended.stderr
         assert ended.stderr.count("\n") == 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _measured_once() -> None:
-    undisturbed.cache_clear()
 
 
 def test_a_leave_order_is_answered_though_the_training_never_began(machine: Machine) -> None:

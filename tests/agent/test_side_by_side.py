@@ -9,10 +9,9 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.agent.test_agent import Machine, machine, metadata
+from tests.agent.test_agent import PROGRAM, Machine, machine, metadata
 from tests.runs.sweeps import PROGRAM as SUMS
 from tests.runs.sweeps import total
-from tests.test_trial import PROGRAM
 from tests.waiting import LIMIT_S, eventually
 
 from ebbtide.agent.agent import _in_force
