@@ -37,7 +37,7 @@ class OthersRunError(InputError):
 
 
 class LostJournalError(SupersededError):
-    """The run's journal is empty, though it has rented machines."""
+    """The run's journal knows no machine, though the run has rented some."""
 
 
 def older_copy(what: str, *, is_empty: bool) -> SupersededError:
@@ -49,7 +49,8 @@ def older_copy(what: str, *, is_empty: bool) -> SupersededError:
     """
     if is_empty:
         return LostJournalError(
-            f"{what}, and the run's journal is empty: it was lost, or its database failed over to an empty one; "
+            f"{what}, and the run's journal knows no machine: it was lost, or its database is empty or has gone "
+            "back in time; "
             "`ebbtide resume RUN --from-storage` goes on from its checkpoints with a new journal, "
             "`ebbtide down` ends its machines"
         )
