@@ -1,4 +1,4 @@
-"""A training for tests of what is around a training: numbers alone, so that it starts without PyTorch."""
+"""A training for tests of the agent: it adds up numbers, and starts without PyTorch."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ EbbtideError
 ├── InputError                   bad input: a file, a field, an option (also a ValueError)
 │   ├── OthersRunError           storage has a run of this name, and it is somebody else's
 │   ├── SupersededError          another controller has taken over the run
-│   │   └── LostJournalError     the run's journal knows no machine, though it has rented some
+│   │   └── LostJournalError     the run's journal records no machine, though it has rented some
 │   └── TooShort                 no record of availability is long enough
 ├── PolicyError                  a policy's mistake (also a RuntimeError)
 ├── CloudError                   the cloud does not answer, or refused

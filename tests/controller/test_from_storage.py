@@ -215,7 +215,7 @@ def test_numbers_that_storage_knows_refuse_an_empty_or_older_journal(run: RunFol
     numbers = MachineNumbers(store, "run", run.key)
     numbers.begin(0, 2)
     with pytest.raises(
-        LostJournalError, match="the run's journal knows no machine: it was lost, or its database is"
+        LostJournalError, match="the run's journal records no machine: it was lost, or its database is"
     ):
         numbers.check(-1)
     older = MachineNumbers(store, "run", run.key)
@@ -257,7 +257,7 @@ def test_a_run_whose_journal_was_deleted_is_refused_and_then_finishes(someone: U
     assert "--from-storage" in out
     code, _, errors = someone.do("resume")
     assert code == 2
-    assert "the run's journal knows no machine" in errors
+    assert "the run's journal records no machine" in errors
     code, out, errors = someone.do("resume", "--from-storage")
     assert code == 0
     assert "goes on from its checkpoints" in errors

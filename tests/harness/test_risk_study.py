@@ -15,8 +15,8 @@ def test_the_study_of_risk(name: str) -> None:
     for row in found:
         assert row.starts == 3
         assert row.usd[0] - row.usd[1] == pytest.approx(row.usd_difference[0])
-    # ExoSphere checkpoints by the life of its machines: with the hazard, far less is lost where machines live for
-    # hours. Those of V100 live so long that three starts meet a handful of revocations, which say nothing.
-    unsaved = next(row for row in found if "not saved" in row.name and "exosphere" in row.name)
+    # ExoSphere checkpoints by the life of its machines: with the hazard, it loses far fewer steps. Three starts on
+    # V100 have too few revocations to show that.
     if name == "h100":
+        unsaved = next(row for row in found if "not saved" in row.name and "exosphere" in row.name)
         assert unsaved.steps_lost[0] < 0.5 * unsaved.steps_lost[1]

@@ -103,7 +103,7 @@ def state_line(standing: RunStanding) -> str:
             return f"controller gone, and {may}; `ebbtide resume {run}` continues, `ebbtide down {run}` ends them"
         case State.LOST:
             return (
-                f"{standing.state}{why}: a controller of it has begun, and its journal knows no machine; "
+                f"{standing.state}{why}: a controller of it has begun, and its journal records no machine; "
                 f"`ebbtide resume {run} --from-storage` goes on from its checkpoints, `ebbtide down {run}` ends "
                 "its machines"
             )

@@ -37,7 +37,7 @@ class OthersRunError(InputError):
 
 
 class LostJournalError(SupersededError):
-    """The run's journal knows no machine, though the run has rented some."""
+    """The run's journal records no machine, though the run has rented some."""
 
 
 def older_copy(what: str, *, is_empty: bool) -> SupersededError:
@@ -45,13 +45,12 @@ def older_copy(what: str, *, is_empty: bool) -> SupersededError:
 
     Args:
         what: Evidence that the journal is older, in words.
-        is_empty: Whether the journal has no machines at all.
+        is_empty: Whether the journal records no machine at all.
     """
     if is_empty:
         return LostJournalError(
-            f"{what}, and the run's journal knows no machine: it was lost, or its database is empty or has gone "
-            "back in time; "
-            "`ebbtide resume RUN --from-storage` goes on from its checkpoints with a new journal, "
+            f"{what}, and the run's journal records no machine: it was lost, or its database is empty or has gone "
+            "back in time; `ebbtide resume RUN --from-storage` goes on from its checkpoints with a new journal, "
             "`ebbtide down` ends its machines"
         )
     return SupersededError(

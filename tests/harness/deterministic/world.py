@@ -362,8 +362,8 @@ class _World:
                 self.invariants.violated("taken for another run", f"{process.name}: {error}")
             if process.name.startswith("controller"):
                 self.is_refused = str(error).endswith("is spent")
-            # A copy of a run that had written nothing yet is told that its journal knows no machine.
-            said = ("older copy", "journal knows no machine")
+            # A copy of a run that had written nothing yet is told that its journal records no machine.
+            said = ("older copy", "journal records no machine")
             is_older = any(words in str(error) for words in said) and process.name in self.controls
             if is_older and self.controls[process.name] is self.disk and self.others:
                 # The error tells the user to continue in the newest copy, which may take some tries to find.
