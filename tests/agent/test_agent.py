@@ -202,7 +202,7 @@ def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
     # What saving takes is not known yet: it saves once at once to find out, and trains on.
     first = machine.until("saved")
     left = machine.until("left")
-    # The best since is saved, too, so storage may have pruned the first.
+    # A periodic save may have come between them, and then storage no longer has the first.
     last = next(CheckpointStore(machine.objects, "t-1").manifests())
     assert first["stored_s"] < noticed_s + 7.5 < last.saved_at_s < metadata.taken_at_s
     assert last.step == left["step"] > first["step"] + 100
