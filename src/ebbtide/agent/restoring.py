@@ -13,7 +13,7 @@ from pathlib import Path
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import unpack
 from ebbtide.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
-from ebbtide.agent.machine import RentedMachine, checkpoints_of
+from ebbtide.agent.machine import RentedMachine
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, StorageError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -72,7 +72,8 @@ def restored(
     Returns:
         The result; None: nobody waits for it any more.
     """
-    runtime, store, lacks_s = machine.runtime, checkpoints_of(machine, assignment.trial_id), math.inf
+    runtime, lacks_s = machine.runtime, math.inf
+    store = CheckpointStore(machine.objects, assignment.trial_id, runtime, expected=assignment.expected)
     damaged = 0
     while not is_over():
         lacks = ""
@@ -97,7 +98,7 @@ def restored(
             if assignment.resume is None:
                 # Keep the previous checkpoint, too, until training has made a step from the newest.
                 writer.kept = frozenset(each.number for each in islice(store.manifests(), 2))
-                bad = [found for number in sorted(store.numbers("aside")) if (found := store.read(number))]
+                bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
                 manifest = store.restore(folder)
@@ -128,6 +129,6 @@ def restored(
 def _lacks(store: CheckpointStore, assignment: Assignment) -> str:
     """Return why storage cannot be the run's: the expected checkpoint is missing; empty: nothing is missing."""
     expected = assignment.expected
-    if expected in assignment.aside or max(store.numbers("manifests"), default=0) >= expected:
+    if expected in assignment.aside or max(store.stored(), default=0) >= expected:
         return ""
     return f"storage has no checkpoint {expected} of trial {assignment.trial_id}, which was stored: is it mounted?"

@@ -677,7 +677,7 @@ class AgentProvider:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
     def _newest_whole(self, trial: TrialState) -> Whole | None:
-        expected, aside = trial.stored_number, trial.aside
+        expected, aside = trial.stored_parts, trial.aside
         return newest_whole(self._objects, _ids_of(trial), expected=expected, aside=aside, runtime=self._runtime)
 
     def _stored_bytes(self, trial_id: str, number: int) -> tuple[int, int]:

@@ -269,6 +269,24 @@ def test_while_storage_does_not_answer_nothing_begins() -> None:
     assert len(gang.trained()) == 2
 
 
+def test_every_part_of_its_newest_checkpoint_is_known_to_be_stored() -> None:
+    gang = Gang()
+    first, second = gang.rent(2)
+    assert gang.trial.stored_parts == {}
+    gang.tell(first, Saved(IDS[0], 1, 10, 4))
+    gang.tell(second, Saved(IDS[1], 1, 10, 7))
+    # The first has stored a newer one, of which the second has stored nothing.
+    gang.tell(first, Saved(IDS[0], 1, 20, 5))
+    assert gang.trial.stored_parts == {IDS[0]: 4, IDS[1]: 7}
+    gang.take(first)
+    gang.tell(second, Ended(IDS[1], 1, Ending.LEFT, 10))
+    assert gang.trial.stored_parts == {IDS[0]: 4, IDS[1]: 7}
+    gang.whole = Whole(10, {0: part(0, 10, 4), 1: part(1, 10, 7)})
+    gang.rent(1)
+    assert gang.trial.attempt == 2
+    assert gang.trial.stored_parts == {IDS[0]: 4, IDS[1]: 7}
+
+
 def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

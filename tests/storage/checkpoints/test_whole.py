@@ -122,9 +122,9 @@ def test_shares_of_one_state_are_all_resumed_from(objects: FolderStore, tmp_path
 
 def test_storage_that_lacks_what_was_stored_is_not_believed(objects: FolderStore) -> None:
     with pytest.raises(StorageError, match="no checkpoint 3 of trial t, which was stored: is it mounted"):
-        found(objects, expected=3)
+        found(objects, expected={"t": 3})
     save(objects, 0, 10)
-    assert found(objects, expected=1) is not None
+    assert found(objects, expected={"t": 1}) is not None
 
 
 @settings(max_examples=30)

@@ -243,6 +243,15 @@ class TrialState(JobState):
         """The id under which the machine of a rank reports and saves."""
         return self.trial_id if rank == 0 else f"{self.trial_id}-r{rank}"
 
+    @property
+    def stored_parts(self) -> dict[str, int]:
+        """Numbers of the parts of a gang's newest checkpoint that are known to be stored, by the id of each."""
+        step = int(self.progress.steps_saved)
+        numbers = {self.id_of(each.rank): dict(each.saved).get(step, 0) for each in self.members}
+        known = {own: number for own, number in numbers.items() if number}
+        first = self.id_of(min(self.savers, default=0))
+        return known or ({first: self.stored_number} if self.stored_number else {})
+
     def put(self, member: Member) -> None:
         """Replace the member of the same rank."""
         self.members = tuple(member if each.rank == member.rank else each for each in self.members)

@@ -61,6 +61,8 @@ _FILES_AT_A_TIME = 4
 _LEFT_FOR_S = 60.0
 # Smaller files are stored together: a request for each would take longer than their content.
 _SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
+# Numbers in a row without a manifest after which there is none: a write without a reply leaves its number out.
+_MISSING = 2
 
 
 class CheckpointStore:
@@ -70,27 +72,57 @@ class CheckpointStore:
         objects: Storage that holds the checkpoints.
         trial_id: Id of the trial, the same on every machine; letters, digits and . _ = -.
         runtime: Gives the time, and moves several files at once.
+        expected: Number of a checkpoint that is known to be stored, whatever listings show; 0: none is.
 
     Raises:
         InputError: The id could lead to another place in storage.
     """
 
-    def __init__(self, objects: ObjectStore, trial_id: str, runtime: Runtime = RUNTIME) -> None:
+    def __init__(
+        self, objects: ObjectStore, trial_id: str, runtime: Runtime = RUNTIME, *, expected: int = 0
+    ) -> None:
         if "/" in trial_id:
             raise InputError(f"{trial_id!r} is no id of a trial: use letters, digits and . _ = -")
         self.objects, self.runtime = objects, runtime
-        self.trial_id = trial_id
+        self.trial_id, self._expected = trial_id, expected
+        # Numbers that were set aside here, which listings may not show for minutes.
+        self._aside: set[int] = set()
         self.folder = checked_key(f"trials/{trial_id}")
 
     def manifests(self) -> Iterator[Manifest]:
         """Manifests of complete checkpoints, the newest first, without those set aside or damaged."""
-        aside = self.numbers("aside")
-        for number in sorted(self.numbers("manifests"), reverse=True):
+        return self.manifests_of(self.stored())
+
+    def manifests_of(self, numbers: Iterable[int]) -> Iterator[Manifest]:
+        """Those of these numbers that are complete, the newest first, without those set aside or damaged."""
+        aside = self.aside()
+        for number in sorted(numbers, reverse=True):
             if number in aside:
                 continue
             manifest = self.read(number)
             if manifest is not None:
                 yield manifest
+
+    def stored(self) -> set[int]:
+        """Numbers of manifests, with new ones that a listing may not show for minutes: each is asked for by name.
+
+        A deleted one may still be listed.
+        """
+        numbers = self.numbers("manifests")
+        number, missing = max(max(numbers, default=0) + 1, self._expected), 0
+        while missing < _MISSING:
+            is_there = self.has_manifest(number)
+            numbers |= {number} if is_there else set()
+            number, missing = number + 1, 0 if is_there else missing + 1
+        return numbers
+
+    def has_manifest(self, number: int) -> bool:
+        """Return whether there is a manifest of a number, damaged or not."""
+        return self.objects.has(self.manifest_key(number))
+
+    def aside(self) -> set[int]:
+        """Numbers of checkpoints set aside."""
+        return self.numbers("aside") | self._aside
 
     def best(self, direction: str) -> Manifest | None:
         """The newest of the checkpoints with the best value of the trial's metric.
@@ -109,12 +141,12 @@ class CheckpointStore:
 
     def has(self, number: int) -> bool:
         """Return whether the checkpoint of a number is complete and not set aside."""
-        return self.read(number) is not None and number not in self.numbers("aside")
+        return self.read(number) is not None and number not in self.aside()
 
     def read(self, number: int) -> Manifest | None:
         """The manifest of a checkpoint; None: there is none, or it is damaged or of another trial or number."""
         try:
-            found = Manifest.decode(self.objects.get(f"{self.folder}/manifests/{number:08d}"))
+            found = Manifest.decode(self.objects.get(self.manifest_key(number)))
         except MissingObjectError:
             return None
         except InputError as error:
@@ -218,6 +250,7 @@ class CheckpointStore:
     def set_aside(self, number: int, why: str) -> None:
         """Never resume from a checkpoint again, because training fails from it."""
         self.objects.put_once(f"{self.folder}/aside/{number:08d}", why.encode())
+        self._aside.add(number)
 
     def add(self, manifest: Manifest, folder: Path) -> None:
         """Add to a folder those files of a checkpoint that it lacks.
@@ -263,13 +296,21 @@ class CheckpointStore:
         except OSError as error:
             _LOGGER.warning("what earlier writers of trial %s left is not removed: %s", self.trial_id, error)
         number = max(self.numbers("writers"), default=0) + 1
-        while not self.objects.put_once(f"{self.folder}/writers/{number:06d}", who.encode()):
+        while not self.objects.put_once(self.writer_key(number), who.encode()):
             number += 1
         return CheckpointWriter(self, number, attempt=attempt, machines=machines)
 
     def numbers(self, kind: str) -> set[int]:
         """All numbers of one kind: of `manifests`, of `writers`, or of checkpoints set `aside`."""
         return numbers_below(self.objects, f"{self.folder}/{kind}")
+
+    def writer_key(self, number: int) -> str:
+        """Key of the claim of a writer."""
+        return f"{self.folder}/writers/{number:06d}"
+
+    def manifest_key(self, number: int) -> str:
+        """Key of the manifest of a checkpoint."""
+        return f"{self.folder}/manifests/{number:08d}"
 
     def data_key(self, number: int, writer: int, place: int) -> str:
         """Key of a part by the checkpoint and the writer that stored it, and its place among theirs."""
@@ -301,15 +342,15 @@ class CheckpointWriter:
         self.writer = writer
         self.kept: frozenset[int] = frozenset()
         self.left_out: tuple[tuple[str, str], ...] = ()
-        self._next = max(store.numbers("manifests"), default=0) + 1
+        self._next = max(store.stored(), default=0) + 1
         self._place = 0
         # The files of the newest checkpoint by inode, length and time of change, and by content.
         self._unchanged: dict[tuple[object, ...], StoredFile] = {}
+        # Manifests that are stored, whether a listing shows them yet or not.
         self._read: dict[int, Manifest | None] = {}
         self._contents: dict[tuple[object, ...], StoredFile] = {}
         # Parts that a manifest of this writer names, so that nobody removes them.
         self._checked: set[str] = set()
-        self._newest: Manifest | None = None
         # Bytes of each upload since the newest manifest was written, by whatever thread.
         self._uploaded_bytes: list[int] = []
 
@@ -321,6 +362,7 @@ class CheckpointWriter:
         """
         if manifest.trial_id != self._store.trial_id or manifest.algorithm != ALGORITHM:
             return
+        self._read[manifest.number] = manifest
         files = [replace(file, part=_part(manifest, place)) for place, file in enumerate(manifest.files)]
         self._contents = {_content(file): file for file in files if file.content_bytes and not file.same_as}
 
@@ -357,9 +399,8 @@ class CheckpointWriter:
                 self._unchanged, self._contents = {}, {}
                 self._begin_number(self._next + 1)
                 continue
-            key = f"{self._store.folder}/manifests/{manifest.number:08d}"
             try:
-                is_written = self._objects.put_once(key, manifest.encode())
+                is_written = self._objects.put_once(self._store.manifest_key(manifest.number), manifest.encode())
             except OSError:
                 # The manifest may have been written, so the data of this number must never be written again.
                 self._begin_number(self._next + 1)
@@ -367,10 +408,14 @@ class CheckpointWriter:
             if is_written:
                 break
             # An earlier writer, which had not seen this one yet, was faster: try again with the next number.
-            self._begin_number(max(self._store.numbers("manifests")) + 1)
+            # A listing may not show for minutes which that is, and lower numbers may have data of this writer.
+            number = max({self._next, *self._store.numbers("manifests")}) + 1
+            while self._store.has_manifest(number):
+                number += 1
+            self._begin_number(number)
         self._begin_number(self._next + 1)
         self._uploaded_bytes.clear()
-        self._newest = manifest
+        self._read[manifest.number] = manifest
         try:
             if oldest is None:
                 self._prune(manifest, keep)
@@ -526,6 +571,9 @@ class CheckpointWriter:
 
     def _check_current(self) -> None:
         newest = max(self._store.numbers("writers"), default=0)
+        # A listing may not show the next one for minutes.
+        if newest <= self.writer and self._objects.has(self._store.writer_key(self.writer + 1)):
+            newest = self.writer + 1
         if newest > self.writer:
             raise SupersededWriterError(
                 f"trial {self._store.trial_id} has writer {newest}; this is {self.writer}, and it ends"
@@ -541,7 +589,11 @@ class CheckpointWriter:
             newest: The checkpoint just written.
             keep: How many complete checkpoints stay.
         """
-        others = (manifest for manifest in self._store.manifests() if manifest.number != newest.number)
+        others = (
+            manifest
+            for manifest in self._store.manifests_of(self._store.numbers("manifests"))
+            if manifest.number != newest.number
+        )
         kept = [newest, *islice(others, max(keep, 1) - 1)]
         if len(kept) < keep:
             return
@@ -549,14 +601,12 @@ class CheckpointWriter:
 
     def _remove_before(self, oldest: int) -> None:
         """Remove manifests of lower numbers, and then their data, unless another checkpoint uses it."""
-        numbers = self._store.numbers("manifests")
+        numbers = self._store.numbers("manifests") | set(self._read)
         gone = {number for number in numbers if number < oldest} - self.kept
         self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers - gone}
-        # A listing may not show the newest yet.
-        known = (*self._read.values(), self._newest)
-        parts = {file.part for manifest in known if manifest for file in manifest.files}
+        parts = {file.part for manifest in self._read.values() if manifest for file in manifest.files}
         for number in gone:
-            self._objects.delete(f"{self._store.folder}/manifests/{number:08d}")
+            self._objects.delete(self._store.manifest_key(number))
         prefix = f"{self._store.folder}/data/"
         for key in list(self._objects.keys(prefix)):
             part = key.removeprefix(prefix)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.errors import LostCheckpointError
@@ -64,7 +65,7 @@ def newest_whole(
     objects: ObjectStore,
     trial_ids: Sequence[str],
     *,
-    expected: int = 0,
+    expected: Mapping[str, int] = MappingProxyType({}),
     aside: Collection[int] = (),
     runtime: Runtime = RUNTIME,
 ) -> Whole | None:
@@ -76,7 +77,7 @@ def newest_whole(
     Args:
         objects: Storage that holds the checkpoints.
         trial_ids: Ids under which the machines save, by rank; of all ranks that there have been.
-        expected: Number of a whole checkpoint that is known to be stored; 0: none is.
+        expected: Numbers of the parts of a whole checkpoint that is known to be stored, by id of the machine.
         aside: Numbers of whole checkpoints that must not be resumed from.
         runtime: Gives the time, and reads of several trials at once.
 
@@ -84,17 +85,20 @@ def newest_whole(
         LostCheckpointError: Storage lacks a checkpoint that is known to be stored: it may not be mounted.
         OSError: Storage does not answer.
     """
-    stores = [CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids]
-    stored = _manifests(stores, runtime)
-    first = next((rank for rank, found in enumerate(stored) if found), None)
-    if expected and expected not in aside:
-        numbers = max(stores[first or 0].numbers("manifests"), default=0)
-        if numbers < expected:
-            raise LostCheckpointError(
-                f"storage has no checkpoint {expected} of trial {trial_ids[first or 0]}, which was stored: is it "
-                "mounted?"
-            )
-    return next((whole for whole in _wholes(stored) if whole.number not in aside), None)
+    stores = [
+        CheckpointStore(objects, trial_id, runtime, expected=expected.get(trial_id, 0)) for trial_id in trial_ids
+    ]
+    if next((expected[trial_id] for trial_id in trial_ids if trial_id in expected), 0) not in aside:
+        for store in stores:
+            number = expected.get(store.trial_id, 0)
+            if number and max(store.stored(), default=0) < number:
+                raise LostCheckpointError(
+                    f"storage has no checkpoint {number} of trial {store.trial_id}, which was stored: is it "
+                    "mounted?"
+                )
+    savers = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected}
+    wholes = _wholes(_manifests(stores, runtime), savers)
+    return next((whole for whole in wholes if whole.number not in aside), None)
 
 
 def best_whole(
@@ -124,14 +128,19 @@ def best_whole(
     return found
 
 
-def _wholes(stored: Sequence[Sequence[Manifest]]) -> Iterator[Whole]:
-    """All whole checkpoints, the newest first, of the manifests of each machine."""
+def _wholes(stored: Sequence[Sequence[Manifest]], known: Collection[int] = ()) -> Iterator[Whole]:
+    """All whole checkpoints, the newest first, of the manifests of each machine.
+
+    Args:
+        stored: Manifests of each machine, by rank.
+        known: Ranks of machines that are known to save, whatever is listed of them.
+    """
     by_moment: dict[tuple[int, int, int], dict[int, Manifest]] = {}
     for rank, manifests in enumerate(stored):
         for manifest in manifests:
             moment = manifest.attempt, manifest.step, manifest.machines
             by_moment.setdefault(moment, {}).setdefault(rank, manifest)
-    savers = {rank for rank, manifests in enumerate(stored) if manifests}
+    savers = {rank for rank, manifests in enumerate(stored) if manifests or rank in known}
     for (_, step, machines), parts in sorted(by_moment.items(), reverse=True):
         is_whole = all(rank in parts for rank in savers if rank < machines)
         if is_whole:
