@@ -498,6 +498,9 @@ class TrainingRun:
     def _conclude(self) -> None:
         work = self._work
         ending = work.ending()
+        if ending is Ending.FINISHED and (self._is_uploading() or work.keeps_outputs):
+            # Its result is given up, so nobody has it.
+            ending = Ending.LEFT
         self._close()
         code = work.process.exit_code if work.process is not None else None
         # Shells exit with these codes if a program does not exist or may not be executed.
