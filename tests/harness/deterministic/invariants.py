@@ -106,13 +106,16 @@ class Invariants:
             self._newest[trial] = int(number), manifest.step
 
     def listed(self, process: Process, prefix: str, keys: list[str]) -> None:
-        """Record the newest checkpoint of a trial in an agent's listing, from which the agent must resume."""
+        """Record the newest checkpoint of a trial that an agent can find, from which the agent must resume.
+
+        A listing may be of some minutes ago; what is newer can be asked for by name.
+        """
         parts = prefix.split("/")
         if len(parts) != 4 or parts[2] != "manifests" or not process.name.startswith("agent"):
             return
         trial = parts[1]
         aside = {key.rpartition("/")[2] for key in self._storage.keys(f"trials/{trial}/aside/")}
-        names = [key.rpartition("/")[2] for key in keys]
+        names = [key.rpartition("/")[2] for key in {*keys, *self._storage.keys(prefix)} if self._storage.has(key)]
         numbers = [int(name) for name in names if name.isdecimal() and name not in aside]
         found = [
             (number, self._complete[trial, number]) for number in numbers if (trial, number) in self._complete

@@ -27,6 +27,8 @@ _MOST_WRITTEN = 5_000
 _DIES, _DIES_BEFORE_IT_TELLS, _ROTS = 0.0015, 0.05, 0.02
 _COPIED, _GOES_BACK = 0.02, 0.05
 _LATENCY_S, _SLOW_S, _LATE_S = (0.002, 0.03), (1.0, 15.0), (0.1, 4.0)
+# Seconds for which it lists what there was, and for which it is away; seconds until a request fails meanwhile.
+_STALE_S, _AWAY_S, _HANGS_S = (30.0, 200.0), (30.0, 150.0), (0.05, 20.0)
 
 
 @dataclass
@@ -46,6 +48,8 @@ class SimulatedStorage:
         on_manifest: Called with the key and content of each manifest that is stored.
         on_listed: Called with each listing: the process, the prefix and the keys.
         heartbeats: All heartbeats ever stored: time from which each is visible, key and content.
+        stale_until_s: Time until which listings show what there was when they became stale, seconds since 1970.
+        away_until_s: Time until which every request fails, at once or after a while, seconds since 1970.
     """
 
     time: VirtualTime
@@ -54,6 +58,9 @@ class SimulatedStorage:
     on_manifest: Callable[[str, bytes], None] = lambda _key, _content: None
     on_listed: Callable[[Process, str, list[str]], None] = lambda _process, _prefix, _keys: None
     heartbeats: list[tuple[float, str, bytes]] = field(default_factory=list)
+    stale_until_s: float = 0.0
+    away_until_s: float = 0.0
+    _stale: dict[str, list[str]] = field(default_factory=dict)
     _objects: dict[str, _Object] = field(default_factory=dict)
     _folders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -81,6 +88,21 @@ class SimulatedStorage:
         """Return the keys below a folder that readers see now."""
         now_s = self.time.now_s
         return sorted(key for key in self._folders.get(folder, ()) if self._objects[key].visible_s <= now_s)
+
+    def listed(self, folder: str) -> list[str]:
+        """Return the keys below a folder that a listing shows now, which may be those of some minutes ago."""
+        if self.time.now_s < self.stale_until_s and self.faults.is_active:
+            return self._stale.get(folder, [])
+        return self.keys(folder)
+
+    def grow_stale(self) -> None:
+        """List what there is now for some minutes: new keys are missing, and deleted ones are there."""
+        self._stale = {folder: self.keys(folder) for folder in list(self._folders)}
+        self.stale_until_s = self.time.now_s + self.faults.number("stale for", *_STALE_S)
+
+    def go_away(self) -> None:
+        """Answer no request for some minutes."""
+        self.away_until_s = self.time.now_s + self.faults.number("away for", *_AWAY_S)
 
     def delete(self, key: str) -> None:
         """Remove an object."""
@@ -154,7 +176,7 @@ class StorageOf:
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         self._request("list", prefix)
-        found = self._storage.keys(prefix)
+        found = self._storage.listed(prefix)
         self._storage.on_listed(self._process, prefix, found)
         return iter(found)
 
@@ -172,7 +194,12 @@ class StorageOf:
         duration_s = faults.number("latency", *_LATENCY_S)
         if self._strikes("slow", _SLOW, key):
             duration_s = faults.number("slow by", *_SLOW_S)
+        is_away = self._storage.time.now_s < self._storage.away_until_s and faults.is_active
+        if is_away:
+            duration_s = faults.number("hangs for", *_HANGS_S)
         self._runtime.sleep(duration_s)
+        if is_away:
+            raise StorageError(f"{key}: the service is away")
         if self._strikes(f"dies before {what}", _DIES, key):
             self._storage.time.kill(self._process)
         if self._strikes(f"refused {what}", _REFUSED, key):

@@ -45,6 +45,7 @@ _SILENT_ENDS_S = 75.0
 _CHARGE_PERIOD_S, _MOST_USD_PER_HOUR = 60.0, 0.25
 # Shares of the rounds of disturbances, which are some seconds apart.
 _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.02, 0.02, 0.03, 0.3
+_STALE, _AWAY = 0.012, 0.008
 # Share of runs in whose account another user has a run of the same id.
 _NAMESAKES = 0.15
 _FORGES = 0.3
@@ -245,6 +246,10 @@ class _World:
                     self._copy()
             if self.rivals is not None:
                 self.rivals.write_absurd()
+            if faults.strikes("storage: lists what there was", _STALE, now_s):
+                self.storage.grow_stale()
+            if faults.strikes("storage: is away", _AWAY, now_s):
+                self.storage.go_away()
             if faults.strikes("a stranger writes", _STRAY, now_s):
                 machines = [machine.wanted.token for machine in self._open()]
                 write_stray(self.storage, faults, machines, self.scenario.trials, self.scenario.steps)
@@ -379,6 +384,8 @@ class _World:
 
     def _stranded(self, machine: RentedMachine, since_s: float) -> None:
         """Check that a machine that ends for lack of a heartbeat had none that it had time to read."""
+        if self.storage.away_until_s > since_s:
+            return  # it could read none
         token, key, newest = machine.wanted.token, key_of(self.folder.key, machine.wanted.token), 0
         for seen_s, name, content in self.storage.heartbeats:
             age_s = since_s - max(seen_s, machine.agent_began_s)
