@@ -129,6 +129,27 @@ def test_machines_that_should_have_ended_get_no_heartbeat(tmp_path: Path) -> Non
     assert [newest("run-m0000"), newest("run-m0001")] == [0, 1]
 
 
+def test_a_heartbeat_that_storage_does_not_answer_is_not_repeated_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look asks for one for each of its machines: it must not wait for as many requests that hang."""
+    clock, asked_s = Clock(), list[float]()
+    rents = provider(tmp_path, None, None, runtime=clock)
+
+    def hang(_store: FolderStore, _key: str, _content: bytes) -> bool:
+        asked_s.append(clock.monotonic_s())
+        clock.now_s += 60.0
+        raise OSError("timed out")
+
+    monkeypatch.setattr(FolderStore, "put_once", hang)
+    for _ in range(100):
+        rents.beat()
+    assert asked_s == [0.0]
+    clock.now_s += rents._heartbeats.every_s
+    rents.beat()
+    assert asked_s == [0.0, 60.0 + rents._heartbeats.every_s]
+
+
 @pytest.mark.parametrize(
     ("told_s", "expected_s"), [(90.0, 90.0), (120.0, 120.0), (86_400.0, 120.0), (-86_400.0, 0.0)]
 )

@@ -39,6 +39,8 @@ def test_a_copy_that_would_rent_under_a_number_of_the_other_s_is_refused(tmp_pat
     older, newer = each
     older.launch(Lease(0, A, 0.21, on_demand=False, requested_s=START_S))
     newer.launch(Lease(0, A, 0.42, on_demand=False, requested_s=START_S))
+    for rents in each:
+        rents.written()
     # The older one is between its look at the claims and its request.
     older._requests.request_all()
     with pytest.raises(SupersededError, match="machine 0 of this run was rented by another controller"):
@@ -60,6 +62,7 @@ def test_a_number_that_cannot_be_taken_yet_is_not_requested(tmp_path: Path) -> N
     rents._requests.numbers.objects = Silent(tmp_path)
     lease = Lease(0, A, 0.21, on_demand=False, requested_s=START_S)
     rents.launch(lease)
+    rents.written()
     rents._requests.request_all()
     assert (launched, list(rents._requests.waiting), rents.trouble) == ([], [0], "the disk is full")
     rents._requests.numbers.objects = store
@@ -70,3 +73,21 @@ def test_a_number_that_cannot_be_taken_yet_is_not_requested(tmp_path: Path) -> N
     rents.launch(lease)
     rents._requests.request_all()
     assert (len(launched), list(rents._requests.waiting), rents._requests.numbers.next) == (1, [], 1)
+
+
+def test_a_machine_is_requested_only_once_the_journal_has_its_lease(tmp_path: Path) -> None:
+    """A controller that is to stop does not wait for its journal, and the next one knows only what that has."""
+    launched: list[Any] = []
+    rents = provider(tmp_path, None, None)
+    cloud: Any = rents._cloud
+    cloud.launch = launched.append
+    rents.claim_run(Leadership.take(FolderStore(tmp_path), "run", KEY))
+    for lease_id in (0, 1):
+        rents.launch(Lease(lease_id, A, 0.21, on_demand=False, requested_s=START_S))
+        rents._requests.request_all()
+        assert len(launched) == lease_id
+        assert rents._requests.numbers.next == lease_id
+        rents.written()
+        rents._requests.request_all()
+        assert len(launched) == lease_id + 1
+    assert not rents._requests.waiting

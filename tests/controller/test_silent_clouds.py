@@ -63,6 +63,7 @@ class Run:
     def rent(self, market: Market) -> Lease:
         lease = Lease(len(self.rents._leases), market, math.inf, on_demand=False, requested_s=START_S)
         self.rents.launch(lease)
+        self.rents.written()
         return lease
 
     def look_for(self, duration_s: float) -> list[Event]:

@@ -77,6 +77,7 @@ class Rented:
     def rent(self, number: int) -> Lease:
         lease = Lease(number, A, 0.21, on_demand=False, requested_s=START_S)
         self.rents.launch(lease)
+        self.rents.written()
         return lease
 
     def hear(self, number: int) -> None:

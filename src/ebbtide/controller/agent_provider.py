@@ -475,8 +475,9 @@ class AgentProvider:
             raise silent or lost  # type: ignore[misc]
 
     def written(self) -> None:
-        """Note that the journal has the run's state, so that reports read so far are no longer needed."""
+        """Note that the journal has the run's state: machines may be requested, and old reports deleted."""
         self._mailboxes.written()
+        self._requests.written()
 
     def _delete_old(self) -> None:
         """Delete messages that nobody reads any more, a few at a time."""
@@ -723,6 +724,8 @@ class AgentProvider:
                 leases = [each for each in list(self._leases.items()) if each[1].is_open]
                 self._heartbeats.beat([self._machines.token(lease_id) for lease_id, _ in leases])
         except OSError as error:
+            # Storage that is away may hang, so each look has time for only a few attempts.
+            self._beat_s = self._runtime.monotonic_s()
             _LOGGER.warning("the heartbeat could not be written: %s", error)
         finally:
             self._beating.release()

@@ -68,6 +68,8 @@ class MachineRequests:
         self.numbers = MachineNumbers(objects, agent.run, key)
         self.leases: dict[int, Lease] = {}
         self.waiting: deque[int] = deque()
+        # Leases that the journal does not have yet: their machines would be unknown to the next controller.
+        self._unwritten = set[int]()
         self.refused: deque[tuple[int, str]] = deque()
         self.is_superseded = False
         # Regions, each with its cloud, that refused in such a way.
@@ -76,9 +78,14 @@ class MachineRequests:
         self._unanswered: dict[int, tuple[float, str]] = {}
 
     def add(self, lease: Lease) -> None:
-        """Queue a machine to be requested at the next poll, once the journal has its lease."""
+        """Queue a machine to be requested once the journal has its lease."""
         self.leases[lease.lease_id] = lease
         self.waiting.append(lease.lease_id)
+        self._unwritten.add(lease.lease_id)
+
+    def written(self) -> None:
+        """Note that the journal has all leases added so far."""
+        self._unwritten.clear()
 
     def restore(self, leases: Mapping[int, Lease], numbers: NumberRecord) -> None:
         """Continue with the leases of a snapshot."""
@@ -152,7 +159,7 @@ class MachineRequests:
         self._unanswered.pop(lease_id, None)
 
     def request_all(self) -> None:
-        """Request the waiting machines, as many as a few seconds allow.
+        """Request the waiting machines whose leases the journal has, as many as a few seconds allow.
 
         Raises:
             SupersededError: Another controller has rented under their numbers.
@@ -163,20 +170,23 @@ class MachineRequests:
             # Leases that ended before their request need no numbers from storage, which may be on a full disk.
             self.waiting.clear()
             return
+        due = [lease_id for lease_id in self.waiting if lease_id not in self._unwritten]
+        if not due:
+            return
         if self._claim is not None:
             try:
                 with self._told_if_superseded():
-                    self.numbers.take(self._newest)
+                    self.numbers.take(self._machines.first + max(due))
             except OSError as error:
                 self._machines.troubled(error)
                 return
         until_s = self._runtime.monotonic_s() + _REQUESTING_S
-        for _ in range(len(self.waiting)):
+        for lease_id in due:
             # Thousands of requests take a while, and everything else waits for them.
             if self._runtime.monotonic_s() >= until_s:
                 break
             self._waits()
-            lease_id = self.waiting.popleft()
+            self.waiting.remove(lease_id)
             try:
                 self._request(self.leases[lease_id])
             except CloudGoneError:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runs.cloud_as_told import Clock
 from tests.runs.fake_controller import FakeController, Given
 from tests.runs.sweeps import START_S
 
@@ -346,3 +347,19 @@ def test_results_are_charged_on_their_way_to_the_bucket_and_none_comes_back() ->
     array.rent()
     moved = [(move.lease_id, move.destination.region, move.size_bytes) for move in array.progress.transfers]
     assert moved == [(0, "eu-west-1", 70)]
+
+
+def test_a_machine_that_works_on_is_told_again_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order was lost: the machine did, and was paid for, all that it had been handed."""
+    array, clock = Array(tasks=40), Clock()
+    (lease,) = array.rent(1)
+    monkeypatch.setattr(array.training, "_runtime", clock)
+    for _ in range(20):
+        number = next(task for task in array.handed(lease) if task not in array.stored.kept)
+        array.done(lease, number)
+    array.training.assign(0, [])
+    clock.now_s += 40.0
+    array.done(lease, next(task for task in array.handed(lease) if task not in array.stored.kept))
+    clock.now_s += 40.0
+    array.training.converge()
+    assert len(array.ordered(Leave, lease)) == 2

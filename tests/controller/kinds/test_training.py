@@ -221,6 +221,19 @@ def test_what_is_not_answered_for_long_is_ordered_again() -> None:
     assert [type(order) for order in trained.sent[5:]] == [Leave, Leave, Repeat]
 
 
+def test_one_that_trains_on_is_told_again_to_leave() -> None:
+    """The order was lost: it went on, and was paid, for as long as it reported its steps."""
+    trained = Trained()
+    lease = trained.machine()
+    trained.training.converge()
+    trained.training.assign(0, [])
+    for step in range(1, 8):
+        trained.clock.now_s += 10.0
+        trained.tell(lease, Stepped(TRIAL, 1, step, 0.0))
+        trained.training.converge()
+    assert [type(order) for order in trained.sent] == [Train, Leave, Leave, Repeat]
+
+
 def test_a_program_that_is_silent_for_weeks_is_asked_every_half_an_hour() -> None:
     trained = Trained()
     trained.machine()

@@ -184,7 +184,8 @@ class Invariants:
             lease = ledger.get(token)
             if not machine.is_known:
                 # The controller may never have been told when it ended.
-                until_s = machine.ended_s + _LISTED_LOOKS * self._scenario.poll_s
+                # A controller that waits for storage does not look.
+                until_s = max(machine.ended_s, self._storage.away_until_s) + _LISTED_LOOKS * self._scenario.poll_s
                 most_usd = math.inf if math.isnan(machine.started_s) else self._cloud.cost_usd(machine, until_s)
                 if lease is not None and outcome.ledger.usd_of(lease.lease_id) > most_usd + 1e-9:
                     self.violated("ledger", f"{token}, which was forgotten, is charged for longer than it ran")

@@ -340,6 +340,10 @@ def _what_a_database_has_lost_is_not_written_again() -> _Broken:
     return patch.object(ChangeLog, "forget", lambda _self: None)
 
 
+def _a_listing_shows_all_manifests() -> _Broken:
+    return patch.object(CheckpointStore, "stored", lambda self: self.numbers("manifests"))
+
+
 _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -378,6 +382,7 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _heartbeats_need_no_seal,
         _all_that_a_program_prints_waits,
         _what_a_database_has_lost_is_not_written_again,
+        _a_listing_shows_all_manifests,
     )
 }
 MUTANTS = tuple(_MUTANTS)

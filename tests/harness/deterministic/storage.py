@@ -47,7 +47,7 @@ class SimulatedStorage:
         rotten: Keys of data that was damaged after it had been stored.
         on_manifest: Called with the key and content of each manifest that is stored.
         on_listed: Called with each listing: the process, the prefix and the keys.
-        heartbeats: All heartbeats ever stored: time from which each is visible, key and content.
+        heartbeats: All heartbeats ever stored: time from which each is listed, key and content.
         stale_until_s: Time until which listings show what there was when they became stale, seconds since 1970.
         away_until_s: Time until which every request fails, at once or after a while, seconds since 1970.
     """
@@ -73,7 +73,8 @@ class SimulatedStorage:
         if "/manifests/" in key:
             self.on_manifest(key, content)
         if "/alive/" in key:
-            self.heartbeats.append((visible_s, key, content))
+            listed_s = max(visible_s, self.stale_until_s) if self.is_stale else visible_s
+            self.heartbeats.append((listed_s, key, content))
 
     def has(self, key: str) -> bool:
         """Return whether an object is stored, visible to readers or not."""
@@ -89,16 +90,25 @@ class SimulatedStorage:
         now_s = self.time.now_s
         return sorted(key for key in self._folders.get(folder, ()) if self._objects[key].visible_s <= now_s)
 
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether listings show the keys of some minutes ago."""
+        return self.time.now_s < self.stale_until_s
+
     def listed(self, folder: str) -> list[str]:
         """Return the keys below a folder that a listing shows now, which may be those of some minutes ago."""
-        if self.time.now_s < self.stale_until_s and self.faults.is_active:
-            return self._stale.get(folder, [])
-        return self.keys(folder)
+        return self._stale.get(folder, []) if self.is_stale else self.keys(folder)
 
     def grow_stale(self) -> None:
-        """List what there is now for some minutes: new keys are missing, and deleted ones are there."""
+        """List for some minutes the keys of now: new ones are missing, and deleted ones stay."""
+        if self.is_stale:
+            return
         self._stale = {folder: self.keys(folder) for folder in list(self._folders)}
-        self.stale_until_s = self.time.now_s + self.faults.number("stale for", *_STALE_S)
+        now_s, self.stale_until_s = self.time.now_s, self.time.now_s + self.faults.number("stale for", *_STALE_S)
+        self.heartbeats = [
+            (max(seen_s, self.stale_until_s) if seen_s > now_s else seen_s, key, content)
+            for seen_s, key, content in self.heartbeats
+        ]
 
     def go_away(self) -> None:
         """Answer no request for some minutes."""

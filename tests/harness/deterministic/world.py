@@ -53,6 +53,8 @@ _FORGES = 0.3
 _SEEN_WITHIN_S = 40.0
 # Seconds within which a user's request is answered, even if requests to cloud and storage are slow.
 _ANSWERED_WITHIN_S = 60.0
+# While storage is away, requests hang: the last writes of accounts are tried three times.
+_AWAY_ANSWERED_WITHIN_S = 120.0
 # Seconds within which a controller stops acting after another took over, even if its disk is full for a while.
 _STOPS_ACTING_S = 120.0
 # Words in the reasons of runs that a limit has ended.
@@ -313,11 +315,14 @@ class _World:
         self.stopping.add(controller.name)
 
         def look() -> None:
+            asked_s = self.time.now_s
             self.time.sleep(_ANSWERED_WITHIN_S)
+            if self.storage.away_until_s > asked_s:
+                self.time.sleep(_AWAY_ANSWERED_WITHIN_S - _ANSWERED_WITHIN_S)
             engine = self.engines.get(controller.name)
             is_open = controller.is_alive and requested_stop(folder) is not None and self.faults.is_active
             if is_open and engine is not None and not engine.gave_up:
-                why = f"by {controller.name}, {_ANSWERED_WITHIN_S:.0f} s after it"
+                why = f"by {controller.name}, {self.time.now_s - asked_s:.0f} s after it"
                 self.invariants.violated("a stop is not answered", why)
 
         self.time.begin(self.user, look)
@@ -384,10 +389,10 @@ class _World:
 
     def _stranded(self, machine: RentedMachine, since_s: float) -> None:
         """Check that a machine that ends for lack of a heartbeat had none that it had time to read."""
-        if self.storage.away_until_s > since_s:
+        if self.storage.away_until_s + _SEEN_WITHIN_S > since_s:
             return  # it could read none
         token, key, newest = machine.wanted.token, key_of(self.folder.key, machine.wanted.token), 0
-        for seen_s, name, content in self.storage.heartbeats:
+        for seen_s, name, content in sorted(self.storage.heartbeats):
             age_s = since_s - max(seen_s, machine.agent_began_s)
             number = int(name.rpartition("/")[2])
             if number < newest:

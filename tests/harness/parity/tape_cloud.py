@@ -256,6 +256,8 @@ class TapeProvider(AgentProvider):
 
     def next_event(self, until_s: float) -> Event | None:
         self._tape.wake_at_s = until_s
+        # There is no journal to wait for.
+        self.written()
         return super().next_event(until_s)
 
 

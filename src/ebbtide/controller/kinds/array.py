@@ -213,7 +213,9 @@ class AgentTasks:
         if found is None:
             return
         trial, member = found
-        self._hear(member)
+        # Tasks that are done are no answer to an order to leave, which may have been lost.
+        if not member.leaving:
+            self._hear(member)
         match report:
             case TaskDone(task=number, told_s=told_s, duration_s=duration_s) if number in member.tasks:
                 self._measure(trial, lease, told_s, duration_s)

@@ -266,7 +266,9 @@ class AgentTraining:
         found = self.member_of(lease, report)
         if found is not None:
             trial, member = found
-            self._heard(trial, member)
+            # Reports of steps are no answer to an order to leave, which may have been lost.
+            if not trial.leaving:
+                self._heard(trial, member)
             self._receive_of(trial, member, lease, report)
 
     def restore(self, kept: Sequence[TrialRecord], leases: Mapping[int, Lease]) -> None:
