@@ -27,6 +27,8 @@ class Away(Simple):
     """A cloud that, while it is silent, answers no request either, though it may obey it."""
 
     obeys = False
+    # Answers again from the next request to end a machine on.
+    recovers = False
     refusal = ""
 
     def launch(self, wanted: MachineRequest) -> None:
@@ -38,6 +40,7 @@ class Away(Simple):
             raise CloudError("it does not answer")
 
     def terminate(self, token: str) -> float | None:
+        self.is_silent = self.is_silent and not self.recovers
         found = super().terminate(token)
         if found is not None:
             ended = Instance(token, LeaseState.RELEASED, START_S, START_S, START_S + 900.0)
@@ -129,6 +132,17 @@ def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_p
     assert kinds(run.look_for(20.0)) == [(Wake.ENDED, 0)]
     assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
     assert (lease.is_charged, lease.ended_s) == (True, START_S + 900.0)
+
+
+def test_a_machine_that_is_ended_as_its_cloud_answers_again_is_charged(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.gcp.obeys = run.gcp.recovers = True
+    lease = run.rent(G)
+    # Its cloud tells later when it really ended.
+    assert set(kinds(run.look_for(200.0))) == {(Wake.ENDED, 0)}
+    assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
+    assert (lease.is_charged, lease.ended_s) == (True, START_S + 900.0)
+    assert list(run.rents._requests.waiting) == []
 
 
 def test_a_cloud_that_lacks_permissions_ends_no_run_while_another_rents(

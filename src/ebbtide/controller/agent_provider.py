@@ -548,9 +548,14 @@ class AgentProvider:
         why = self._requests.unanswered(lease.lease_id, self._pace.missing_s)
         if why and (silent is None or isinstance(silent, PartlySilentError)):
             self._requests.withdraw(lease.lease_id)
-            # It may have reached the cloud all the same.
+            # It may have reached the cloud all the same, which then charges for the machine.
             self._ends.end(lease)
-            self._launch_failed(lease, f"no answer for {self._pace.missing_s:.0f} s: {why}")
+            told = f"no answer for {self._pace.missing_s:.0f} s: {why}"
+            if not lease.is_charged:
+                self._launch_failed(lease, told)
+                return
+            self._notify_of(Wake.ENDED, lease, told)
+            self._training.gone(lease)
 
     def _launch_failed(self, lease: Lease, why: str, ended_s: float | None = None) -> None:
         if lease.is_open:

@@ -106,6 +106,19 @@ def test_the_newest_that_is_known_is_restored_though_it_is_not_listed(objects: S
     assert restored.step == 5
 
 
+def test_the_newest_is_found_though_writes_before_it_failed(objects: Stale, tmp_path: Path) -> None:
+    """Nobody else knows of it: its agent died before it could report it."""
+    store = CheckpointStore(objects, "t")
+    objects.stay("trials/t/")
+    writer = store.begin_writing("first")
+    # Each write that fails leaves a number out.
+    writer._begin_number(5)
+    save(writer, tmp_path / "work", 1)
+    restored = CheckpointStore(objects, "t").restore(tmp_path / "got")
+    assert restored is not None
+    assert (restored.number, restored.step) == (5, 1)
+
+
 def test_a_checkpoint_that_was_set_aside_is_not_restored_though_that_is_not_listed(
     objects: Stale, tmp_path: Path
 ) -> None:

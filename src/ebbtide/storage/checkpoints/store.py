@@ -61,8 +61,8 @@ _FILES_AT_A_TIME = 4
 _LEFT_FOR_S = 60.0
 # Smaller files are stored together: a request for each would take longer than their content.
 _SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
-# Numbers in a row without a manifest after which there is none: a write without a reply leaves its number out.
-_MISSING = 2
+# Numbers in a row without a manifest after which there is none: each write that fails leaves its number out.
+_MISSING = 6
 
 
 class CheckpointStore:
