@@ -111,9 +111,11 @@ cookbook: $(INSTALLED)
 cases: $(INSTALLED)
 	$(BIN)/python -m tests.cases.run reports/cases.json
 
-# Memory of agent and controller while a program prints 30,000 lines a second, for an hour; reports/memory.json.
+# Memory of agent and controller while a program prints 30,000 lines a second, for an hour; reports/memory.json. Then
+# memory, storage and journal of a run of a week on the virtual clock; reports/week.json.
 memory: $(INSTALLED)
 	$(BIN)/python -m tests.harness.memory_study
+	$(BIN)/python -m tests.harness.week_study
 
 # Policies with the hazard and with prices alone, on recorded capacity; reports/risk.json.
 risk: $(INSTALLED)
