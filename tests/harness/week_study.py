@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from unittest.mock import patch
 from weakref import WeakSet
 
@@ -174,15 +174,18 @@ def _studied(place: Path, days: float, seed: int, policy: str) -> WeekReport:
         with patch.object(renting.Renting, "controller", controller), patch.object(Agent, "__init__", begin):
             week.time.begin(week.user, week.measure)
             found = week.run()
-    columns = [quarters(column) for column in zip(*week.rows, strict=True)]
+    controller_bytes, agent_bytes, stored_objects, journal_bytes = map(quarters, zip(*week.rows, strict=True))
     return WeekReport(
-        policy,
-        found.simulated_s / _DAY_S,
-        found.is_whole and found.state == "finished",
-        found.machines,
-        found.controllers,
-        len(found.faults),
-        *columns,
+        policy=policy,
+        days=found.simulated_s / _DAY_S,
+        finished=found.is_whole and found.state == "finished",
+        machines=found.machines,
+        controllers=found.controllers,
+        faults=len(found.faults),
+        controller_bytes=controller_bytes,
+        agent_bytes=agent_bytes,
+        stored_objects=stored_objects,
+        journal_bytes=journal_bytes,
         violations=tuple(f"{each.what}: {each.why}" for each in found.violations),
     )
 
