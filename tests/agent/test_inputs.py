@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.runs.cloud_as_told import Clock
+from tests.storage.checkpoints.test_stale_listings import Stale
 
 from ebbtide.agent import restoring
 from ebbtide.agent.config import AgentConfig, Assignment
@@ -71,6 +73,47 @@ def test_results_of_an_array(store: FolderStore, tmp_path: Path) -> None:
     assert found == {}
 
 
+def test_inputs_that_a_listing_does_not_show_come_all_the_same(tmp_path: Path) -> None:
+    """Before, a job began with three results of ten, or without its checkpoint, and nobody was told."""
+    store = Stale(tmp_path / "store")
+    store.stay("")
+    results = TaskResults(store, "run-000")
+    (tmp_path / "task").mkdir()
+    for number in (0, 2, 3):
+        assert results.keep(TaskResult(number, "v", "m", 1, 1.0, ""), tmp_path / "task")
+    saved(store, "run-001", tmp_path, weights="w")
+    saved(store, "run-002", tmp_path, machines=2, part0="a")
+    saved(store, "run-002-r1", tmp_path, machines=2, part1="b")
+    wanted = [
+        Input("parts", ("run-000",), is_array=True, tasks=4, failed=(1,)),
+        Input("train", ("run-001",), expected={"run-001": 1}),
+        Input("gang", ("run-002", "run-002-r1"), expected={"run-002": 1, "run-002-r1": 1}),
+    ]
+    fetch_inputs(store, wanted, tmp_path / "inputs")
+    found = files_in(tmp_path / "inputs")
+    assert [json.loads(line)["task"] for line in found.pop("parts/results.jsonl").splitlines()] == [0, 2, 3]
+    assert found == {
+        "train/checkpoint/weights": "w",
+        "gang/checkpoint/part0": "a",
+        "gang/checkpoint/part1": "b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        (Input("parts", ("run-000",), is_array=True, tasks=1), "the result of task 0 was stored and is gone"),
+        (Input("train", ("run-001",), expected={"run-001": 2}), "no checkpoint 2 of trial run-001"),
+        (Input("gang", ("a", "b"), expected={"a": 2, "b": 1}), "no checkpoint 2 of trial a"),
+    ],
+)
+def test_inputs_that_were_stored_and_are_gone_are_told(
+    wanted: Input, problem: str, store: FolderStore, tmp_path: Path
+) -> None:
+    with pytest.raises(DamagedInputError, match=problem):
+        fetch_inputs(store, [wanted], tmp_path / "inputs")
+
+
 def test_what_is_there_is_not_fetched_again_and_no_half_is_left(store: FolderStore, tmp_path: Path) -> None:
     saved(store, "run-000", tmp_path, weights="w")
     wanted, place = [Input("train", ("run-000",))], tmp_path / "inputs"
@@ -92,7 +135,14 @@ def test_what_is_there_is_not_fetched_again_and_no_half_is_left(store: FolderSto
 
 def test_an_assignment_carries_them() -> None:
     given = Assignment(
-        "t", ("a",), 0, "", inputs=(Input("x", ("run-000", "run-000-r1")), Input("y", ("z",), True))
+        "t",
+        ("a",),
+        0,
+        "",
+        inputs=(
+            Input("x", ("run-000", "run-000-r1"), expected={"run-000": 3}),
+            Input("y", ("z",), True, tasks=9, failed=(4,)),
+        ),
     )
     assert Assignment.decode(json.loads(json.dumps(given.encode()))) == given
     old = {name: value for name, value in given.encode().items() if name != "inputs"}
@@ -156,3 +206,25 @@ def test_what_is_not_there_is_fetched_beside_what_is(store: FolderStore, tmp_pat
     fetch_inputs(store, [Input("first", ("run-000",))], place)
     fetch_inputs(store, [Input("first", ("run-000",)), Input("second", ("run-001",))], place)
     assert files_in(place) == {"first/checkpoint/weights": "w", "second/checkpoint/weights": "v"}
+
+
+def test_a_training_whose_code_is_gone_fails_and_says_so(tmp_path: Path) -> None:
+    """Before, its machine was paid for ever, and nobody was told."""
+    clock = Clock()
+    config = AgentConfig("run", "m-1", str(tmp_path / "store"), str(tmp_path / "work"))
+    machine = ThisMachine(config)
+    machine.runtime = clock  # type: ignore[assignment]
+    said: list[str] = []
+    found = restoring.restored(
+        config,
+        machine,
+        Assignment("run-001", ("true",), 0, "", code="runs/run/code.tar.gz"),
+        tmp_path / "work" / "checkpoints",
+        tmp_path / "work" / "code",
+        is_over=lambda: clock.now_s > 1_000.0,
+        say=said.append,
+    )
+    assert found is not None
+    assert "runs/run/code.tar.gz was stored and is gone" in found.problem
+    assert 300.0 <= clock.now_s < 400.0
+    assert ["asked again" in line for line in said] == [True]

@@ -39,7 +39,8 @@ def test_a_result_comes_back_with_its_files_and_no_links(store: FolderStore, tmp
     assert results.keep(RESULT, written(tmp_path / "task"))
     assert results.numbers() == {3}
     found = results.result(3)
-    assert replace(found, archive="", sha256="", size_bytes=0) == RESULT
+    told = "ebbtide: not kept of the results: link: a link to something outside the folder of results\nprinted"
+    assert replace(found, archive="", sha256="", size_bytes=0) == replace(RESULT, printed=told)
     results.fetch(found, tmp_path / "back")
     assert {path.relative_to(tmp_path / "back").as_posix() for path in (tmp_path / "back").rglob("*.*")} >= set(
         NAMES[:3]
@@ -168,3 +169,29 @@ def test_an_archive_that_leads_outside_is_refused(
     with pytest.raises(DamagedResultError, match="of task 3"):
         results.fetch(results.result(3), tmp_path / "back")
     assert not (tmp_path / "outside").exists()
+
+
+def test_what_may_not_be_read_is_told_with_what_the_task_printed(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "task").mkdir()
+    for name in ("kept", "closed"):
+        (tmp_path / "task" / name).write_text("x")
+    (tmp_path / "task" / "closed").chmod(0)
+    # These tests may be run by root, who may read everything.
+    monkeypatch.setattr(os, "access", lambda path, _mode, **_: Path(path).stat().st_mode & 0o444 != 0)
+    results = TaskResults(store, "run-000")
+    kept = results.keep(TaskResult(0, "a", "m", 1, 1.0, "printed"), tmp_path / "task")
+    assert kept is not None
+    told = "ebbtide: not kept of the results: closed: Ebbtide's agent may not read it"
+    assert results.result(0).printed.splitlines() == [told, "printed"]
+    results.fetch(results.result(0), tmp_path / "there")
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("archive", ["../../x", 7, "results/run-000/files/1/m-1.tar.gz"])
+def test_a_record_whose_archive_is_not_its_own_is_damaged(store: FolderStore, archive: object) -> None:
+    record = {"number": 0, "value": "", "machine": "m", "attempt": 1, "duration_s": 1.0, "printed": ""}
+    store.put_once("results/run-000/done/0", json.dumps(record | {"archive": archive}).encode())
+    with pytest.raises(DamagedResultError, match="is not of this task"):
+        TaskResults(store, "run-000").result(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from ebbtide.agent.messages import MessageLog
 from ebbtide.agent.protocol import REPORTS, Channel, Envelope, Up, key_of
 from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
-from ebbtide.errors import CloudError, InputError
+from ebbtide.errors import CloudError, InputError, StorageError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event, Wake
 from ebbtide.storage.objects import FolderStore
@@ -184,3 +185,27 @@ def test_one_whose_end_is_refused_is_named_and_ended_later(tmp_path: Path) -> No
     one.look_for(60.0)
     assert one.rents.unended == {}
     assert one.cloud.known["run-m0000"].state is LeaseState.RELEASED
+
+
+def test_a_report_that_storage_refuses_holds_up_no_other_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object in an archive, or under a key that is gone, is refused for ever."""
+    one = Rented(tmp_path, Cloud(Clock()), machines=12)
+    one.look_for(60.0)
+    for number in range(12):
+        one.hear(number)
+    get = FolderStore.get
+
+    def refused(store: FolderStore, key: str) -> bytes:
+        if key.split("/")[1] in ("run-m0000", "run-m0003") and "/reports/" in key:
+            raise StorageError(f"{key}: AccessDenied (403)")
+        return get(store, key)
+
+    monkeypatch.setattr(FolderStore, "get", refused)
+    token = "run-m0002"
+    before = one.cloud.known[token]
+    one.cloud.known[token] = replace(before, state=LeaseState.REVOKED, ended_s=one.cloud.now_s)
+    assert [event.lease_id for event in one.look_for(60.0) if event.wake is Wake.ENDED] == [2]
+    assert all(one.rents._mailboxes.has_reported(number) for number in range(12) if number not in (0, 2, 3))
+    assert "AccessDenied" in one.rents.trouble

@@ -165,7 +165,7 @@ class Assignment:
             "secrets": list(self.secrets),
             "addresses": list(self.addresses),
             "resume": None if self.resume is None else [list(part) for part in self.resume],
-            "inputs": [vars(each) | {"trial_ids": list(each.trial_ids)} for each in self.inputs],
+            "inputs": [each.encode() for each in self.inputs],
         }
 
     @classmethod
@@ -178,8 +178,5 @@ class Assignment:
         }
         if known.get("resume") is not None:
             known["resume"] = tuple((str(trial), int(number)) for trial, number in known["resume"])
-        known["inputs"] = tuple(
-            Input(str(each["folder"]), tuple(map(str, each["trial_ids"])), bool(each["is_array"]))
-            for each in known.get("inputs", ())
-        )
+        known["inputs"] = tuple(map(Input.decode, known.get("inputs", ())))
         return cls(**known)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ebbtide.agent.code_files import CodeFiles, code_files
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, MissingObjectError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import ObjectStore
@@ -106,11 +106,17 @@ def unpack(objects: ObjectStore, key: str, into: Path) -> None:
 
     Raises:
         OSError: Storage does not answer.
-        tarfile.TarError: The object is not the archive of that key, or would write outside the folder.
+        tarfile.TarError: The object is gone, is not the archive of that key, or would write outside the folder.
     """
     if into.exists():
         return
-    archive, said = objects.get(key), _SAID.search(key)
+    try:
+        archive, said = objects.get(key), _SAID.search(key)
+    except MissingObjectError:
+        raise tarfile.TarError(
+            f"{key} was stored and is gone; was it removed by a rule of the bucket, or by hand? Put it back, or begin "
+            "the run anew"
+        ) from None
     if said is not None and hashlib.sha256(archive).hexdigest() != said[1]:
         raise tarfile.TarError("it is not what was stored")
     content = io.BytesIO(archive)

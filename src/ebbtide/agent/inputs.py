@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from ebbtide.agent.folders import outputs_id
 from ebbtide.agent.result_archive import DamagedResultError
 from ebbtide.agent.results import TaskResults, plain_result
-from ebbtide.errors import CheckpointError, DamagedCheckpointError, MissingObjectError
+from ebbtide.errors import CheckpointError, DamagedCheckpointError, LostCheckpointError, MissingObjectError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.checkpoints.whole import best_whole, newest_whole
@@ -29,6 +31,8 @@ class DamagedInputError(CheckpointError):
     """Stored results of a needed job are damaged or missing."""
 
 
+# Longest time for which storage that lacks what it had, or has a damaged input, is asked again.
+LACKS_S = 300.0
 # Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
 MOST_DAMAGED = 3
 
@@ -41,11 +45,34 @@ class Input:
         folder: Path below the folder of inputs, made of plain names.
         trial_ids: Ids under which the machines of the training save, by rank.
         is_array: Whether the needed job is an array, which has results.
+        expected: Numbers of checkpoints that are known to be stored, by id of the machine, whatever a listing shows.
+        tasks: Number of the array's tasks, all of which have a result but the failed ones; 0: it is not known.
+        failed: Numbers of the tasks that failed.
     """
 
     folder: str
     trial_ids: tuple[str, ...]
     is_array: bool = False
+    expected: Mapping[str, int] = field(default_factory=dict)
+    tasks: int = 0
+    failed: tuple[int, ...] = ()
+
+    def encode(self) -> dict[str, Any]:
+        """The input as plain values, for a message."""
+        listed = {"trial_ids": list(self.trial_ids), "failed": list(self.failed)}
+        return {**vars(self), "expected": dict(self.expected), **listed}
+
+    @classmethod
+    def decode(cls, content: Mapping[str, Any]) -> Input:
+        """Decode what `encode` gave, or what a former version did, which knew less."""
+        return cls(
+            folder=str(content["folder"]),
+            trial_ids=tuple(map(str, content["trial_ids"])),
+            is_array=bool(content["is_array"]),
+            expected={str(name): int(number) for name, number in content.get("expected", {}).items()},
+            tasks=int(content.get("tasks", 0)),
+            failed=tuple(map(int, content.get("failed", ()))),
+        )
 
 
 def inputs_beside(code: Path) -> Path:
@@ -75,7 +102,7 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
             coming.mkdir()
             try:
                 _fetch(objects, each, coming)
-            except (DamagedCheckpointError, DamagedResultError) as error:
+            except (DamagedCheckpointError, DamagedResultError, LostCheckpointError) as error:
                 raise DamagedInputError(f"what {each.folder} has stored cannot be had: {error}") from None
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -89,14 +116,19 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
 
 def _fetch(objects: ObjectStore, each: Input, into: Path) -> None:
     if each.is_array:
-        _fetch_results(objects, each.trial_ids[0], into)
+        _fetch_results(objects, each, into)
         return
-    fetch_checkpoint(objects, each.trial_ids, into / "checkpoint")
+    fetch_checkpoint(objects, each.trial_ids, into / "checkpoint", expected=each.expected)
     CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(into / "outputs")
 
 
 def fetch_checkpoint(
-    objects: ObjectStore, trial_ids: Sequence[str], into: Path, *, best: str = ""
+    objects: ObjectStore,
+    trial_ids: Sequence[str],
+    into: Path,
+    *,
+    best: str = "",
+    expected: Mapping[str, int] = MappingProxyType({}),
 ) -> Manifest | None:
     """Put the newest or best checkpoint of a training into a folder, with the parts of all its machines.
 
@@ -105,17 +137,28 @@ def fetch_checkpoint(
         trial_ids: Ids under which its machines save, by rank.
         into: Folder whose content is replaced.
         best: As for `CheckpointStore.restore`: the checkpoint of the best metric is taken, if there is one.
+        expected: Numbers of checkpoints that are known to be stored, by id.
 
     Returns:
         The manifest of the first part; None: there is none.
 
     Raises:
         DamagedCheckpointError: A part is damaged.
+        LostCheckpointError: Storage lacks a checkpoint that is known to be stored.
         OSError: Storage does not answer.
     """
     if len(trial_ids) == 1:
-        return CheckpointStore(objects, trial_ids[0]).restore(into, best=best)
-    whole, first = best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids), None
+        number = expected.get(trial_ids[0], 0)
+        found = CheckpointStore(objects, trial_ids[0], expected=number).restore(into, best=best)
+        if number and found is None:
+            raise LostCheckpointError(
+                f"storage has no checkpoint {number} of trial {trial_ids[0]}, which was stored"
+            )
+        return found
+    whole, first = (
+        best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids, expected=expected),
+        None,
+    )
     for place, (trial_id, number) in enumerate(() if whole is None else whole.parts_for(0)):
         store = CheckpointStore(objects, trial_id)
         manifest = store.manifest(number)
@@ -127,13 +170,17 @@ def fetch_checkpoint(
     return first
 
 
-def _fetch_results(objects: ObjectStore, trial_id: str, into: Path) -> None:
-    results = TaskResults(objects, trial_id)
+def _fetch_results(objects: ObjectStore, each: Input, into: Path) -> None:
+    results = TaskResults(objects, each.trial_ids[0])
+    # A listing may not show for minutes what is stored, and each result can be asked for by its name.
+    wanted = set(range(each.tasks)) - set(each.failed)
     lines = []
-    for number in sorted(results.numbers()):
+    for number in sorted(wanted or results.numbers()):
         try:
             result = results.result(number)
         except MissingObjectError:
+            if number in wanted:
+                raise DamagedResultError(f"the result of task {number} was stored and is gone") from None
             continue
         if result.archive:
             results.fetch(result, into / "results" / str(number))

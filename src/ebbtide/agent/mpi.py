@@ -182,7 +182,7 @@ def _asked(connection: socket.socket) -> str | None:
         command = str(said["command"])
         if hmac.compare_digest(str(said["mac"]), _mac(nonce, command)):
             return command
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import unpack
-from ebbtide.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.agent.inputs import LACKS_S, MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, StorageError
@@ -23,8 +23,6 @@ from ebbtide.storage.checkpoints.tree import Tree
 _LOGGER = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-# Longest time for which storage that lacks a checkpoint that it had, or has a damaged input, is asked again.
-LACKS_S = 300.0
 # Of the checkpoints that training failed from, this many are considered, the newest.
 _MOST_BAD = 8
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from ebbtide.errors import StorageError
+from ebbtide.storage.checkpoints.tree import is_readable
 
 _KINDS = (*tarfile.REGULAR_TYPES, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE)
 
@@ -39,6 +40,9 @@ def pack(folder: Path, archive: Path) -> tuple[int, list[str]]:
                 entry = tarfile.TarInfo(name)
                 entry.type, entry.linkname = tarfile.SYMTYPE, to
                 tar.addfile(entry)
+            elif (path.is_dir() or path.is_file()) and not is_readable(path, is_folder=path.is_dir()):
+                left_out.append(f"{name}: Ebbtide's agent may not read it")
+                continue
             elif path.is_dir():
                 tar.add(path, name, recursive=False)
             elif path.is_file():

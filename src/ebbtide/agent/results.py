@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,10 +18,10 @@ from ebbtide.agent.result_archive import DamagedResultError, pack, unpack
 from ebbtide.errors import MissingObjectError
 from ebbtide.storage.objects import ObjectStore, numbers_below
 
-_LOGGER = logging.getLogger(__name__)
-
 # Characters kept of what a task prints, from its end; more output belongs in files.
 MOST_PRINTED = 64 << 10
+# Files that are not kept of which a task's user is told.
+_MOST_LEFT_OUT = 10
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ class TaskResults:
             with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as place:
                 archive = Path(place) / "files.tar.gz"
                 count, left_out = pack(folder, archive)
-                for each in left_out:
-                    _LOGGER.warning("not kept of the results of task %d: %s", result.number, each)
+                told = [f"ebbtide: not kept of the results: {each}" for each in left_out[:_MOST_LEFT_OUT]]
+                values["printed"] = "\n".join([*told, *([result.printed] if result.printed else [])])
                 if count:
                     values |= {"archive": key, "sha256": _sha256(archive), "size_bytes": archive.stat().st_size}
                     self._objects.put_file(key, archive)
@@ -117,8 +116,11 @@ class TaskResults:
         try:
             values = json.loads(content)
             known = {name: values[name] for name in TaskResult.__dataclass_fields__ if name in values}
+            archive = str(known.get("archive", ""))
+            if archive and (".." in archive or not archive.startswith(f"{self._files}/{number}/")):
+                raise ValueError(f"its archive is {archive!r}, which is not of this task")
             return TaskResult(**known)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DamagedResultError(f"the result of task {number} cannot be read: {error}") from None
 
     def fetch(self, result: TaskResult, into: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import PrivateFolder, unpack
-from ebbtide.agent.inputs import MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.agent.inputs import LACKS_S, MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import Program, RentedMachine
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
@@ -191,7 +191,7 @@ class TaskRunner:
 
     def _prepare(self) -> None:
         """In a thread of its own: fetch code and inputs, and look up which results there are."""
-        damaged = 0
+        runtime, damaged, lacks_s = self._machine.runtime, 0, math.inf
         while not self._is_closed:
             try:
                 if self.assignment.code:
@@ -203,11 +203,15 @@ class TaskRunner:
                 if damaged >= MOST_DAMAGED:
                     self._put(partial(self._failed_to_prepare, str(error)))
                     return
-                self._machine.runtime.sleep(_RETRY_S)
+                runtime.sleep(_RETRY_S)
                 continue
             except (OSError, tarfile.TarError) as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
-                self._machine.runtime.sleep(_RETRY_S)
+                lacks_s = min(lacks_s, runtime.monotonic_s()) if isinstance(error, tarfile.TarError) else math.inf
+                if runtime.monotonic_s() - lacks_s > LACKS_S:
+                    self._put(partial(self._failed_to_prepare, f"the code in storage is not used: {error}"))
+                    return
+                runtime.sleep(_RETRY_S)
                 continue
             self._put(partial(self._prepared, done))
             return

@@ -214,6 +214,7 @@ class TrainingRun:
             work.folder,
             self.assignment.keep,
             lambda uploaded: self._put(lambda: self._uploaded(uploaded)),
+            lambda line: self._put(lambda: self._say_once(line)),
             self._runtime,
         )
         work.proved = set(found.writer.kept)

@@ -17,6 +17,8 @@ from ebbtide.storage.checkpoints.tree import remove_tree
 _LOGGER = logging.getLogger(__name__)
 
 _FIRST_RETRY_S = 0.2
+# Tries after which the user is told that a checkpoint is not stored.
+_TRIES_UNTOLD = 5
 _LONGEST_RETRY_S = 10.0
 
 
@@ -54,6 +56,7 @@ class Uploads:
         folder: Local folder whose files, or folders, are checkpoints.
         keep: How many checkpoints stay in storage; 0: those from number `oldest` on.
         on_done: Called, from the thread, when an upload has ended.
+        say: Called, from the thread, with a line for the training's log.
         runtime: Gives the time and the thread.
 
     Attributes:
@@ -67,9 +70,11 @@ class Uploads:
         folder: Path,
         keep: int,
         on_done: Callable[[Uploaded], None],
+        say: Callable[[str], None] = lambda _line: None,
         runtime: Runtime = RUNTIME,
     ) -> None:
-        self._writer, self._folder, self._keep, self._on_done = writer, folder, keep, on_done
+        self._writer, self._folder, self._keep = writer, folder, keep
+        self._on_done, self._say = on_done, say
         self._runtime = runtime
         self.oldest = 0
         self.kept = writer.kept
@@ -135,7 +140,7 @@ class Uploads:
     def _uploaded(self, given: _Waiting) -> Uploaded | None:
         """Upload a checkpoint; None: it was dropped, since it is gone or a newer one waits."""
         folder, only, step = given.folder, given.only, given.step
-        retry_s = _FIRST_RETRY_S
+        retry_s, tries = _FIRST_RETRY_S, 0
         while True:
             began = self._runtime.monotonic_s()
             try:
@@ -151,6 +156,9 @@ class Uploads:
                 if not (folder / only).exists():
                     return None
                 _LOGGER.warning("checkpoint of step %d is not stored yet: %s", step, error)
+                tries += 1
+                if tries == _TRIES_UNTOLD:
+                    self._say(f"ebbtide: the checkpoint of step {step} is not stored yet: {error}; tried again")
                 self._changed.wait(retry_s)
                 self._changed.clear()
                 # The best checkpoint gives way only to a better one.

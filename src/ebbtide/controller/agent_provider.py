@@ -71,6 +71,8 @@ _LOGGER = logging.getLogger(__name__)
 _MOST_FAILED_BOOTS = 3
 # Most seconds of silence that count between two polls: what held up the polls may have held up the agent, too.
 _MOST_SILENT_S = 60.0
+# Machines whose reports storage refuses in one look, after which it is not asked for those of others: it may be away.
+_UNREAD_AT_ONCE = 2
 _NEVER_HEARD = "its agent was never heard from"
 # Seconds for which messages of ended machines stay, and number of machines whose messages are deleted at once.
 _MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
@@ -163,6 +165,8 @@ class AgentProvider:
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, key, agent.controller_limit_s)
         self._longest_notice_s = agent.longest_notice_s
+        # Machines whose newest reports storage did not hand out.
+        self._unread = set[int]()
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
@@ -443,11 +447,19 @@ class AgentProvider:
         instances, silent = self._listed()
         self._requests.check_listed(instances)
         self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
-        for lease_id, lease in list(self._leases.items()):
+        unread: list[OSError] = []
+        # Storage may refuse the reports of one machine only, which are read last: all others are looked at.
+        for lease_id, lease in sorted(self._leases.items(), key=lambda item: item[0] in self._unread):
             self.beat()
             instance = instances.get(self._machines.token(lease_id))
-            if lease.is_open:
-                self._receive(lease)
+            if lease.is_open and len(unread) < _UNREAD_AT_ONCE:
+                try:
+                    self._receive(lease)
+                    self._unread.discard(lease_id)
+                except OSError as error:
+                    unread.append(error)
+                    self._unread.add(lease_id)
+                    self._machines.troubled(error)
             if instance is not None:
                 self._machines.see(lease_id, instance)
                 self._missing_since_s.pop(lease_id, None)
@@ -471,8 +483,9 @@ class AgentProvider:
         with suppress(OSError):
             # A later poll tries again, and nothing waits for it.
             self._delete_old()
-        if silent is not None or lost is not None:
-            raise silent or lost  # type: ignore[misc]
+        found = [each for each in (silent, lost, *unread) if each is not None]
+        if found:
+            raise found[0]
 
     def written(self) -> None:
         """Note that the journal has the run's state: machines may be requested, and old reports deleted."""

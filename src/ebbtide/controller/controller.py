@@ -534,7 +534,7 @@ class Controller:
             reads_log=sweep.kind != "array",
             direction=str(sweep.direction) if sweep.metric and sweep.kind == "sweep" else "",
             progress=sweep.progress or "",
-            inputs=inputs_of(self._work, progress.job_id, self._settings.run),
+            inputs=inputs_of(self._work, progress.job_id, self._settings.run, self._provider.trials),
             secrets=tuple(sweep.secrets),
         )
 

@@ -163,12 +163,21 @@ class Mailboxes:
     def fetch(self, lease_ids: Iterable[int]) -> None:
         """Ask storage for the next reports of these machines, several at a time, so that `new` need not wait.
 
-        Raises:
-            OSError: Storage does not answer.
+        Where storage does not answer, `new` asks again.
         """
         boxes = [self._boxes[lease_id] for lease_id in lease_ids if lease_id in self._boxes]
+        failed = list[OSError]()
+
+        def fetch(box: _Mailbox) -> None:
+            # Storage that is away hangs, so not every machine is asked for.
+            if len(failed) < _AT_A_TIME:
+                try:
+                    box.reports.fetch()
+                except OSError as error:
+                    failed.append(error)
+
         if len(boxes) >= _MANY:
-            self._for_each(lambda box: box.reports.fetch(), boxes)
+            self._for_each(fetch, boxes)
 
     def _for_each(self, do: Callable[[_Mailbox], None], boxes: Sequence[_Mailbox]) -> None:
         """Do something with each mailbox, with several at a time where there are many."""

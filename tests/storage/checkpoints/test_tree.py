@@ -191,6 +191,26 @@ def test_what_has_no_content_is_left_out_with_a_reason(tmp_path: Path, monkeypat
     )
 
 
+def test_what_may_not_be_read_is_left_out_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, nothing was ever stored, and the machine was kept, and paid for, after the program had ended."""
+    folder = tmp_path / "here"
+    (folder / "closed").mkdir(parents=True)
+    for name in ("model", "db.lock", "closed/inside"):
+        (folder / name).write_text("1")
+    (folder / "db.lock").chmod(0)
+    (folder / "closed").chmod(0)
+    # These tests may be run by root, who may read everything.
+    monkeypatch.setattr(os, "access", lambda path, _mode, **_: Path(path).stat().st_mode & 0o444 != 0)
+    writer = CheckpointStore(FolderStore(tmp_path / "objects"), "t").begin_writing("me")
+    manifest = writer.save(folder, 1)
+    assert [file.path for file in manifest.files] == ["model"]
+    assert writer.left_out == (
+        ("closed", "may not be read by Ebbtide's agent: its mode is d---------"),
+        ("db.lock", "may not be read by Ebbtide's agent: its mode is ----------"),
+    )
+    (folder / "closed").chmod(0o700)
+
+
 def test_folders_that_may_not_be_written_to_come_back_and_can_be_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     (folder / "closed").mkdir(parents=True)

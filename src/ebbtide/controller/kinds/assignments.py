@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from functools import partial
 
 from ebbtide.agent.inputs import Input
 from ebbtide.controller.kinds.array import TaskList
-from ebbtide.controller.kinds.state import trial_id_of
+from ebbtide.controller.kinds.state import ArrayState, JobState, TrialState, trial_id_of
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import OneJob, Runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market
 
 
-def inputs_of(work: Runnable, job_id: int, run: str) -> tuple[Input, ...]:
+def inputs_of(work: Runnable, job_id: int, run: str, states: Iterable[JobState]) -> tuple[Input, ...]:
     """Return the inputs of a job: what the jobs that it needs have stored, in folders by their names.
 
     Args:
         work: The work of the run.
         job_id: Id of the job in the run.
         run: Id of the run, from which trials are named.
+        states: States of all jobs of the run, by which machines know what must be there.
     """
+    needed = work.needed_by(job_id)
+    known = {each.progress.job_id: each for each in states} if needed else {}
     found = []
-    for other in work.needed_by(job_id):
+    for other in needed:
         part, trial = work.part_of(other)
         folder = f"{part.name}/{trial.number}" if part.has_choice else part.name
         ids = tuple(trial_id_of(run, other, rank) for rank in range(part.ranks))
-        found.append(Input(folder, ids, part.kind == "array"))
+        match known.get(other):
+            case ArrayState(tasks=tasks, progress=progress):
+                count = int(progress.job.steps)
+                found.append(Input(folder, ids, is_array=True, tasks=count, failed=tasks.failed))
+            case TrialState() as state if state.stored_number not in state.aside:
+                found.append(Input(folder, ids, expected=state.stored_parts))
+            case _:
+                found.append(Input(folder, ids, part.kind == "array"))
     return tuple(found)
 
 

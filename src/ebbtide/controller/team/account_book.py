@@ -152,7 +152,7 @@ class AccountBook:
             name = key.rpartition("/")[2].removesuffix(".json")
             try:
                 found.append(_account_of(content, name, month, lines=lines))
-            except (ValueError, KeyError, TypeError, RecursionError, InputError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError, InputError) as error:
                 why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
                 damaged[name] = (
                     f"account {key} of the team's store cannot be read: {why}; a run that goes on writes its own "

@@ -125,6 +125,11 @@ def _list(
             what = _SPECIAL.get(stat.S_IFMT(about.st_mode), "neither file, link nor folder")
             left_out.append((path, f"is {what}, which has no content to store"))
             continue
+        if kind != "link" and not is_readable(each.path, is_folder=kind == "folder"):
+            left_out.append(
+                (path, f"may not be read by Ebbtide's agent: its mode is {stat.filemode(about.st_mode)}")
+            )
+            continue
         size_bytes = about.st_size if kind == "file" else 0
         may_be_sparse = size_bytes >= _LEAST_SPARSE_BYTES
         entry = TreeEntry(
@@ -140,6 +145,12 @@ def _list(
         entries.append(entry)
         if kind == "folder":
             _list(folder, f"{path}/", os.scandir(each.path), entries, left_out)
+
+
+def is_readable(path: str | Path, *, is_folder: bool) -> bool:
+    """Return whether this process may read a file, or list a folder and what is in it."""
+    wanted = os.R_OK | os.X_OK if is_folder else os.R_OK
+    return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
 
 
 def kept_target(folder: Path, path: str, target: str) -> str:
