@@ -74,7 +74,7 @@ class Writer:
 def stored(folder: Path, *errors: Exception, keep: int = 2) -> tuple[Uploads, Writer, HeldRuntime, list[Uploaded]]:
     runtime, done = HeldRuntime(), list[Uploaded]()
     writer = Writer(runtime, *errors)
-    return Uploads(writer, folder, keep, done.append, runtime), writer, runtime, done  # type: ignore[arg-type]
+    return Uploads(writer, folder, keep, done.append, runtime=runtime), writer, runtime, done  # type: ignore[arg-type]
 
 
 def run(uploads: Uploads, runtime: HeldRuntime) -> None:

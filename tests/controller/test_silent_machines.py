@@ -81,11 +81,11 @@ class Rented:
         self.rents.written()
         return lease
 
-    def hear(self, number: int) -> None:
+    def hear(self, number: int, every_s: float = 0.0, count: int = 1) -> None:
         """The agent of a machine reports."""
         machine = f"run-m{number:04d}"
         log = MessageLog(self.store, Channel(machine, REPORTS, key_of(KEY, machine)))
-        log.write(1, [Envelope("boot", 1, 1, Up())])
+        log.write(count, [Envelope("boot", count, 1, Up(every_s))])
 
     def look_for(self, duration_s: float, every_s: float = 10.0) -> list[Event]:
         found: list[Event] = []
@@ -126,7 +126,22 @@ def test_one_that_is_not_paid_for_is_waited_for(tmp_path: Path) -> None:
     assert ended(one.look_for(3 * LIMIT_S)) == []
 
 
-def test_one_that_was_heard_from_is_left_alone(tmp_path: Path) -> None:
+def test_one_that_hangs_later_ends_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its kernel hangs, or it has lost the network: nobody else ends it, and it is paid for."""
+    caplog.set_level(logging.WARNING)
+    one = Rented(tmp_path, Cloud(Clock()))
+    for count in range(1, 11):
+        one.hear(0, 300.0, count)
+        assert ended(one.look_for(300.0)) == []
+    assert ended(one.look_for(LIMIT_S - 360.0)) == []
+    ((lease_id, why),) = ended(one.look_for(2 * LIMIT_S))
+    assert (lease_id, why) == (0, "its agent, which reports every 300 s, was not heard from")
+    assert "machine run-m0000 has run for" in caplog.text
+    assert "it is ended" in caplog.text
+    assert one.rents._failed_boots == 0
+
+
+def test_one_of_a_former_version_that_was_heard_from_is_left_alone(tmp_path: Path) -> None:
     one = Rented(tmp_path, Cloud(Clock()))
     one.look_for(LIMIT_S - 60.0)
     one.hear(0)

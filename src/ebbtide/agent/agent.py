@@ -41,6 +41,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # Exit codes of the agent: the machine stays rented, or is to be ended.
 STAYS, ENDS_MACHINE = 0, 42
+# The agent reports at least this often that it runs.
+_REPORTS_EVERY_S = 300.0
 # A machine may be revoked this long after the announced time.
 _LATE_S = 5.0
 
@@ -78,6 +80,7 @@ class Agent:
         self._code: int | None = None
         self._gives_up_s = math.inf
         self._closing = self._runtime.flag()
+        self._reported_s = -math.inf
 
     @property
     def stranded_since_s(self) -> float:
@@ -87,7 +90,7 @@ class Agent:
     def run(self) -> int:
         """Run until ordered to end; returns the exit code."""
         self._machine.begin(self._folder, lambda: self._put(lambda: self._end(STAYS)))
-        self._outbox.put(Up())
+        self._report_up(self._runtime.monotonic_s())
         for watch, every_s in (
             (self._watch_orders, self._config.poll_s),
             (self._watch_metadata, self._config.notice_poll_s),
@@ -197,8 +200,15 @@ class Agent:
 
     # What is checked at every tick.
 
+    def _report_up(self, now_s: float) -> None:
+        """Report that the agent runs: a program may be silent for hours, and a machine that hangs is paid for."""
+        self._reported_s = now_s
+        self._outbox.put(Up(_REPORTS_EVERY_S))
+
     def _tick(self) -> None:
         now_s = self._runtime.monotonic_s()
+        if now_s - self._reported_s >= _REPORTS_EVERY_S:
+            self._report_up(now_s)
         if now_s - self._alive_s > self._config.controller_limit_s and self._code is None:
             _LOGGER.warning("no heartbeat of the controller for %g s: this machine ends", now_s - self._alive_s)
             self._outbox.put(Stranded())

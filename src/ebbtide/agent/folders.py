@@ -114,8 +114,8 @@ def unpack(objects: ObjectStore, key: str, into: Path) -> None:
         archive, said = objects.get(key), _SAID.search(key)
     except MissingObjectError:
         raise tarfile.TarError(
-            f"{key} was stored and is gone; was it removed by a rule of the bucket, or by hand? Put it back, or begin "
-            "the run anew"
+            f"{key} was stored and is gone; was it removed by a rule of the bucket, or by hand? Put it back, or "
+            "begin the run anew"
         ) from None
     if said is not None and hashlib.sha256(archive).hexdigest() != said[1]:
         raise tarfile.TarError("it is not what was stored")

@@ -45,7 +45,7 @@ class Input:
         folder: Path below the folder of inputs, made of plain names.
         trial_ids: Ids under which the machines of the training save, by rank.
         is_array: Whether the needed job is an array, which has results.
-        expected: Numbers of checkpoints that are known to be stored, by id of the machine, whatever a listing shows.
+        expected: Numbers of checkpoints that are known to be stored, by id of the machine, listed or not.
         tasks: Number of the array's tasks, all of which have a result but the failed ones; 0: it is not known.
         failed: Numbers of the tasks that failed.
     """

@@ -141,9 +141,15 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Up:
-    """Report: the agent runs."""
+    """Report: the agent runs.
+
+    Attributes:
+        every_s: Seconds after which it reports that again; 0: never, as agents of former versions.
+    """
 
     kind: ClassVar[str] = "up"
+
+    every_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -610,6 +616,7 @@ _READ: Mapping[str, Any] = {
     "stored_s": _number,
     "save_s": _number,
     "taken_at_s": _number,
+    "every_s": _number,
     "metric": _number,
     "line": _text,
     "left_out": _whole,

@@ -71,8 +71,10 @@ _LOGGER = logging.getLogger(__name__)
 _MOST_FAILED_BOOTS = 3
 # Most seconds of silence that count between two polls: what held up the polls may have held up the agent, too.
 _MOST_SILENT_S = 60.0
-# Machines whose reports storage refuses in one look, after which it is not asked for those of others: it may be away.
+# Machines whose reports storage refuses in one look, after which it counts as away until the next.
 _UNREAD_AT_ONCE = 2
+# A machine of which so many reports in a row are missing is ended.
+_REPORTS_MISSED = 4
 _NEVER_HEARD = "its agent was never heard from"
 # Seconds for which messages of ended machines stay, and number of machines whose messages are deleted at once.
 _MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
@@ -171,7 +173,8 @@ class AgentProvider:
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
         # Real seconds for which agents of listed machines were not heard from, and until when that was counted.
-        self._silent_s: dict[int, tuple[float, float]] = {}
+        self._silent_s: dict[int, tuple[float, float, int]] = {}
+        self._reports_every_s: dict[int, float] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
         self._over_since_s: dict[int, float] = {}
         self._delete_s = -math.inf
@@ -596,35 +599,39 @@ class AgentProvider:
         self._training.gone(lease)
 
     def _check_heard(self, lease: Lease) -> None:
-        """End a machine that is paid for but whose agent was never heard from: its set-up or the machine hangs.
+        """End a machine that is paid for and whose agent is not heard from: its set-up or the machine hangs.
 
         Raises:
-            InputError: Too many machines in a row have ended this way.
+            InputError: Too many machines in a row have ended this way before they were heard from.
         """
         lease_id, now_s = lease.lease_id, self._runtime.monotonic_s()
-        if not (lease.is_open and lease.is_charged) or self._mailboxes.has_reported(lease_id):
+        heard, every_s = self._mailboxes.reports_heard(lease_id), self._reports_every_s.get(lease_id, 0.0)
+        if not (lease.is_open and lease.is_charged) or (heard and not every_s):
             self._silent_s.pop(lease_id, None)
             return
-        before_s, until_s = self._silent_s.get(lease_id, (0.0, now_s))
-        silent_s = before_s + min(now_s - until_s, _MOST_SILENT_S)
-        self._silent_s[lease_id] = (silent_s, now_s)
-        if silent_s < self._pace.silent_s:
+        before_s, until_s, heard_then = self._silent_s.get(lease_id, (0.0, now_s, heard))
+        silent_s = 0.0 if heard != heard_then else before_s + min(now_s - until_s, _MOST_SILENT_S)
+        self._silent_s[lease_id] = (silent_s, now_s, heard)
+        if silent_s < max(self._pace.silent_s, _REPORTS_MISSED * every_s):
             return
         # The agent may run, whatever state the cloud reports.
         self._mailboxes.open(lease_id)
         self._receive(lease)
-        if self._mailboxes.has_reported(lease_id):
+        if self._mailboxes.reports_heard(lease_id) != heard:
             return
-        _LOGGER.warning(
-            "machine %s has run for %.0f s, and %s: its set-up hangs, or it cannot reach the store; it is ended, "
-            "and counts as a failed boot",
-            self._machines.token(lease_id),
-            silent_s,
-            _NEVER_HEARD,
-        )
         del self._silent_s[lease_id]
-        self._give_back(lease, _NEVER_HEARD)
-        self._check_begins(lease)
+        if heard:
+            why = f"its agent, which reports every {every_s:.0f} s, was not heard from"
+            what = "the machine hangs, or cannot reach the store any more; it is ended"
+        else:
+            why = _NEVER_HEARD
+            what = "its set-up hangs, or it cannot reach the store; it is ended, and counts as a failed boot"
+        _LOGGER.warning(
+            "machine %s has run for %.0f s, and %s: %s", self._machines.token(lease_id), silent_s, why, what
+        )
+        self._give_back(lease, why)
+        if not heard:
+            self._check_begins(lease)
 
     def _give_back(self, lease: Lease, why: str) -> None:
         """End a machine that is paid for and of no use."""
@@ -670,7 +677,9 @@ class AgentProvider:
                 # A name from outside may become part of a path only if it is a trial's id.
                 if self._training.is_trial(trial_id):
                     self._log(trial_id, line if not left_out else f"ebbtide: {left_out:,} lines were left out")
-            case Up() | Down():
+            case Up(every_s):
+                self._reports_every_s[lease.lease_id] = every_s
+            case Down():
                 pass
             case _:
                 if isinstance(report, Stepped):

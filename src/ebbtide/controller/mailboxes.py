@@ -144,6 +144,11 @@ class Mailboxes:
         box = self._boxes.get(lease_id)
         return box is not None and bool(box.received)
 
+    def reports_heard(self, lease_id: int) -> int:
+        """Number of reports that the machine's agent has made, as far as is known."""
+        box = self._boxes.get(lease_id)
+        return 0 if box is None else sum(box.received.values())
+
     def order(self, lease_id: int, order: Order) -> None:
         """Queue an order; `write` sends it."""
         if isinstance(order, Train):
