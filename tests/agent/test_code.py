@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ebbtide.agent import folders
+from ebbtide.agent.code_files import code_files
 from ebbtide.errors import InputError
 from ebbtide.storage.objects import FolderStore
 
@@ -178,3 +182,73 @@ def test_what_is_ignored_stays_here_as_git_has_it(tmp_path: Path, caplog: pytest
     assert code_of(tmp_path) == {*sent, "deep/own/y.csv", "data/a.csv", "model.pt", "deep/model.pt"} - {
         "other/data/a.csv"
     }
+
+
+_PATTERNS = """foo/**/bar.txt
+**/deep.txt
+dir/*
+!dir/keep.txt
+\\#hash
+x?z
+t*
+[!a]b.txt
+/rooted.txt
+sub/rooted2.txt
+abc/**
+up.TXT
+/private/
+"""
+_NAMES = (
+    *("foo/bar.txt", "foo/q/bar.txt", "q/deep.txt", "dir/k.txt", "dir/keep.txt", "#hash", "xyz", "tttt"),
+    *(
+        "cb.txt",
+        "ab.txt",
+        "rooted.txt",
+        "q/rooted.txt",
+        "sub/rooted2.txt",
+        "q/sub/rooted2.txt",
+        "abc/x/y",
+        "up.txt",
+    ),
+    *("excluded.txt", "plain.txt", "private/customers.csv", "q/private/x", "of_root.ini", "settings_local.py"),
+)
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_ignored_is_what_git_ignores_in_the_whole_repository(tmp_path: Path) -> None:
+    """Rules of folders above that of the code were not read: databases and keys went to machines."""
+    repository, code = tmp_path / "repository", tmp_path / "repository" / "deep" / "code"
+    code.mkdir(parents=True)
+    run = partial(subprocess.run, cwd=code, check=False, capture_output=True, text=True)
+    run(["git", "init", "-q", repository], check=True)
+    (repository / ".git/info").mkdir(exist_ok=True)
+    (repository / ".git/info/exclude").write_text("excluded.txt\n")
+    (repository / ".gitignore").write_text("of_root.ini\n")
+    # Some editors begin files with a mark of their encoding.
+    (repository / "deep/.gitignore").write_text("\ufeffsettings_local.py\n", encoding="utf-8")
+    (code / ".gitignore").write_text(_PATTERNS)
+    for name in _NAMES:
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("x")
+    ignored = set(run(["git", "check-ignore", "-z", "--stdin"], input="\0".join(_NAMES)).stdout.split("\0")) - {""}
+    sent = {path.relative_to(code).as_posix() for path in code_files(code).files}
+    assert {"of_root.ini", "settings_local.py", "excluded.txt", "private/customers.csv"} <= ignored
+    assert sent == set(_NAMES) - ignored
+    # Who names a folder that the repository ignores as a whole has it sent.
+    (repository / ".gitignore").write_text("/deep/code/\n")
+    assert "of_root.ini" in {path.name for path in code_files(code).files}
+
+
+def test_what_may_be_a_secret_by_its_content_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "config.yaml").write_text("aws_access_key_id: AKIAIOSFODNN7EXAMPLE\n")
+    (tmp_path / "bundle.txt").write_text("Bag Attributes\n-----BEGIN PRIVATE KEY-----\n")
+    (tmp_path / "README.md").write_text("A key looks like this:\n-----BEGIN PRIVATE KEY-----\n")
+    found = code_files(tmp_path)
+    assert [path.name for path in found.files] == ["README.md", "config.yaml"]
+    assert ([str(path) for path in found.secrets], [str(path) for path in found.suspects]) == (
+        ["bundle.txt"],
+        ["config.yaml"],
+    )
+    found.warn()
+    assert "config.yaml: sent to machines with the code, and by name or content perhaps a secret" in caplog.text

@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ebbtide.errors import InputError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 _LOGGER = logging.getLogger(__name__)
 # Logger for what a run in the foreground shows.
@@ -28,10 +33,13 @@ _SECRETS = (
     *("kubeconfig", "kubeconfig.*", "*.kubeconfig", "credentials", "*credentials.json", "credentials.csv"),
     *("credentials.y*ml", "credentials.ini", "credentials.toml", "client_secret*.json"),
     *("service[-_]account*.json", "rootkey.csv", "*accesskeys.csv", "secrets.json", "secrets.y*ml"),
-    *("secrets.toml", "secrets.ini"),
+    *("secrets.toml", "secrets.ini", "env", "dotenv", "*.env.local", "rclone.conf", "boto.cfg", "*.tfstate"),
+    "*.tfstate.backup",
 )
 # Content of private keys and service-account files; larger files are not read.
-_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY")
+_KEY = re.compile(rb"^\s*-----BEGIN [A-Z ]*PRIVATE KEY", re.MULTILINE)
+# Suffixes of programs and texts, which may have a key as an example in them.
+_TEXTS = frozenset({".py", ".pyi", ".ipynb", ".md", ".rst"})
 _ACCOUNT = re.compile(rb'"private_key"\s*:|"refresh_token"\s*:')
 _MOST_READ_BYTES = 64 << 10
 
@@ -44,6 +52,11 @@ _VALUE = re.compile(
     r"(hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abps]-)\S{8}|(AKIA|ASIA)[0-9A-Z]{16}|AIza\S{30}|eyJ\S+\.eyJ"
     r"|\s*-----BEGIN [A-Z ]*PRIVATE KEY"
 )
+# The same within a file.
+_WITHIN = re.compile(
+    rb"\b(hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abps]-)[\w-]{16}|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza\S{30}"
+    rb"|aws_secret_access_key\W+\w{16}"
+)
 # Value of a variable with the name of a secret. Shorter text, or text such as <|endoftext|>, is not secret.
 _NAMED_VALUE = re.compile(r"[^<\[]\S{5}")
 
@@ -55,7 +68,7 @@ class CodeFiles:
     Attributes:
         files: Paths of the files that are sent.
         secrets: Paths below the folder of files that are left out as keys or credentials.
-        suspects: Paths below the folder of files that are sent, although their names look like those of secrets.
+        suspects: Paths below the folder of files that are sent, although by name or content they may be secrets.
         ignored: Number of files and folders that are left out by ignore rules.
     """
 
@@ -87,7 +100,8 @@ class CodeFiles:
             )
         if self.suspects:
             _LOGGER.warning(
-                "%s: sent to machines with the code, and by the name a secret; name it in .ebbtideignore if it is",
+                "%s: sent to machines with the code, and by name or content perhaps a secret; name it in "
+                ".ebbtideignore if it is",
                 _named(self.suspects),
             )
 
@@ -99,7 +113,7 @@ def code_files(folder: Path) -> CodeFiles:
         InputError: A file is a link to one that would not be sent itself.
     """
     found = _Search(folder)
-    files = tuple(found.below(folder, ()))
+    files = tuple(found.below(folder, tuple(_rules_above(folder.resolve()))))
     return CodeFiles(files, tuple(found.secrets), tuple(found.suspects), found.ignored)
 
 
@@ -108,13 +122,17 @@ def is_secret(path: Path) -> bool:
     name = path.name.lower()
     if any(fnmatch(name, pattern) for pattern in _SECRETS):
         return True
+    content, is_text = _content_of(path), path.suffix.lower() in _TEXTS
+    has_key = _KEY.match(content) if is_text else _KEY.search(content)
+    return bool(has_key or (".json" in name and _ACCOUNT.search(content)))
+
+
+def _content_of(path: Path) -> bytes:
+    """The content of a small file; empty for others."""
     try:
-        if path.stat().st_size > _MOST_READ_BYTES:
-            return False
-        content = path.read_bytes()
+        return b"" if path.stat().st_size > _MOST_READ_BYTES else path.read_bytes()
     except OSError:
-        return False
-    return bool(_KEY.match(content) or (name.endswith(".json") and _ACCOUNT.search(content)))
+        return b""
 
 
 def sounds_secret(name: str) -> bool:
@@ -144,13 +162,14 @@ class _Search:
         self.suspects: list[Path] = []
         self.ignored = 0
 
-    def below(self, place: Path, rules: tuple[_Rule, ...]) -> Iterator[Path]:
-        rules += tuple(_rules_of(place))
+    def below(self, place: Path, rules: tuple[_Rules, ...]) -> Iterator[Path]:
+        rules += tuple(_rules_of(self._in_home(place)))
         for path in sorted(place.iterdir()):
             below = path.relative_to(self._folder)
             if not _is_code(below):
                 continue
-            answer = _answer(rules, path)
+            in_home = self._in_home(path)
+            answer = _answer(rules, in_home)
             if answer is True:
                 self.ignored += 1
             elif path.is_symlink() and path.is_dir():
@@ -158,14 +177,19 @@ class _Search:
             elif path.is_dir():
                 yield from self.below(path, rules)
             elif path.is_file():
-                sure = _answer((rule for rule in rules if rule.is_ours), path) is False
+                sure = _answer([each for each in rules if each.is_ours], in_home) is False
                 if not sure and is_secret(path):
                     self.secrets.append(below)
                     continue
                 self._check_link(path, below)
-                if not sure and path.suffix.lower() in _PLAIN and sounds_secret(path.stem):
+                is_plain = not sure and path.suffix.lower() in _PLAIN
+                if is_plain and (sounds_secret(path.stem) or _WITHIN.search(_content_of(path))):
                     self.suspects.append(below)
                 yield path
+
+    def _in_home(self, path: Path) -> Path:
+        """The path without links on the way to the folder of the code."""
+        return self._home / path.relative_to(self._folder)
 
     def _check_link(self, path: Path, below: Path) -> None:
         if path.is_symlink() and _leads_out(path, self._home):
@@ -193,70 +217,52 @@ def _named(paths: Iterable[Path]) -> str:
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """A line of .gitignore: the paths below its folder that it matches, and whether it re-includes them."""
+class _Rules:
+    """A file such as .gitignore: its patterns, for paths below a folder."""
 
     place: Path
-    pattern: re.Pattern[str]
-    only_folders: bool
-    takes_back: bool
-    is_ours: bool
+    spec: GitIgnoreSpec
+    is_ours: bool = False
 
-    def names(self, path: Path) -> bool:
-        below = PurePosixPath(path.relative_to(self.place)).as_posix()
-        return self.pattern.fullmatch(below) is not None and (not self.only_folders or path.is_dir())
-
-
-def _answer(rules: Iterable[_Rule], path: Path) -> bool | None:
-    """Return whether the last rule that matches a path ignores it; None: no rule matches."""
-    answer = None
-    for rule in rules:
-        if rule.names(path):
-            answer = not rule.takes_back
-    return answer
+    def answer(self, path: Path) -> bool | None:
+        """Return whether a path is ignored; None: no pattern matches."""
+        below = path.relative_to(self.place).as_posix() + "/" * path.is_dir()
+        return self.spec.check_file(below).include
 
 
-def _rules_of(place: Path) -> Iterator[_Rule]:
+def _answer(rules: Sequence[_Rules], path: Path) -> bool | None:
+    """Return whether the last file with a matching pattern ignores a path; None: none has one."""
+    answers = (each.answer(path) for each in reversed(rules))
+    return next((answer for answer in answers if answer is not None), None)
+
+
+def _rules_of(place: Path) -> Iterator[_Rules]:
     for name in _IGNORING:
-        try:
-            lines = (place / name).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
-        ours = name == _IGNORING[1]
-        for line in lines:
-            text = re.sub(r"(?<!\\)\s+$", "", line)
-            if not text or text.startswith("#"):
-                continue
-            takes_back, text = text.startswith("!"), text.removeprefix("!")
-            only_folders, text = text.endswith("/"), text.rstrip("/")
-            if text:
-                anywhere = "/" not in text
-                yield _Rule(
-                    place, _pattern_of(text.lstrip("/"), anywhere=anywhere), only_folders, takes_back, ours
-                )
+        yield from _read_rules(place / name, place, is_ours=name == _IGNORING[1])
 
 
-def _pattern_of(text: str, *, anywhere: bool) -> re.Pattern[str]:
-    """The regular expression of a pattern of .gitignore."""
-    found, at = r"(?:.*/)?" if anywhere else "", 0
-    while at < len(text):
-        if text.startswith("**/", at):
-            found, at = found + r"(?:.*/)?", at + 3
-        elif text.startswith("**", at):
-            found, at = found + ".*", at + 2
-        elif text[at] == "[" and "]" in text[at + 2 :]:
-            end = text.index("]", at + 2)
-            inner = text[at + 1 : end].replace("\\", "\\\\").replace("[", r"\[")
-            found, at = found + "[" + re.sub(r"^!", "^", inner) + "]", end + 1
-        else:
-            one = text[at]
-            if one == "\\" and at + 1 < len(text):
-                at += 1
-                one = re.escape(text[at])
-            else:
-                one = {"*": "[^/]*", "?": "[^/]"}.get(one, re.escape(one))
-            found, at = found + one, at + 1
+def _rules_above(home: Path) -> Iterator[_Rules]:
+    """Rules of the repository that the folder is in, from its root down, without those of the folder itself."""
+    root = next((each for each in (home, *home.parents) if (each / ".git").exists()), None)
+    if root is None:
+        return
+    above = [each for each in reversed(home.parents) if each.is_relative_to(root)]
+    for file, place in [(root / ".git/info/exclude", root), *((each / _IGNORING[0], each) for each in above)]:
+        for rules in _read_rules(file, place):
+            # A repository that ignores the folder as a whole says nothing about what is in it.
+            if place == home or not rules.answer(home):
+                yield rules
+
+
+def _read_rules(file: Path, place: Path, *, is_ours: bool = False) -> Iterator[_Rules]:
+    # Machines need no rules, and do not have this package.
+    from pathspec import GitIgnoreSpec
+
     try:
-        return re.compile(found, re.DOTALL)
-    except re.error:
-        return re.compile(re.escape(text))
+        lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    except OSError:
+        return
+    with warnings.catch_warnings():
+        # Of classes such as [[:digit:]], which are not known here.
+        warnings.simplefilter("ignore", FutureWarning)
+        yield _Rules(place, GitIgnoreSpec.from_lines(lines), is_ours)
