@@ -363,3 +363,13 @@ def test_a_machine_that_works_on_is_told_again_to_leave(monkeypatch: pytest.Monk
     clock.now_s += 40.0
     array.training.converge()
     assert len(array.ordered(Leave, lease)) == 2
+
+
+def test_results_that_a_listing_does_not_show_are_not_made_again() -> None:
+    array = Array(tasks=4)
+    (lease,) = array.rent(1)
+    listed = set[int]()
+    array.stored.numbers = lambda: listed  # type: ignore[method-assign]
+    for number in range(4):
+        array.done(lease, number)
+    assert array.finished == ["done"]

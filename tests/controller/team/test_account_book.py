@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -79,6 +80,18 @@ def test_what_no_account_can_be_is_named_and_the_others_are_read(content: Any, w
     assert list(damaged) == ["one"]
     with pytest.raises(ValueError, match=why):
         raise ValueError(damaged["one"])
+
+
+def test_an_absurd_version_stops_nobody(tmp_path: Path) -> None:
+    """The month's report of everybody ended with an OverflowError."""
+    book, one = AccountBook(FolderStore(tmp_path)), account("one", 1.0)
+    book.write(one)
+    book.write(account("two", 2.0))
+    file = tmp_path / "accounts" / one.month / "one.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": math.inf}))
+    damaged: dict[str, str] = {}
+    assert book.read(one.month, damaged) == [account("two", 2.0)]
+    assert "infinity" in damaged["one"]
 
 
 def test_what_earlier_and_newer_versions_wrote_counts(tmp_path: Path) -> None:

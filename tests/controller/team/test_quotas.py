@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs.teams import NOW_S, ShakyStore
+from tests.storage.checkpoints.test_stale_listings import Stale
 
 from ebbtide.controller.team import quotas as quota_book
 from ebbtide.controller.team.quotas import QuotaBook, Reservation
@@ -81,6 +82,35 @@ def test_what_is_damaged_or_far_too_high_is_passed_over(tmp_path: Path, caplog: 
     assert caplog.text.count("quotas/00000002 of the team's store cannot be read") == 1
     (tmp_path / "quotas" / "00000004").write_text('{"a": {"owner": "ann", "machines": -5}}')
     assert book.table() == {"a": of(2), "b": of(1)}
+
+
+@pytest.mark.parametrize("changes", [1, 5, quota_book._KEPT - 1])
+def test_a_listing_that_is_old_hides_no_reservation(changes: int, tmp_path: Path) -> None:
+    stale = Stale(tmp_path)
+    others, book = QuotaBook(FolderStore(tmp_path)), QuotaBook(stale)
+    assert book.write("b", of(1), at_most(50, 1))
+    stale.stay("quotas/")
+    for number in range(1, changes + 1):
+        assert others.write("a", of(number), at_most(50, number))
+    assert not book.write("b", of(50), at_most(50, 50))
+    assert book.write("b", of(50 - changes), at_most(50, 50 - changes))
+    assert others.table() == {"a": of(changes), "b": of(50 - changes)}
+
+
+def test_where_all_listed_versions_are_gone_nothing_is_reserved(tmp_path: Path) -> None:
+    """Before, that was an empty table, and every machine of the quota was free once more."""
+    stale = Stale(tmp_path)
+    others, book = QuotaBook(FolderStore(tmp_path)), QuotaBook(stale)
+    assert book.write("b", of(1))
+    stale.stay("quotas/")
+    for number in range(1, 2 * quota_book._KEPT):
+        others.write("a", of(number))
+    with pytest.raises(StorageError, match="listed as it was a while ago"):
+        book.write("b", of(50), at_most(100, 50))
+    stale.listed.clear()
+    assert book.has("b", 1)
+    assert not book.has("b", 2)
+    assert not book.has("c", 1)
 
 
 def test_without_an_answer_nothing_is_reserved(tmp_path: Path) -> None:

@@ -424,9 +424,11 @@ class AgentTasks:
         """
         if len(trial.tasks.waiting) or any(member.tasks for member in trial.members):
             return False
-        stored = self._results_of(trial.trial_id).numbers()
-        failed = set(trial.tasks.failed)
-        missing = [number for number in range(len(self._plan.values)) if number not in stored | failed]
+        results, failed = self._results_of(trial.trial_id), set(trial.tasks.failed)
+        stored = results.numbers()
+        # A listing may not show the newest results for minutes, and each can be asked for by name.
+        unlisted = set(range(len(self._plan.values))) - stored - failed
+        missing = [number for number in sorted(unlisted) if not results.has(number)]
         if missing:
             _LOGGER.warning("storage lacks %d results that were stored; they are made again", len(missing))
             done = len(self._plan.values) - len(missing) - len(failed - stored)

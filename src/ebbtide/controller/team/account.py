@@ -251,7 +251,8 @@ class TeamAccount:
             return ""
         self._written_s = now_s
         try:
-            if self._has_quota and self._reserved != machines:
+            # A writer that saw an old list of versions may have replaced the table, and left this run out.
+            if self._has_quota and (self._reserved != machines or not self._quotas.has(self._name, machines)):
                 self._reserved = None
                 self._quotas.write(self._name, self._reservation(machines))
             self._reserved = machines

@@ -96,24 +96,45 @@ class QuotaBook:
             return True
         raise StorageError(f"{_FOLDER} of the team's store is written by others all the time")
 
+    def has(self, name: str, machines: int) -> bool:
+        """Return whether a run has reserved at least so many machines.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        found = self._newest()[1].get(name)
+        return machines == 0 or (found is not None and found.machines >= machines)
+
     def _numbers(self) -> set[int]:
         """Numbers of the versions that still have a predecessor; others are the oldest, or not a controller's."""
         found = numbers_below(self.objects, _FOLDER)
         return {number for number in found if number == 1 or number - 1 in found}
 
     def _newest(self) -> tuple[int, dict[str, Reservation]]:
-        """The number of the newest version, and its table; if that is damaged, the table before it."""
-        numbers = sorted(self._numbers(), reverse=True)
-        for number in numbers:
+        """The number of the newest version, and its table; if that is damaged, the table before it.
+
+        Raises:
+            StorageError: All listed versions are gone, so the listing is some time old.
+        """
+        listed = sorted(self._numbers(), reverse=True)
+        newest = first = listed[0] if listed else 0
+        # A listing may not show the newest versions for minutes, and each can be asked for by name.
+        while self.objects.has(_key(newest + 1)):
+            newest += 1
+        is_torn = False
+        for number in (*range(newest, first, -1), *listed):
             try:
-                return numbers[0], _decoded(self.objects.get(_key(number)))
+                return newest, _decoded(self.objects.get(_key(number)))
             except MissingObjectError:
                 continue
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+                is_torn = True
                 if number not in self._torn:
                     self._torn.add(number)
                     _LOGGER.warning("%s of the team's store cannot be read: %s; passed over", _key(number), error)
-        return (numbers[0] if numbers else 0), {}
+        if newest and not is_torn:
+            raise StorageError(f"{_FOLDER} of the team's store is listed as it was a while ago")
+        return newest, {}
 
 
 def _key(number: int) -> str:
