@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.restoring import _lacks
-from ebbtide.errors import LostCheckpointError, SupersededWriterError
+from ebbtide.errors import LostCheckpointError, StorageError, SupersededWriterError
 from ebbtide.storage.checkpoints.store import CheckpointStore, CheckpointWriter
 from ebbtide.storage.checkpoints.whole import newest_whole
 from ebbtide.storage.objects import FolderStore
@@ -117,6 +117,24 @@ def test_the_newest_is_found_though_writes_before_it_failed(objects: Stale, tmp_
     restored = CheckpointStore(objects, "t").restore(tmp_path / "got")
     assert restored is not None
     assert (restored.number, restored.step) == (5, 1)
+
+
+def test_a_listing_of_checkpoints_that_are_gone_is_not_believed(objects: Stale, tmp_path: Path) -> None:
+    """A run that goes on from storage knows of none, and would begin at step 0."""
+    writer = CheckpointStore(objects, "t").begin_writing("first")
+    for number in range(1, 30):
+        save(writer, tmp_path / "work", number, oldest=number - 1)
+        if number == 2:
+            objects.stay("trials/t/")
+    store = CheckpointStore(objects, "t")
+    with pytest.raises(StorageError, match="listed as they were a while ago"):
+        store.restore(tmp_path / "got")
+    with pytest.raises(StorageError, match="listed as they were a while ago"):
+        newest_whole(objects, ["t"])
+    objects.listed.clear()
+    restored = store.restore(tmp_path / "got")
+    assert restored is not None
+    assert restored.step == 29
 
 
 def test_a_checkpoint_that_was_set_aside_is_not_restored_though_that_is_not_listed(

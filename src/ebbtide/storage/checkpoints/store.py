@@ -90,8 +90,16 @@ class CheckpointStore:
         self.folder = checked_key(f"trials/{trial_id}")
 
     def manifests(self) -> Iterator[Manifest]:
-        """Manifests of complete checkpoints, the newest first, without those set aside or damaged."""
-        return self.manifests_of(self.stored())
+        """Manifests of complete checkpoints, the newest first, without those set aside or damaged.
+
+        Raises:
+            StorageError: The newest that is known is gone, so the listing is some time old, and newer ones exist.
+        """
+        numbers = self.stored()
+        newest = max(numbers, default=0)
+        if newest and not self.has_manifest(newest):
+            raise StorageError(f"the checkpoints of trial {self.trial_id} are listed as they were a while ago")
+        return self.manifests_of(numbers)
 
     def manifests_of(self, numbers: Iterable[int]) -> Iterator[Manifest]:
         """Those of these numbers that are complete, the newest first, without those set aside or damaged."""
