@@ -28,6 +28,9 @@ from ebbtide.controller.controller import Controller
 _DAY_S, _EVERY_S = 86_400.0, 3_600.0
 # Machines live for hours, steps take half a minute, and faults are as much rarer as the run is longer.
 _LIFE_S, _STEP_S, _INTENSITY, _LIMIT_S, _POLL_S = (6 * 3600.0, 48 * 3600.0), (25.0, 35.0), 0.004, 900.0, 20.0
+_HEARTBEATS_KEPT = 200
+# Bytes of the journal for each machine that was rented.
+_JOURNAL_BYTES = 8 << 10
 # Growth from the second to the last quarter of the run that is allowed, as a share of the second.
 _FLAT = 0.25
 
@@ -43,10 +46,12 @@ class WeekReport:
         machines: Machines that were rented.
         controllers: Controllers that were started.
         faults: Faults that happened.
-        controller_bytes: Mean size of the objects that the controller holds.
+        controller_bytes: Mean size of the objects that the controller holds, without the values of metrics.
         agent_bytes: The same of the agent that had run for longest.
         stored_objects: Mean number of objects in the run's storage.
-        journal_bytes: Mean size of the run's journal without its metrics, which the user wants to keep.
+        journal_bytes: Mean size of the run's journal without metrics and events, which are its record.
+        metrics: Values of metrics that the controller held at the end, one for each step.
+        events: Events in the journal at the end.
         violations: Invariants that were broken, in words.
     """
 
@@ -60,6 +65,8 @@ class WeekReport:
     agent_bytes: tuple[float, float]
     stored_objects: tuple[float, float]
     journal_bytes: tuple[float, float]
+    metrics: int
+    events: int
     violations: tuple[str, ...]
 
     @property
@@ -71,7 +78,8 @@ class WeekReport:
                 "the controller grows": _is_flat(self.controller_bytes),
                 "the agent grows": _is_flat(self.agent_bytes),
                 "storage grows": _is_flat(self.stored_objects),
-                "the journal grows": _is_flat(self.journal_bytes),
+                # A lease, its bills and the decisions about it are kept for each machine.
+                "the journal grows": self.journal_bytes[1] < _JOURNAL_BYTES * max(self.machines, 1),
             }
         )
 
@@ -95,19 +103,26 @@ class _Week(world._World):
         self.made: list[Controller] = []
         self.agents: WeakSet[Agent] = WeakSet()
         self.rows: list[tuple[int, int, int, int]] = []
+        self.metrics = 0
 
     def measure(self) -> None:
         """Measure every hour until the run is over."""
         while not self.over:
             self.time.sleep(_EVERY_S)
+            # The simulation keeps all heartbeats, of which no machine reads old ones.
+            del self.storage.heartbeats[:-_HEARTBEATS_KEPT]
             living = [machine.agent for machine in self.cloud.machines.values() if machine.is_open]
             of_agents = [each for each in self.agents if each._runtime._process in living]  # type: ignore[attr-defined]
             if not of_agents or self.controller is None or not self.controller.is_alive:
                 continue
             oldest = min(of_agents, key=lambda agent: agent._config.machine)
             kept = [*self.disk.records.values(), *self.disk.states.values()]
-            journal = sum(map(len, kept)) + sum(len(str(each)) for each in (*self.disk.moments, *self.disk.prices))
-            self.rows.append((held_bytes(self.made[-1]), held_bytes(oldest), len(self.storage._objects), journal))
+            controller = self.made[-1]
+            values = [each.metrics for each in controller.provider.trials]
+            self.metrics = sum(map(len, values))
+            controller_bytes = held_bytes(controller) - held_bytes(values)
+            rest = held_bytes(oldest), len(self.storage._objects), sum(map(len, kept))
+            self.rows.append((controller_bytes, *rest))
 
 
 def held_bytes(root: object) -> int:
@@ -186,6 +201,8 @@ def _studied(place: Path, days: float, seed: int, policy: str) -> WeekReport:
         agent_bytes=agent_bytes,
         stored_objects=stored_objects,
         journal_bytes=journal_bytes,
+        metrics=week.metrics,
+        events=len(week.disk.moments),
         violations=tuple(f"{each.what}: {each.why}" for each in found.violations),
     )
 

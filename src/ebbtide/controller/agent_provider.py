@@ -281,6 +281,8 @@ class AgentProvider:
         self._watches_prices = watch_prices
         if self._kept is not None:
             self._restore(self._kept)
+            # It holds every metric value that was reported.
+            self._kept = None
 
     def launch(self, lease: Lease) -> None:
         self._requests.add(lease)

@@ -15,6 +15,10 @@ from tests.harness.deterministic.faults import Faults
 from ebbtide.base.runtime import Flag, Runtime
 
 
+# Tasks of a process from which on those that are over are forgotten.
+_MANY_TASKS = 64
+
+
 class Killed(BaseException):
     """Raised in the tasks of a killed process."""
 
@@ -75,6 +79,8 @@ class VirtualTime:
         """Start another task of a process."""
         process.check()
         task = _Task(process, greenlet.greenlet(lambda: self._run(process, target), self._hub))
+        if len(process.tasks) >= _MANY_TASKS:
+            process.tasks = [each for each in process.tasks if not each.green.dead]
         process.tasks.append(task)
         self._schedule(task, self.now_s + delay_s)
 

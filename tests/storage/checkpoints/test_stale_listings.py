@@ -137,6 +137,18 @@ def test_a_listing_of_checkpoints_that_are_gone_is_not_believed(objects: Stale, 
     assert restored.step == 29
 
 
+def test_where_the_newest_is_damaged_the_one_before_is_found_by_name(objects: Stale, tmp_path: Path) -> None:
+    writer = CheckpointStore(objects, "t").begin_writing("first")
+    objects.stay("trials/t/")
+    for number in (1, 2, 3):
+        save(writer, tmp_path / "work", number, oldest=0)
+    for key in [f"trials/t/data/00000003-000001/{place:06d}" for place in range(2)]:
+        objects.delete(key)
+    restored = CheckpointStore(objects, "t", expected=3).restore(tmp_path / "got")
+    assert restored is not None
+    assert restored.number == 2
+
+
 def test_a_checkpoint_that_was_set_aside_is_not_restored_though_that_is_not_listed(
     objects: Stale, tmp_path: Path
 ) -> None:

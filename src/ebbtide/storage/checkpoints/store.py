@@ -63,6 +63,8 @@ _LEFT_FOR_S = 60.0
 _SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
 # Numbers in a row without a manifest after which there is none: each write that fails leaves its number out.
 _MISSING = 6
+# Numbers before one that is known to be stored that are asked for by name.
+_BEFORE = 16
 
 
 class CheckpointStore:
@@ -117,8 +119,9 @@ class CheckpointStore:
         A deleted one may still be listed.
         """
         numbers = self.numbers("manifests")
-        number, missing = max(max(numbers, default=0) + 1, self._expected), 0
-        while missing < _MISSING:
+        # The one that is known may be damaged, so those just before it are asked for, too.
+        number, missing = max(max(numbers, default=0) + 1, self._expected - _BEFORE), 0
+        while number <= self._expected or missing < _MISSING:
             is_there = self.has_manifest(number)
             numbers |= {number} if is_there else set()
             number, missing = number + 1, 0 if is_there else missing + 1
