@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,10 @@ from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel
 from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.forecasts.hazard.chances import evidence_of
+from ebbtide.forecasts.hazard.evidence import Evidence
+from ebbtide.forecasts.hazard.model import default_hazard
+from ebbtide.forecasts.hazard.observations import MarketObservations
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -25,6 +30,7 @@ HERE = Path(__file__).parents[2]
 TOKYO = Market("gcp", "asia-northeast1", "asia-northeast1-b", "a3-highgpu-8g")
 VIRGINIA = Market("aws", "us-east-1", "us-east-1a", "p5.48xlarge")
 AT_S = 1_771_000_000.0
+places = partial(plan_places, hazard=default_hazard(), evidence=Evidence())
 
 
 def spells(down_per_hour: float, up_per_hour: float) -> SpellModel:
@@ -53,7 +59,7 @@ def job() -> eb.Job:
 
 def test_a_market_that_always_has_machines_costs_its_price_times_the_work() -> None:
     models = SpellModels(spells(1e3, 1e-9))
-    found = plan_places(job(), prices(), eb.default_catalogue(), models, deadline_h=24.0, start_s=0.0, outcomes=())
+    found = places(job(), prices(), eb.default_catalogue(), models, deadline_h=24.0, start_s=0.0, outcomes=())
     # Ten hours at 20 USD against eight at 30.
     assert [place.market for place in found] == [TOKYO, VIRGINIA]
     assert [place.alone_usd for place in found] == [pytest.approx(200.0, rel=0.01), pytest.approx(240.0, rel=0.01)]
@@ -64,16 +70,14 @@ def test_a_market_that_always_has_machines_costs_its_price_times_the_work() -> N
 
 def test_a_market_that_never_has_one_costs_on_demand_and_too_slow_a_one_is_not_priced() -> None:
     never = SpellModels(spells(1e-9, 1e3))
-    found = plan_places(job(), prices(), eb.default_catalogue(), never, deadline_h=9.0, start_s=0.0, outcomes=())
+    found = places(job(), prices(), eb.default_catalogue(), never, deadline_h=9.0, start_s=0.0, outcomes=())
     by_market = {place.market: place for place in found}
     listed = by_market[VIRGINIA].on_demand_usd_per_hour
     assert listed is not None
     assert by_market[VIRGINIA].alone_usd == pytest.approx(8.0 * listed, rel=0.02)
     # Ten hours of work in nine.
     assert by_market[TOKYO].alone_usd is None
-    without = plan_places(
-        job(), prices(), eb.default_catalogue(), never, deadline_h=None, start_s=0.0, outcomes=()
-    )
+    without = places(job(), prices(), eb.default_catalogue(), never, deadline_h=None, start_s=0.0, outcomes=())
     assert {place.alone_usd for place in without} == {None}
 
 
@@ -83,7 +87,7 @@ def test_saves_while_it_trains_are_work() -> None:
     # Of every ten seconds one goes into a save: ten hours take eleven and a ninth.
     saved = each.model_copy(update={"checkpoint": each.checkpoint.model_copy(update={"interval_s": 10.0})})
     models = SpellModels(spells(1e3, 1e-9))
-    found = plan_places(saved, prices(), eb.default_catalogue(), models, deadline_h=24.0, start_s=0.0, outcomes=())
+    found = places(saved, prices(), eb.default_catalogue(), models, deadline_h=24.0, start_s=0.0, outcomes=())
     assert [place.work_h for place in found] == [
         pytest.approx(10 / 0.9, rel=1e-3),
         pytest.approx(8 / 0.9, rel=1e-3),
@@ -97,8 +101,44 @@ def a_plan(places: tuple[PlanPlace, ...]) -> Plan:
     return Plan("fine-tune", 1, AT_S, (), (), estimate, (), None, places)
 
 
+def test_chances_are_those_of_the_hazard_and_of_what_was_seen() -> None:
+    models, hazard = SpellModels(spells(0.1, 1.0)), default_hazard()
+    now_s = prices().end_s
+    times_s = np.arange(now_s - 6 * 3600.0, now_s, 600.0)
+    seen = {
+        is_up: evidence_of(
+            hazard, [MarketObservations(TOKYO, times_s, np.full(len(times_s), is_up), 900.0)], now_s
+        )
+        for is_up in (True, False)
+    }
+    found = {
+        is_up: {
+            place.market: place
+            for place in plan_places(
+                job(),
+                prices(),
+                eb.default_catalogue(),
+                models,
+                hazard=hazard,
+                evidence=evidence,
+                deadline_h=24.0,
+                start_s=0.0,
+                outcomes=(),
+            )
+        }
+        for is_up, evidence in seen.items()
+    }
+    tokyo = found[True][TOKYO]
+    assert tokyo.granted == 1.0 - hazard.refused(seen[True], TOKYO, now_s).value
+    assert tokyo.kept_1h == hazard.kept(seen[True], TOKYO, now_s, 3600.0).value
+    # Ten hours of work.
+    assert tokyo.kept == hazard.kept(seen[True], TOKYO, now_s, 36_000.0).value < tokyo.kept_1h
+    # Where no machine was available all night, none is likely to be granted.
+    assert found[False][TOKYO].granted < 0.5 < tokyo.granted
+
+
 def test_the_picture_has_every_market_and_both_limits(tmp_path: Path) -> None:
-    place = PlanPlace(TOKYO, 20.0, 126.0, 10.0, 0.9, 5.0, 205.0, 0.6)
+    place = PlanPlace(TOKYO, 20.0, 126.0, 10.0, 0.9, 5.0, 0.9, 0.8, 0.3, 205.0, 0.6)
     figure = plan_picture(a_plan((place,)), budget_usd=300.0, deadline_h=72.0)
     labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
     assert "asia-northeast1-b\na3-highgpu-8g" in labels
@@ -154,7 +194,7 @@ def test_the_example_plans_where_to_train_on_a_market_of_today(
     assert "days of a market like today's are generated" in said.err
     assert "where it would train" in said.out
     rows = [line.split() for line in said.out.splitlines() if "p5.48xlarge" in line or "a3-highgpu-8g" in line]
-    expected = [float(row[-2]) for row in rows if len(row) == 9 and row[-2] != "-"]
+    expected = [float(row[-2]) for row in rows if len(row) == 12 and row[-2] != "-"]
     assert len(expected) >= 8
     assert expected == sorted(expected)
     # Prices of the same machine differ several-fold by region.

@@ -59,8 +59,9 @@ _HEADINGS = (
 
 
 _PLACES_HEADINGS = (
-    "available: share of time with a machine; lasts: mean hours once rented; expected USD: of a trial there "
-    "alone, within the deadline, on demand where that needs it; of backtests: share of their machine hours"
+    "available: share of time with a machine; lasts: mean hours once rented; granted, kept 1 h, kept: chance to "
+    "be granted a machine now, and to keep it for an hour and for the work; expected USD: of a trial there alone, "
+    "within the deadline, on demand where that needs it; of backtests: share of their machine hours"
 )
 
 # Days of the market generated if no prices are given.
@@ -201,6 +202,9 @@ def _places_table(found: Plan) -> Table:
         "work h",
         "available",
         "lasts h",
+        "granted",
+        "kept 1 h",
+        "kept",
         "expected USD",
         "of backtests",
     )
@@ -215,6 +219,7 @@ def _places_table(found: Plan) -> Table:
             f"{place.work_h:.1f}",
             f"{place.available:.0%}",
             f"{place.lasts_h:.1f}",
+            *map("{:.0%}".format, (place.granted, place.kept_1h, place.kept)),
             "-" if alone is None else f"{alone:.2f}",
             f"{place.share:.0%}",
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +21,10 @@ from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.capacity.models import probes_of_store
+from ebbtide.forecasts.hazard.chances import MarketChances, evidence_of
 from ebbtide.forecasts.hazard.evidence import Evidence
 from ebbtide.forecasts.hazard.model import default_hazard
-from ebbtide.forecasts.hazard.observations import observations_of_probes
+from ebbtide.forecasts.hazard.observations import MarketObservations, observations_of_probes
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_files import read_jobs, read_sweep
 from ebbtide.market.catalogue import Catalogue
@@ -123,17 +126,13 @@ def recommend_command(
         hours = work.steps / quotes.steps_per_s(work, market) / HOUR_S
         usd = work.steps * usd_per_step(quotes, work, market)
         known = "?" if listed is None else f"{listed:.4g}"
-        chances = [
-            1.0 - hazard.refused(evidence, market, quotes.now_s).value,
-            hazard.kept(evidence, market, quotes.now_s, HOUR_S).value,
-            hazard.kept(evidence, market, quotes.now_s, hours * HOUR_S).value,
-        ]
+        chances = MarketChances.of(hazard, evidence, market, quotes.now_s, hours * HOUR_S)
         cells = [
             f"{quotes.price(market):.4f}",
             known,
             f"{hours:.1f}",
             f"{usd:.2f}",
-            *map("{:.0%}".format, chances),
+            *map("{:.0%}".format, astuple(chances)),
         ]
         table.add_row(str(market), *cells)
     terminal().print(table)
@@ -141,23 +140,12 @@ def recommend_command(
 
 def _evidence(path: Path, now_s: float) -> Evidence:
     """Return what a price store has seen of capacity until now; of a file of prices, nothing."""
-    evidence, hazard = Evidence(), default_hazard()
-    if not is_price_store(path):
-        return evidence
-    try:
-        observations = observations_of_probes(probes_of_store(PriceStore(path)))
-    except InputError:
-        # No source of it tells capacity.
-        return evidence
-    rows = [
-        (time_s, each.market, bool(is_up), each.longest_gap_s)
-        for each in observations
-        for time_s, is_up in zip(each.times_s.tolist(), each.is_up.tolist(), strict=True)
-        if time_s <= now_s
-    ]
-    for time_s, market, is_up, longest_gap_s in sorted(rows):
-        hazard.observe(evidence, market, time_s, is_up=is_up, longest_gap_s=longest_gap_s)
-    return evidence
+    observations: list[MarketObservations] = []
+    if is_price_store(path):
+        # Where no source of it tells capacity, there are none.
+        with suppress(InputError):
+            observations = observations_of_probes(probes_of_store(PriceStore(path)))
+    return evidence_of(default_hazard(), observations, now_s)
 
 
 def _on_demand(quotes: KnownQuotes, work: Job, markets: Sequence[Market]) -> list[ChosenMarket]:

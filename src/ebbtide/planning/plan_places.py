@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ebbtide.base.utc import HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.fitting import UP, SpellModel
 from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.forecasts.hazard.chances import MarketChances
+from ebbtide.forecasts.hazard.evidence import Evidence
+from ebbtide.forecasts.hazard.model import Hazard
 from ebbtide.jobs.checkpoint_interval import steps_per_s_with_saves
 from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue
@@ -33,6 +36,9 @@ class PlanPlace:
         work_h: Hours of work of a trial there, periodic saves included.
         available: Share of time for which the market has a machine, by the spell models.
         lasts_h: Mean hours that a machine lasts, once it is rented.
+        granted: Chance that a request for a machine is granted now, by the hazard.
+        kept_1h: Chance that a machine that is granted is kept for an hour, by the hazard.
+        kept: Chance that it is kept for `work_h`, by the hazard.
         alone_usd: Expected cost of a trial there alone, USD, on demand if the deadline needs it; None: there is no
             deadline, it is too short there, or the list price is not known.
         share: Share of the backtests' machine hours that were spent there.
@@ -44,6 +50,9 @@ class PlanPlace:
     work_h: float
     available: float
     lasts_h: float
+    granted: float
+    kept_1h: float
+    kept: float
     alone_usd: float | None
     share: float
 
@@ -54,6 +63,8 @@ def plan_places(
     catalogue: Catalogue,
     spells: SpellModels,
     *,
+    hazard: Hazard,
+    evidence: Evidence,
     deadline_h: float | None,
     start_s: float,
     outcomes: Sequence[Outcome],
@@ -65,6 +76,8 @@ def plan_places(
         prices: Price history up to now.
         catalogue: Instance types and their list prices.
         spells: Models of how capacity comes and goes.
+        hazard: Gives the chances that a machine is granted and kept.
+        evidence: What has been seen of capacity.
         deadline_h: Hours until the deadline; None: there is none.
         start_s: Seconds from the request for a machine until it trains, without restoring.
         outcomes: The backtests of the plan.
@@ -94,8 +107,9 @@ def plan_places(
                 work_h,
                 model.share_up,
                 model.mean_left_s(UP, 0.0) / HOUR_S,
-                alone,
-                spent[market] / whole_h if whole_h else 0.0,
+                **asdict(MarketChances.of(hazard, evidence, market, prices.end_s, work_h * HOUR_S)),
+                alone_usd=alone,
+                share=spent[market] / whole_h if whole_h else 0.0,
             )
         )
     return tuple(sorted(found, key=_cost_first))

@@ -20,6 +20,10 @@ from ebbtide.forecasts.capacity.fitting import UP
 from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models, fit_market_spells
 from ebbtide.forecasts.capacity.probes import probes_of_capacity
 from ebbtide.forecasts.champions import read_models
+from ebbtide.forecasts.hazard.chances import evidence_of
+from ebbtide.forecasts.hazard.evidence import Evidence
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
+from ebbtide.forecasts.hazard.observations import observations_of_probes
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.checkpoint_interval import fits_notice, saved_periodically
 from ebbtide.jobs.common_fields import Decides
@@ -111,6 +115,7 @@ def plan(
     recent = allowed.window(max(allowed.end_s - days * DAY_S, allowed.start_s), allowed.end_s)
     notes: list[str] = []
     by_capacity = sweep.decides is Decides.CAPACITY
+    recorded = availability
     learnt = None if bundle is None else bundle.spells
     capacity = spells or learnt or _spells_of(availability, sizes_of(jobs[0]))
     if sweep.checkpoint is not None:
@@ -167,11 +172,14 @@ def plan(
     notes += [models_note(bundle.versions)] if bundle else []
     places: tuple[PlanPlace, ...] = ()
     if by_capacity:
+        hazard = (bundle.hazard if bundle else None) or default_hazard()
         places = plan_places(
             jobs[0],
             allowed,
             known,
             capacity,
+            hazard=hazard,
+            evidence=_evidence_of(hazard, recorded, allowed.end_s),
             deadline_h=sweep.deadline_h,
             start_s=_START_S,
             outcomes=outcomes,
@@ -189,6 +197,12 @@ def _spells_of(availability: Availability | None, sizes: Sequence[int]) -> Spell
         if size > 1
     }
     return replace(fit_market_spells(probes_of_capacity(availability, _PROBED_S)), of_several=several)
+
+
+def _evidence_of(hazard: Hazard, recorded: Availability | None, now_s: float) -> Evidence:
+    """Return what a record shows of capacity until now; capacity that is only drawn shows nothing."""
+    observations = [] if recorded is None else observations_of_probes(probes_of_capacity(recorded, _PROBED_S))
+    return evidence_of(hazard, observations, now_s)
 
 
 def _unlimited(sweep: OneJob, spells: SpellModels, bundle: ModelBundle | None) -> Ebbtide:

@@ -14,7 +14,6 @@ from tests.harness.deterministic.faults import Faults
 
 from ebbtide.base.runtime import Flag, Runtime
 
-
 # Tasks of a process from which on those that are over are forgotten.
 _MANY_TASKS = 64
 
