@@ -26,6 +26,8 @@ from ebbtide.market.prices import PriceHistory
 # Shares of requests, then of machines, by fault.
 _REFUSED, _NO_REPLY, _SLOW, _OLD, _DIES = 0.06, 0.05, 0.02, 0.05, 0.002
 _NOT_LAUNCHED, _SUDDEN, _FORGOTTEN, _NOT_ENDED = 0.08, 0.25, 0.1, 0.02
+# Seconds that a listing may be old, as one that was made by another server of the cloud.
+_OLD_S = 30.0
 _LATENCY_S, _SLOW_S = (0.02, 0.3), (1.0, 12.0)
 _REQUEST_S, _BOOT_S, _LIFE_S, _NOTICE_S = (0.5, 6.0), (2.0, 15.0), (30.0, 900.0), (8.0, 40.0)
 _FORGOTTEN_AFTER_S, _REFUSED_FOR_S = (5.0, 60.0), (10.0, 90.0)
@@ -294,6 +296,7 @@ class CloudOf:
     def __init__(self, cloud: SimulatedCloud, tenant: Tenant, process: Process, runtime: VirtualRuntime) -> None:
         self._cloud, self._tenant, self._process, self._runtime = cloud, tenant, process, runtime
         self._before: list[Instance] = []
+        self._before_s = -math.inf
 
     @property
     def now_s(self) -> float:
@@ -338,7 +341,8 @@ class CloudOf:
 
     def instances(self) -> Sequence[Instance]:
         self._request("list machines", "")
-        if self._before and self._strikes("lists as it was", _OLD, ""):
+        is_recent = self._cloud.time.now_s - self._before_s <= _OLD_S
+        if self._before and is_recent and self._strikes("lists as it was", _OLD, ""):
             return self._before
         found = [
             machine
@@ -349,6 +353,7 @@ class CloudOf:
         for machine in found:
             machine.listed_ended = machine.listed_ended or not machine.is_open
         self._before = [self._cloud.instance(machine) for machine in found]
+        self._before_s = self._cloud.time.now_s
         return self._before
 
     def _request(self, what: str, token: str) -> None:
