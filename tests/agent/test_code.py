@@ -240,6 +240,33 @@ def test_ignored_is_what_git_ignores_in_the_whole_repository(tmp_path: Path) -> 
     assert "of_root.ini" in {path.name for path in code_files(code).files}
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize(
+    ("of_root", "of_folder"),
+    [
+        ("*\n!*/\n!*.py\n", ""),
+        ("*\n!*.py\n!*/\n", ""),
+        ("*.csv\n", "!data/\n"),
+        ("*.csv\n", "!data\n"),
+        ("!\nfoo\\\n[z-a]\n[a-\\]\n*.csv\n", "!keep.csv\n"),
+        ("[[:digit:]].csv\n/pkg/[!a-m]*.py\n", "**/x.csv\n"),
+    ],
+)
+def test_what_is_taken_back_is_as_git_has_it(of_root: str, of_folder: str, tmp_path: Path) -> None:
+    names = ("train.py", "pkg/a.py", "pkg/z.py", "pkg/data/x.csv", "pkg/data/1.csv", "pkg/keep.csv", "notes.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text(of_root)
+    (tmp_path / "pkg/.gitignore").write_text(of_folder)
+    run = partial(subprocess.run, cwd=tmp_path, check=False, capture_output=True, text=True)
+    run(["git", "init", "-q"], check=True)
+    listed = run(["git", "ls-files", "--others", "--exclude-standard"]).stdout.split()
+    sent = {path.relative_to(tmp_path).as_posix() for path in code_files(tmp_path).files}
+    assert sent == {name for name in listed if not name.rpartition("/")[2].startswith(".")}
+
+
 def test_what_may_be_a_secret_by_its_content_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "config.yaml").write_text("aws_access_key_id: AKIAIOSFODNN7EXAMPLE\n")
     (tmp_path / "bundle.txt").write_text("Bag Attributes\n-----BEGIN PRIVATE KEY-----\n")

@@ -15,6 +15,7 @@ from ebbtide.agent.folders import outputs_id
 from ebbtide.agent.inputs import DamagedInputError, Input, fetch_inputs
 from ebbtide.agent.machine import ThisMachine
 from ebbtide.agent.results import TaskResult, TaskResults
+from ebbtide.errors import LostCheckpointError
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import FolderStore
 
@@ -110,7 +111,7 @@ def test_inputs_that_a_listing_does_not_show_come_all_the_same(tmp_path: Path) -
 def test_inputs_that_were_stored_and_are_gone_are_told(
     wanted: Input, problem: str, store: FolderStore, tmp_path: Path
 ) -> None:
-    with pytest.raises(DamagedInputError, match=problem):
+    with pytest.raises(LostCheckpointError, match=problem):
         fetch_inputs(store, [wanted], tmp_path / "inputs")
 
 

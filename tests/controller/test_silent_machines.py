@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 from dataclasses import replace
@@ -224,3 +225,42 @@ def test_a_report_that_storage_refuses_holds_up_no_other_machine(
     assert [event.lease_id for event in one.look_for(60.0) if event.wake is Wake.ENDED] == [2]
     assert all(one.rents._mailboxes.has_reported(number) for number in range(12) if number not in (0, 2, 3))
     assert "AccessDenied" in one.rents.trouble
+    # One that was refused now and then is read again, before those that always are.
+    one.rents._unread[5] = 1
+    one.look_for(10.0)
+    assert 5 not in one.rents._unread
+    # Where nothing is ever heard, the machine is of no use; no other ends.
+    assert {lease_id for lease_id, _ in ended(one.look_for(2 * LIMIT_S))} == {0, 3}
+
+
+def test_one_whose_last_reports_are_refused_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Rented(tmp_path, Cloud(Clock()), machines=2)
+    one.look_for(60.0)
+    get = FolderStore.get
+
+    def refused(store: FolderStore, key: str) -> bytes:
+        if "run-m0000/reports/" in key:
+            raise StorageError(f"{key}: AccessDenied (403)")
+        return get(store, key)
+
+    one.hear(0)
+    monkeypatch.setattr(FolderStore, "get", refused)
+    before = one.cloud.known["run-m0000"]
+    one.cloud.known["run-m0000"] = replace(before, state=LeaseState.REVOKED, ended_s=one.cloud.now_s)
+    # They may say that its training has finished, so they are asked for again for a while.
+    assert ended(one.look_for(60.0)) == []
+    assert [lease_id for lease_id, _ in ended(one.look_for(600.0))] == [0]
+
+
+def test_one_that_hangs_while_no_controller_runs_ends(tmp_path: Path) -> None:
+    one = Rented(tmp_path, Cloud(Clock()))
+    one.hear(0, 300.0)
+    one.look_for(60.0)
+    kept = json.loads(json.dumps(one.rents.snapshot()))
+    again = Rented(tmp_path, one.cloud, machines=0)
+    again.rents.resume_from(kept, one.leases)
+    again.rents.start([], watch_prices=False)
+    assert ended(again.look_for(LIMIT_S - 120.0)) == []
+    assert [lease_id for lease_id, _ in ended(again.look_for(LIMIT_S))] == [0]

@@ -136,6 +136,7 @@ def _provider(engine: dict[str, Any]) -> dict[str, Any]:
         "unended": [],
         "seen": [],
         "numbers": {"next": 0, "epochs": []},
+        "reports_every_s": [],
         "first_machine": 0,
         "quarantined": 0,
         "quarantine": [],

@@ -5,18 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
 
 from ebbtide.errors import InputError
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 _LOGGER = logging.getLogger(__name__)
 # Logger for what a run in the foreground shows.
@@ -57,6 +52,16 @@ _WITHIN = re.compile(
     rb"\b(hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abps]-)[\w-]{16}|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza\S{30}"
     rb"|aws_secret_access_key\W+\w{16}"
 )
+# Named classes of characters in patterns of .gitignore.
+_CLASSES = {
+    "digit": "0-9",
+    "alpha": "a-zA-Z",
+    "alnum": "0-9a-zA-Z",
+    "lower": "a-z",
+    "upper": "A-Z",
+    "space": " \t",
+    "xdigit": "0-9a-fA-F",
+}
 # Value of a variable with the name of a secret. Shorter text, or text such as <|endoftext|>, is not secret.
 _NAMED_VALUE = re.compile(r"[^<\[]\S{5}")
 
@@ -162,7 +167,7 @@ class _Search:
         self.suspects: list[Path] = []
         self.ignored = 0
 
-    def below(self, place: Path, rules: tuple[_Rules, ...]) -> Iterator[Path]:
+    def below(self, place: Path, rules: tuple[_Rule, ...]) -> Iterator[Path]:
         rules += tuple(_rules_of(self._in_home(place)))
         for path in sorted(place.iterdir()):
             below = path.relative_to(self._folder)
@@ -177,7 +182,7 @@ class _Search:
             elif path.is_dir():
                 yield from self.below(path, rules)
             elif path.is_file():
-                sure = _answer([each for each in rules if each.is_ours], in_home) is False
+                sure = _answer((each for each in rules if each.is_ours), in_home) is False
                 if not sure and is_secret(path):
                     self.secrets.append(below)
                     continue
@@ -217,52 +222,87 @@ def _named(paths: Iterable[Path]) -> str:
 
 
 @dataclass(frozen=True)
-class _Rules:
-    """A file such as .gitignore: its patterns, for paths below a folder."""
+class _Rule:
+    """A line of .gitignore: the paths below its folder that it matches, and whether it re-includes them."""
 
     place: Path
-    spec: GitIgnoreSpec
-    is_ours: bool = False
+    pattern: re.Pattern[str]
+    only_folders: bool
+    takes_back: bool
+    is_ours: bool
 
-    def answer(self, path: Path) -> bool | None:
-        """Return whether a path is ignored; None: no pattern matches."""
-        below = path.relative_to(self.place).as_posix() + "/" * path.is_dir()
-        return self.spec.check_file(below).include
-
-
-def _answer(rules: Sequence[_Rules], path: Path) -> bool | None:
-    """Return whether the last file with a matching pattern ignores a path; None: none has one."""
-    answers = (each.answer(path) for each in reversed(rules))
-    return next((answer for answer in answers if answer is not None), None)
+    def names(self, path: Path) -> bool:
+        below = PurePosixPath(path.relative_to(self.place)).as_posix()
+        return self.pattern.fullmatch(below) is not None and (not self.only_folders or path.is_dir())
 
 
-def _rules_of(place: Path) -> Iterator[_Rules]:
+def _answer(rules: Iterable[_Rule], path: Path) -> bool | None:
+    """Return whether the last rule that matches a path ignores it; None: no rule matches."""
+    answer = None
+    for rule in rules:
+        if rule.names(path):
+            answer = not rule.takes_back
+    return answer
+
+
+def _rules_of(place: Path) -> Iterator[_Rule]:
     for name in _IGNORING:
         yield from _read_rules(place / name, place, is_ours=name == _IGNORING[1])
 
 
-def _rules_above(home: Path) -> Iterator[_Rules]:
+def _rules_above(home: Path) -> Iterator[_Rule]:
     """Rules of the repository that the folder is in, from its root down, without those of the folder itself."""
     root = next((each for each in (home, *home.parents) if (each / ".git").exists()), None)
     if root is None:
         return
     above = [each for each in reversed(home.parents) if each.is_relative_to(root)]
     for file, place in [(root / ".git/info/exclude", root), *((each / _IGNORING[0], each) for each in above)]:
-        for rules in _read_rules(file, place):
-            # A repository that ignores the folder as a whole says nothing about what is in it.
-            if place == home or not rules.answer(home):
-                yield rules
+        rules = list(_read_rules(file, place))
+        # A repository that ignores the folder as a whole says nothing about what is in it.
+        on_the_way = [each for each in (home, *home.parents) if each != place and each.is_relative_to(place)]
+        if not any(_answer(rules, each) for each in on_the_way):
+            yield from rules
 
 
-def _read_rules(file: Path, place: Path, *, is_ours: bool = False) -> Iterator[_Rules]:
-    # Machines need no rules, and do not have this package.
-    from pathspec import GitIgnoreSpec
-
+def _read_rules(file: Path, place: Path, *, is_ours: bool = False) -> Iterator[_Rule]:
     try:
         lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     except OSError:
         return
-    with warnings.catch_warnings():
-        # Of classes such as [[:digit:]], which are not known here.
-        warnings.simplefilter("ignore", FutureWarning)
-        yield _Rules(place, GitIgnoreSpec.from_lines(lines), is_ours)
+    for line in lines:
+        text = re.sub(r"(?<!\\)\s+$", "", line)
+        if not text or text.startswith("#"):
+            continue
+        takes_back, text = text.startswith("!"), text.removeprefix("!")
+        only_folders, text = text.endswith("/"), text.rstrip("/")
+        if text:
+            anywhere = "/" not in text
+            pattern = _pattern_of(text.lstrip("/"), anywhere=anywhere)
+            yield _Rule(place, pattern, only_folders, takes_back, is_ours)
+
+
+def _pattern_of(text: str, *, anywhere: bool) -> re.Pattern[str]:
+    """The regular expression of a pattern of .gitignore."""
+    text = re.sub(r"\[:([a-z]+):\]", lambda named: _CLASSES.get(named[1], named[0]), text)
+    found, at = r"(?:.*/)?" if anywhere else "", 0
+    while at < len(text):
+        if text.startswith("**/", at):
+            found, at = found + r"(?:.*/)?", at + 3
+        elif text.startswith("**", at):
+            found, at = found + ".*", at + 2
+        elif text[at] == "[" and "]" in text[at + 2 :]:
+            end = text.index("]", at + 2)
+            inner = text[at + 1 : end].replace("\\", "\\\\").replace("[", r"\[")
+            found, at = found + "[" + re.sub(r"^!", "^", inner) + "]", end + 1
+        else:
+            one = text[at]
+            if one == "\\" and at + 1 < len(text):
+                at += 1
+                one = re.escape(text[at])
+            else:
+                one = {"*": "[^/]*", "?": "[^/]"}.get(one, re.escape(one))
+            found, at = found + one, at + 1
+    try:
+        return re.compile(found, re.DOTALL)
+    except re.error:
+        return re.compile(re.escape(text))

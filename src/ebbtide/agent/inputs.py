@@ -91,6 +91,7 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
     Raises:
         OSError: Storage does not answer, or the folder cannot be written.
         DamagedInputError: The stored results of a needed job are damaged.
+        LostCheckpointError: Storage lacks what a needed job has stored: it may not be mounted yet.
     """
     into.mkdir(parents=True, exist_ok=True)
     for each in inputs:
@@ -102,7 +103,7 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
             coming.mkdir()
             try:
                 _fetch(objects, each, coming)
-            except (DamagedCheckpointError, DamagedResultError, LostCheckpointError) as error:
+            except (DamagedCheckpointError, DamagedResultError) as error:
                 raise DamagedInputError(f"what {each.folder} has stored cannot be had: {error}") from None
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -180,7 +181,7 @@ def _fetch_results(objects: ObjectStore, each: Input, into: Path) -> None:
             result = results.result(number)
         except MissingObjectError:
             if number in wanted:
-                raise DamagedResultError(f"the result of task {number} was stored and is gone") from None
+                raise LostCheckpointError(f"the result of task {number} was stored and is gone") from None
             continue
         if result.archive:
             results.fetch(result, into / "results" / str(number))

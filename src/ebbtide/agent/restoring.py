@@ -15,7 +15,7 @@ from ebbtide.agent.folders import unpack
 from ebbtide.agent.inputs import LACKS_S, MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
 from ebbtide.agent.rendezvous import restore_parts
-from ebbtide.errors import DamagedCheckpointError, StorageError
+from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, StorageError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore, CheckpointWriter, stored_tree
 from ebbtide.storage.checkpoints.tree import Tree
@@ -91,6 +91,9 @@ def restored(
                 fetch_inputs(machine.objects, assignment.inputs, inputs_beside(code))
             except DamagedInputError as error:
                 lacks, damaged = str(error), damaged + 1
+                raise
+            except LostCheckpointError as error:
+                lacks = f"{error}: is it mounted?"
                 raise
             writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
             if assignment.resume is None:

@@ -123,6 +123,7 @@ def _below(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
             yield Path(root) / name
+        folders[:] = [name for name in folders if is_readable(Path(root) / name, is_folder=True)]
 
 
 def _within(folder: Path, link: Path) -> str | None:

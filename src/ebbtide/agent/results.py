@@ -83,6 +83,8 @@ class TaskResults:
                 archive = Path(place) / "files.tar.gz"
                 count, left_out = pack(folder, archive)
                 told = [f"ebbtide: not kept of the results: {each}" for each in left_out[:_MOST_LEFT_OUT]]
+                more = len(left_out) - len(told)
+                told += [f"ebbtide: not kept of the results: {more} more"] if more else []
                 values["printed"] = "\n".join([*told, *([result.printed] if result.printed else [])])
                 if count:
                     values |= {"archive": key, "sha256": _sha256(archive), "size_bytes": archive.stat().st_size}

@@ -19,6 +19,7 @@ from ebbtide.agent.machine import Program, RentedMachine
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
+from ebbtide.errors import LostCheckpointError
 from ebbtide.storage.checkpoints.tree import remove_tree
 from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
 
@@ -207,9 +208,10 @@ class TaskRunner:
                 continue
             except (OSError, tarfile.TarError) as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
-                lacks_s = min(lacks_s, runtime.monotonic_s()) if isinstance(error, tarfile.TarError) else math.inf
+                is_lacking = isinstance(error, tarfile.TarError | LostCheckpointError)
+                lacks_s = min(lacks_s, runtime.monotonic_s()) if is_lacking else math.inf
                 if runtime.monotonic_s() - lacks_s > LACKS_S:
-                    self._put(partial(self._failed_to_prepare, f"the code in storage is not used: {error}"))
+                    self._put(partial(self._failed_to_prepare, f"code or inputs are not in storage: {error}"))
                     return
                 runtime.sleep(_RETRY_S)
                 continue

@@ -73,6 +73,8 @@ _MOST_FAILED_BOOTS = 3
 _MOST_SILENT_S = 60.0
 # Machines whose reports storage refuses in one look, after which it counts as away until the next.
 _UNREAD_AT_ONCE = 2
+# Looks for which the last reports of a machine that has ended are asked for, if storage refuses them.
+_REFUSALS_WAITED_FOR = 20
 # A machine of which so many reports in a row are missing is ended.
 _REPORTS_MISSED = 4
 _NEVER_HEARD = "its agent was never heard from"
@@ -167,8 +169,9 @@ class AgentProvider:
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, key, agent.controller_limit_s)
         self._longest_notice_s = agent.longest_notice_s
-        # Machines whose newest reports storage did not hand out.
-        self._unread = set[int]()
+        # How often storage did not hand out the newest reports of a machine, and the errors of this look.
+        self._unread: dict[int, int] = {}
+        self._refused: list[OSError] = []
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
@@ -404,7 +407,7 @@ class AgentProvider:
     def rest(self) -> dict[str, Any]:
         """The state without what `items` gives, and without metrics."""
         unended = self._ends.unended
-        seen_of = (number for number, lease in self._leases.items() if lease.is_open or number in unended)
+        seen_of = [number for number, lease in self._leases.items() if lease.is_open or number in unended]
         return {
             "version": PROVIDER_VERSION,
             "leases": sorted(self._leases),
@@ -412,11 +415,20 @@ class AgentProvider:
             "out": [event_values(event) for event in self._out],
             "unended": list(unended.items()),
             "seen": self._machines.seen_of(seen_of),
+            "reports_every_s": self._reports_every_s_of(seen_of),
             "numbers": self._requests.numbers.record(),
             "first_machine": self._machines.first,
             "quarantined": self._mailboxes.quarantined,
             "quarantine": list(self._mailboxes.quarantine),
         }
+
+    def _reports_every_s_of(self, lease_ids: Sequence[int]) -> list[tuple[float, list[int]]]:
+        """Pairs of the time between two reports, and the ids of the leases whose agents promised it."""
+        found: dict[float, list[int]] = {}
+        for lease_id in lease_ids:
+            if lease_id in self._reports_every_s:
+                found.setdefault(self._reports_every_s[lease_id], []).append(lease_id)
+        return list(found.items())
 
     def resume_from(self, kept: ProviderSnapshot, leases: Sequence[Lease]) -> None:
         """Continue from a snapshot when the run starts.
@@ -437,6 +449,9 @@ class AgentProvider:
         self._requests.repeat(kept["launching"])
         self._out.extend(event_of(values) for values in kept["out"])
         self._ends.unended = {int(lease_id): why for lease_id, why in kept["unended"]}
+        self._reports_every_s = {
+            int(lease_id): every_s for every_s, lease_ids in kept["reports_every_s"] for lease_id in lease_ids
+        }
         self._machines.seen_s = {
             int(lease_id): seen_s for seen_s, lease_ids in kept["seen"] for lease_id in lease_ids
         }
@@ -452,19 +467,13 @@ class AgentProvider:
         instances, silent = self._listed()
         self._requests.check_listed(instances)
         self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
-        unread: list[OSError] = []
-        # Storage may refuse the reports of one machine only, which are read last: all others are looked at.
-        for lease_id, lease in sorted(self._leases.items(), key=lambda item: item[0] in self._unread):
+        self._refused.clear()
+        # Storage may refuse the reports of one machine only: those that it refused most often are read last.
+        for lease_id, lease in sorted(self._leases.items(), key=lambda item: self._unread.get(item[0], 0)):
             self.beat()
             instance = instances.get(self._machines.token(lease_id))
-            if lease.is_open and len(unread) < _UNREAD_AT_ONCE:
-                try:
-                    self._receive(lease)
-                    self._unread.discard(lease_id)
-                except OSError as error:
-                    unread.append(error)
-                    self._unread.add(lease_id)
-                    self._machines.troubled(error)
+            if lease.is_open:
+                self._receive(lease)
             if instance is not None:
                 self._machines.see(lease_id, instance)
                 self._missing_since_s.pop(lease_id, None)
@@ -488,7 +497,7 @@ class AgentProvider:
         with suppress(OSError):
             # A later poll tries again, and nothing waits for it.
             self._delete_old()
-        found = [each for each in (silent, lost, *unread) if each is not None]
+        found = [each for each in (silent, lost, *self._refused) if each is not None]
         if found:
             raise found[0]
 
@@ -549,7 +558,8 @@ class AgentProvider:
             # The last reports of its agent still count, even if the machine booted between two polls.
             if not math.isnan(lease.running_s):
                 self._mailboxes.open(lease.lease_id)
-            self._receive(lease)
+            if not self._receive(lease) and self._unread.get(lease.lease_id, 0) < _REFUSALS_WAITED_FOR:
+                return
             lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
             self._check_begins(lease)
             self._notify_of(Wake.ENDED, lease, instance.why or str(instance.state))
@@ -594,7 +604,8 @@ class AgentProvider:
         if lease.state is LeaseState.REQUESTED:
             self._launch_failed(lease, "the cloud does not list it")
             return
-        self._receive(lease)
+        if not self._receive(lease) and self._unread.get(lease_id, 0) < _REFUSALS_WAITED_FOR:
+            return
         lease.state = LeaseState.RELEASED
         lease.ended_s = end_of(lease, self._machines.last_seen_s(lease))
         self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
@@ -663,9 +674,21 @@ class AgentProvider:
 
     # Messages.
 
-    def _receive(self, lease: Lease) -> None:
-        for report in self._mailboxes.new(lease.lease_id):
-            self._handle(lease, report)
+    def _receive(self, lease: Lease) -> bool:
+        """Handle the new reports of a machine; returns whether storage handed them out."""
+        lease_id = lease.lease_id
+        if len(self._refused) >= _UNREAD_AT_ONCE:
+            return False
+        try:
+            for report in self._mailboxes.new(lease_id):
+                self._handle(lease, report)
+        except OSError as error:
+            self._refused.append(error)
+            self._unread[lease_id] = self._unread.get(lease_id, 0) + 1
+            self._machines.troubled(error)
+            return False
+        self._unread.pop(lease_id, None)
+        return True
 
     def _handle(self, lease: Lease, report: Report) -> None:
         match report:

@@ -18,7 +18,7 @@ from ebbtide.errors import InputError
 
 # Version of the provider's record below, increased whenever an older Ebbtide would misread it; `migrated` knows
 # all older versions.
-PROVIDER_VERSION = 10
+PROVIDER_VERSION = 11
 
 
 class ProviderSnapshot(TypedDict):
@@ -34,6 +34,7 @@ class ProviderSnapshot(TypedDict):
         out: Events that the engine was not given yet, as `event_values` gives them.
         unended: Pairs of lease id and why the cloud refused to end its machine.
         seen: Pairs of when the cloud last listed machines, seconds since 1970 by its clock, and their lease ids.
+        reports_every_s: Pairs of the seconds after which agents report again, and the lease ids of their machines.
         numbers: Numbers of machines that this copy of the run was given.
         first_machine: Number of the first machine since the journal was lost; 0: it never was.
         quarantined: Number of messages that could not be read.
@@ -49,6 +50,7 @@ class ProviderSnapshot(TypedDict):
     out: list[dict[str, Any]]
     unended: list[tuple[int, str]]
     seen: list[tuple[float, list[int]]]
+    reports_every_s: list[tuple[float, list[int]]]
     numbers: NumberRecord
     first_machine: int
     quarantined: int
@@ -154,7 +156,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_8(kept)
     if version < 9:
         kept = _to_version_9(kept)
-    return _to_version_10(kept) if version < 10 else kept  # type: ignore[return-value]
+    if version < 10:
+        kept = _to_version_10(kept)
+    return _to_version_11(kept) if version < 11 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -164,6 +168,11 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_11(kept: dict[str, Any]) -> dict[str, Any]:
+    """Add the times between reports, which no agent promised."""
+    return {**kept, "version": 11, "reports_every_s": []}
 
 
 def _to_version_10(kept: dict[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,8 @@ _MOST_AT_FIRST = 5
 # Most tasks that a machine is handed ahead, beside those that it runs now.
 _MOST_AHEAD = 256
 _TAIL_LINES = 12
+# Results that storage is asked for at a time, where a listing does not show them.
+_ASKED_AT_A_TIME = 16
 
 
 @dataclass(frozen=True)
@@ -427,8 +429,10 @@ class AgentTasks:
         results, failed = self._results_of(trial.trial_id), set(trial.tasks.failed)
         stored = results.numbers()
         # A listing may not show the newest results for minutes, and each can be asked for by name.
-        unlisted = set(range(len(self._plan.values))) - stored - failed
-        missing = [number for number in sorted(unlisted) if not results.has(number)]
+        unlisted = sorted(set(range(len(self._plan.values))) - stored - failed)
+        with self._runtime.pool(_ASKED_AT_A_TIME) as pool:
+            found = list(pool.map(results.has, unlisted))
+        missing = [number for number, is_there in zip(unlisted, found, strict=True) if not is_there]
         if missing:
             _LOGGER.warning("storage lacks %d results that were stored; they are made again", len(missing))
             done = len(self._plan.values) - len(missing) - len(failed - stored)

@@ -23,6 +23,7 @@ from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.errors import (
     DamagedCheckpointError,
     InputError,
+    LostCheckpointError,
     MissingObjectError,
     StorageError,
     SupersededWriterError,
@@ -95,12 +96,15 @@ class CheckpointStore:
         """Manifests of complete checkpoints, the newest first, without those set aside or damaged.
 
         Raises:
-            StorageError: The newest that is known is gone, so the listing is some time old, and newer ones exist.
+            LostCheckpointError: All that are known are gone: the listing is some time old, and newer ones exist.
         """
         numbers = self.stored()
-        newest = max(numbers, default=0)
-        if newest and not self.has_manifest(newest):
-            raise StorageError(f"the checkpoints of trial {self.trial_id} are listed as they were a while ago")
+        is_gone = bool(numbers) and not any(map(self.has_manifest, sorted(numbers, reverse=True)))
+        # Stray objects are no checkpoints: nothing is stored with them.
+        if is_gone and any(True for _ in self.objects.keys(f"{self.folder}/data/")):
+            raise LostCheckpointError(
+                f"the checkpoints of trial {self.trial_id} are listed as they were a while ago"
+            )
         return self.manifests_of(numbers)
 
     def manifests_of(self, numbers: Iterable[int]) -> Iterator[Manifest]:

@@ -126,6 +126,8 @@ def _list(
             left_out.append((path, f"is {what}, which has no content to store"))
             continue
         if kind != "link" and not is_readable(each.path, is_folder=kind == "folder"):
+            if not os.path.lexists(each.path):
+                raise FileNotFoundError(each.path)
             left_out.append(
                 (path, f"may not be read by Ebbtide's agent: its mode is {stat.filemode(about.st_mode)}")
             )

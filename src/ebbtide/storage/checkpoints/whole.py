@@ -88,16 +88,19 @@ def newest_whole(
     stores = [
         CheckpointStore(objects, trial_id, runtime, expected=expected.get(trial_id, 0)) for trial_id in trial_ids
     ]
+    stored = _manifests(stores, runtime)
     if next((expected[trial_id] for trial_id in trial_ids if trial_id in expected), 0) not in aside:
-        for store in stores:
+        for store, manifests in zip(stores, stored, strict=True):
             number = expected.get(store.trial_id, 0)
-            if number and max(store.stored(), default=0) < number:
+            newest = max((each.number for each in manifests), default=0)
+            # One that is there may be damaged or set aside.
+            if newest < number and max(store.stored(), default=0) < number:
                 raise LostCheckpointError(
                     f"storage has no checkpoint {number} of trial {store.trial_id}, which was stored: is it "
                     "mounted?"
                 )
     savers = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected}
-    wholes = _wholes(_manifests(stores, runtime), savers)
+    wholes = _wholes(stored, savers)
     return next((whole for whole in wholes if whole.number not in aside), None)
 
 
