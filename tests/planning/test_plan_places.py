@@ -14,7 +14,7 @@ from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel
 from ebbtide.forecasts.capacity.models import SpellModels
-from ebbtide.forecasts.hazard.chances import evidence_of
+from ebbtide.forecasts.hazard.chances import chance_text, evidence_of
 from ebbtide.forecasts.hazard.evidence import Evidence
 from ebbtide.forecasts.hazard.model import default_hazard
 from ebbtide.forecasts.hazard.observations import MarketObservations
@@ -135,6 +135,14 @@ def test_chances_are_those_of_the_hazard_and_of_what_was_seen() -> None:
     assert tokyo.kept == hazard.kept(seen[True], TOKYO, now_s, 36_000.0).value < tokyo.kept_1h
     # Where no machine was available all night, none is likely to be granted.
     assert found[False][TOKYO].granted < 0.5 < tokyo.granted
+
+
+@pytest.mark.parametrize(
+    ("chance", "text"),
+    [(0.0, "<1%"), (0.004, "<1%"), (0.006, "1%"), (0.5, "50%"), (0.994, "99%"), (0.996, ">99%")],
+)
+def test_no_chance_is_told_as_sure(chance: float, text: str) -> None:
+    assert chance_text(chance) == text
 
 
 def test_the_picture_has_every_market_and_both_limits(tmp_path: Path) -> None:

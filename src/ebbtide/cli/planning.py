@@ -28,6 +28,7 @@ from ebbtide.cli.options import (
 )
 from ebbtide.cli.progress import progress
 from ebbtide.forecasts.capacity.models import SpellModels
+from ebbtide.forecasts.hazard.chances import chance_text
 from ebbtide.jobs.common_fields import Decides
 from ebbtide.jobs.job_files import read_sweep
 from ebbtide.jobs.job_list import OneJob
@@ -219,7 +220,7 @@ def _places_table(found: Plan) -> Table:
             f"{place.work_h:.1f}",
             f"{place.available:.0%}",
             f"{place.lasts_h:.1f}",
-            *map("{:.0%}".format, (place.granted, place.kept_1h, place.kept)),
+            *map(chance_text, (place.granted, place.kept_1h, place.kept)),
             "-" if alone is None else f"{alone:.2f}",
             f"{place.share:.0%}",
         )

@@ -21,7 +21,7 @@ from ebbtide.cli.options import InstanceTypesOption, catalogue_with, terminal
 from ebbtide.cli.progress import progress
 from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.capacity.models import probes_of_store
-from ebbtide.forecasts.hazard.chances import MarketChances, evidence_of
+from ebbtide.forecasts.hazard.chances import MarketChances, chance_text, evidence_of
 from ebbtide.forecasts.hazard.evidence import Evidence
 from ebbtide.forecasts.hazard.model import default_hazard
 from ebbtide.forecasts.hazard.observations import MarketObservations, observations_of_probes
@@ -132,7 +132,7 @@ def recommend_command(
             known,
             f"{hours:.1f}",
             f"{usd:.2f}",
-            *map("{:.0%}".format, astuple(chances)),
+            *map(chance_text, astuple(chances)),
         ]
         table.add_row(str(market), *cells)
     terminal().print(table)

@@ -44,6 +44,13 @@ class MarketChances:
         )
 
 
+def chance_text(chance: float) -> str:
+    """Text of a chance for a table: a percentage, never 0 % or 100 %, which nobody can know."""
+    if chance < 0.005:
+        return "<1%"
+    return ">99%" if chance > 0.995 else f"{chance:.0%}"
+
+
 def evidence_of(hazard: Hazard, observations: Iterable[MarketObservations], until_s: float) -> Evidence:
     """Return what observations show of capacity until a time.
 
