@@ -47,8 +47,6 @@ _AGAIN_S = 15.0
 _GONE_S = 60.0
 # A cluster that was up and no longer is counts as revoked after this many seconds: it may be unreachable only.
 _NOT_UP_S = 120.0
-# Seconds for which a cluster that was up may be missing in the list before its machine counts as taken.
-_MISSING_S = 30.0
 # A launch has failed if the server has neither its cluster nor its request after this many seconds.
 _APPEARS_S = 60.0
 
@@ -223,11 +221,7 @@ class SkyPilotCloud:
     def _missing(self, token: str, before: Instance | None, now_s: float) -> Instance | None:
         """Return the state of a machine without a cluster: revoked, failed, or not launched yet."""
         if before is not None and not math.isnan(before.running_s):
-            if not math.isnan(before.ended_s):
-                return before
-            # A server that has just begun may list nothing for a while.
-            since_s = self._not_up_s.setdefault(token, now_s)
-            return before if now_s - since_s < _MISSING_S else self._revoked(before, since_s)
+            return before if not math.isnan(before.ended_s) else self._revoked(before, now_s)
         failed = self._failed_launch(token, now_s, has_cluster=False)
         if failed is not None:
             return failed
