@@ -37,7 +37,7 @@ _FLAT = 0.25
 
 @dataclass(frozen=True)
 class WeekReport:
-    """What a run of some days holds in its second and in its last quarter.
+    """Memory, storage and journal of a run of some days, in its second and in its last quarter.
 
     Attributes:
         policy: Name of the policy.

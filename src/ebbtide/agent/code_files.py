@@ -33,10 +33,10 @@ _SECRETS = (
 )
 # Content of private keys and service-account files; larger files are not read.
 _KEY = re.compile(rb"^\s*-----BEGIN [A-Z ]*PRIVATE KEY", re.MULTILINE)
-# Suffixes of programs and texts, which may have a key as an example in them.
-_TEXTS = frozenset({".py", ".pyi", ".ipynb", ".md", ".rst"})
 _ACCOUNT = re.compile(rb'"private_key"\s*:|"refresh_token"\s*:')
 _MOST_READ_BYTES = 64 << 10
+# Suffixes of programs and texts, which may have a key as an example in them.
+_TEXTS = frozenset({".py", ".pyi", ".ipynb", ".md", ".rst"})
 
 # A file with one of these words in its name may be a secret, if its suffix is not that of a program or of data.
 _WORDS = frozenset({"token", "password", "passwd", "secret", "secrets", "credential", "credentials", "apikey"})

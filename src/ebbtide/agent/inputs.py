@@ -28,10 +28,10 @@ from ebbtide.storage.objects import ObjectStore
 
 
 class DamagedInputError(CheckpointError):
-    """Stored results of a needed job are damaged or missing."""
+    """Stored results of a needed job are damaged."""
 
 
-# Longest time for which storage that lacks what it had, or has a damaged input, is asked again.
+# Longest time for which storage that lacks what it had is asked again.
 LACKS_S = 300.0
 # Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
 MOST_DAMAGED = 3

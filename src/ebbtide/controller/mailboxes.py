@@ -141,8 +141,7 @@ class Mailboxes:
 
     def has_reported(self, lease_id: int) -> bool:
         """Return whether the machine's agent has ever reported anything."""
-        box = self._boxes.get(lease_id)
-        return box is not None and bool(box.received)
+        return self.reports_heard(lease_id) > 0
 
     def reports_heard(self, lease_id: int) -> int:
         """Number of reports that the machine's agent has made, as far as is known."""
