@@ -62,15 +62,17 @@ class Cloud:
 class Rented:
     """A provider with some machines, which looks as time passes."""
 
-    def __init__(self, folder: Path, cloud: Cloud, machines: int = 1) -> None:
+    def __init__(
+        self, folder: Path, cloud: Cloud, machines: int = 1, poll_s: float = 5.0, controller_limit_s: float = 900.0
+    ) -> None:
         self.store, self.cloud = FolderStore(folder), cloud
         self.rents = AgentProvider(
             cloud,  # type: ignore[arg-type]
             self.store,
-            AgentConfig("run", "", str(folder), ""),
+            AgentConfig("run", "", str(folder), "", controller_limit_s=controller_limit_s),
             Callbacks(lambda _: Assignment("", (), 1, "loss")),
             key=KEY,
-            pace=PollIntervals(5.0, silent_s=LIMIT_S),
+            pace=PollIntervals(poll_s, silent_s=LIMIT_S),
             runtime=cloud.clock,
         )
         self.rents._began_s = START_S
@@ -252,6 +254,20 @@ def test_one_whose_last_reports_are_refused_ends_all_the_same(
     # They may say that its training has finished, so they are asked for again for a while.
     assert ended(one.look_for(60.0)) == []
     assert [lease_id for lease_id, _ in ended(one.look_for(600.0))] == [0]
+
+
+def test_one_that_may_train_alone_for_longer_is_waited_for(tmp_path: Path) -> None:
+    """Storage may be away from an agent for as long as its settings allow."""
+    one = Rented(tmp_path, Cloud(Clock()), controller_limit_s=3 * LIMIT_S)
+    one.hear(0, 300.0)
+    assert ended(one.look_for(3 * LIMIT_S - 60.0)) == []
+    assert [lease_id for lease_id, _ in ended(one.look_for(120.0))] == [0]
+
+
+def test_silence_lasts_as_long_however_seldom_the_controller_looks(tmp_path: Path) -> None:
+    one = Rented(tmp_path, Cloud(Clock()), poll_s=200.0)
+    assert ended(one.look_for(LIMIT_S, every_s=200.0)) == []
+    assert [lease_id for lease_id, _ in ended(one.look_for(400.0, every_s=200.0))] == [0]
 
 
 def test_one_that_hangs_while_no_controller_runs_ends(tmp_path: Path) -> None:

@@ -310,8 +310,12 @@ class TaskRunner:
             self._over(running, TaskFailed(*self._about, running.number, process.exit_code, tail))
 
     def _store(self, running: _Running) -> None:
-        """Store a result, in a thread of its own, and retry until storage answers."""
-        runtime = self._machine.runtime
+        """Store a result, in a thread of its own, and retry until storage answers.
+
+        A result that storage refuses while it answers counts as a failure after a while: it may be too large, or
+        the machine's disk full.
+        """
+        runtime, refused_s = self._machine.runtime, math.inf
         began_s, duration_s = runtime.monotonic_s(), (running.ended_s or 0.0) - running.began_s
         result = TaskResult(
             running.number,
@@ -326,12 +330,27 @@ class TaskRunner:
                 kept = self._results.keep(result, running.results)
             except OSError as error:
                 _LOGGER.warning("the result of task %d is not stored yet: %s", running.number, error)
+                refused_s = (
+                    min(refused_s, runtime.monotonic_s()) if self._is_answered(running.number) else math.inf
+                )
+                if runtime.monotonic_s() - refused_s > LACKS_S:
+                    why = f"its result could not be stored for {LACKS_S:.0f} s: {error}"
+                    failed = TaskFailed(*self._about, running.number, None, (why[:MOST_OF_TEXT],))
+                    self._put(partial(self._over, running, failed))
+                    return
                 runtime.sleep(_RETRY_S)
                 continue
             stored_s = runtime.monotonic_s() - began_s
             size_bytes = 0 if kept is None else kept.size_bytes
             self._put(partial(self._stored, running, duration_s, stored_s, size_bytes))
             return
+
+    def _is_answered(self, number: int) -> bool:
+        try:
+            self._results.has(number)
+        except OSError:
+            return False
+        return True
 
     def _stored(self, running: _Running, duration_s: float, stored_s: float, size_bytes: int) -> None:
         self._storing_s = max(stored_s, self._storing_s / 2)

@@ -168,7 +168,7 @@ class AgentProvider:
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, key, agent.controller_limit_s)
-        self._longest_notice_s = agent.longest_notice_s
+        self._longest_notice_s, self._controller_limit_s = agent.longest_notice_s, agent.controller_limit_s
         # How often storage did not hand out the newest reports of a machine, and the errors of this look.
         self._unread: dict[int, int] = {}
         self._refused: list[OSError] = []
@@ -623,9 +623,12 @@ class AgentProvider:
             self._silent_s.pop(lease_id, None)
             return
         before_s, until_s, heard_then = self._silent_s.get(lease_id, (0.0, now_s, heard))
-        silent_s = 0.0 if heard != heard_then else before_s + min(now_s - until_s, _MOST_SILENT_S)
+        most_s = max(_MOST_SILENT_S, 2.0 * self._pace.poll_s)
+        silent_s = 0.0 if heard != heard_then else before_s + min(now_s - until_s, most_s)
         self._silent_s[lease_id] = (silent_s, now_s, heard)
-        if silent_s < max(self._pace.silent_s, _REPORTS_MISSED * every_s):
+        # An agent that was heard from trains on without the store for as long as its user allows.
+        alone_s = self._controller_limit_s if heard else 0.0
+        if silent_s < max(self._pace.silent_s, _REPORTS_MISSED * every_s, alone_s):
             return
         # The agent may run, whatever state the cloud reports.
         self._mailboxes.open(lease_id)

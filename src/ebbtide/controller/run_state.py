@@ -154,7 +154,7 @@ def request_stop(run: Path, request: StopRequest) -> None:
         return
     text = _request_text(request)
     try:
-        write_text(run / _REQUEST, text)
+        write_text(run / _REQUEST, text, mode=0o600)
     except OSError:
         # On a full disk, overwrite the file that the controller made, which has room for any request.
         with (run / _REQUEST).open("r+", encoding="utf-8") as file:
@@ -182,7 +182,7 @@ def requested_stop(run: Path) -> StopRequest | None:
 
 def forget_stop(run: Path) -> None:
     """Discard any earlier request when a new controller starts, and make room for the next one."""
-    write_text(run / _REQUEST, _request_text(None))
+    write_text(run / _REQUEST, _request_text(None), mode=0o600)
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def controlling(run: Path, runtime: Runtime = RUNTIME) -> Iterator[None]:
                 raise
             runtime.sleep(0.05)
     try:
-        write_text(run / _PID, f"{os.getpid()}\n")
+        write_text(run / _PID, f"{os.getpid()}\n", mode=0o600)
         yield
     finally:
         (run / _PID).unlink(missing_ok=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.clouds.renters import SKYPILOT, Renter, renter
@@ -15,6 +16,7 @@ from tests.waiting import eventually
 
 from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.skypilot import cloud as sky_cloud
+from ebbtide.clouds.skypilot.api import SkyApi
 from ebbtide.clouds.skypilot.cloud import SkyPilotCloud
 from ebbtide.clouds.skypilot.settings import SkyPilotSettings
 from ebbtide.errors import InputError
@@ -62,6 +64,19 @@ def rented(sky: Renter) -> Rented:
         return SkyPilotCloud("run-1", sky.settings, lambda: sky.prices)
 
     return sky.api, controller(), controller
+
+
+class Lacking:
+    """An API server whose list of clusters is empty."""
+
+    def __init__(self, sky: SkyApi) -> None:
+        self._sky = sky
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sky, name)
+
+    def clusters(self) -> list[Mapping[str, Any]]:
+        return []
 
 
 def only(cloud: SkyPilotCloud, *states: LeaseState) -> None:
@@ -114,6 +129,46 @@ def test_one_in_trouble_is_not_given_up_at_once(rented: Rented, monkeypatch: pyt
     api.show(name, "INIT")
     only(cloud, LeaseState.REVOKED)
     eventually(lambda: not api.names())
+
+
+def test_a_cluster_that_one_list_lacks_is_still_there(rented: Rented, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list may lack a cluster for a moment; its machine would be taken down for it."""
+    api, cloud, _ = rented
+    cloud.launch(WANTED)
+    only(cloud, LeaseState.RUNNING)
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud, "_api", Lacking(sky=cloud._api))
+        only(cloud, LeaseState.RUNNING)
+    only(cloud, LeaseState.RUNNING)
+    assert len(api.names()) == 1
+    assert "/down" not in [path for path, _ in api.asked]
+
+
+def test_a_cluster_that_stays_missing_was_revoked_when_it_went(
+    rented: Rented, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, cloud, _ = rented
+    monkeypatch.setattr(sky_cloud, "_MISSING_S", 0.5)
+    cloud.launch(WANTED)
+    only(cloud, LeaseState.RUNNING)
+    api.take_away(api.names()[0])
+    eventually(lambda: not api.names())
+    (first,) = cloud.instances()
+    assert first.state is LeaseState.RUNNING
+    only(cloud, LeaseState.REVOKED)
+    assert cloud.instances()[0].ended_s == pytest.approx(first.listed_s)
+
+
+def test_a_machine_that_is_ended_after_it_is_gone_was_revoked(rented: Rented) -> None:
+    """The request for its end hides no revocation that a list has shown."""
+    api, cloud, _ = rented
+    cloud.launch(WANTED)
+    only(cloud, LeaseState.RUNNING)
+    api.take_away(api.names()[0])
+    eventually(lambda: not api.names())
+    (seen,) = cloud.instances()
+    assert cloud.terminate(WANTED.token) == pytest.approx(seen.listed_s)
+    only(cloud, LeaseState.REVOKED)
 
 
 def test_one_that_is_taken_before_it_was_seen_was_taken(rented: Rented) -> None:

@@ -47,6 +47,8 @@ _AGAIN_S = 15.0
 _GONE_S = 60.0
 # A cluster that was up and no longer is counts as revoked after this many seconds: it may be unreachable only.
 _NOT_UP_S = 120.0
+# A cluster that was up counts as revoked once it is missing in every list of this many seconds.
+_MISSING_S = 5.0
 # A launch has failed if the server has neither its cluster nor its request after this many seconds.
 _APPEARS_S = 60.0
 
@@ -125,6 +127,10 @@ class SkyPilotCloud:
         if token in self._downed_s:
             # If the cluster is still listed, `instances` takes it down again.
             return self._downed_s[token]
+        if cluster is None and known is not None and token in self._not_up_s:
+            # It was missing before its end was requested, so it was revoked.
+            self._known[token] = revoked = self._revoked(known, self._not_up_s[token])
+            return revoked.ended_s
         is_coming = self._give_up_launch(name)
         if cluster is None and not is_coming and token not in self._launched_s:
             return None
@@ -221,7 +227,10 @@ class SkyPilotCloud:
     def _missing(self, token: str, before: Instance | None, now_s: float) -> Instance | None:
         """Return the state of a machine without a cluster: revoked, failed, or not launched yet."""
         if before is not None and not math.isnan(before.running_s):
-            return before if not math.isnan(before.ended_s) else self._revoked(before, now_s)
+            if not math.isnan(before.ended_s):
+                return before
+            since_s = self._not_up_s.setdefault(token, now_s)
+            return self._revoked(before, since_s) if now_s - since_s >= _MISSING_S else before
         failed = self._failed_launch(token, now_s, has_cluster=False)
         if failed is not None:
             return failed

@@ -94,7 +94,7 @@ class Accounting:
         """Write the accounting into a run's folder."""
         team = None if self.team is None else self.team.model_dump(mode="json")
         content = {"owner": self.owner, "tags": dict(self.tags), "team": team}
-        write_text(folder.path / _FILE, json.dumps(content, indent=2) + "\n")
+        write_text(folder.path / _FILE, json.dumps(content, indent=2) + "\n", mode=0o600)
 
     @classmethod
     def of(cls, folder: RunFolder) -> Accounting:

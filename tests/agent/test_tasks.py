@@ -1,0 +1,84 @@
+"""Tasks of an array on one machine: results that cannot be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.runs.cloud_as_told import Clock
+
+from ebbtide.agent.config import Assignment
+from ebbtide.agent.protocol import Hand, Report, TaskDone, TaskFailed
+from ebbtide.agent.tasks import TaskRunner
+from ebbtide.errors import StorageError
+from ebbtide.storage.objects import FolderStore
+
+
+class Immediate(Clock):
+    """A clock on which each thread's work is done where the thread would begin."""
+
+    def begin(self, target: Callable[[], None]) -> None:
+        target()
+
+
+class RefusingStore(FolderStore):
+    """A store that takes nothing, and for some time does not answer at all."""
+
+    def __init__(self, root: Path, clock: Clock, away_until_s: float, refuses_until_s: float) -> None:
+        super().__init__(root)
+        self._clock, self._away_until_s, self._refuses_until_s = clock, away_until_s, refuses_until_s
+
+    def has(self, key: str) -> bool:
+        if key.endswith("/0") and self._clock.now_s < self._away_until_s:
+            raise StorageError("does not answer")
+        return super().has(key)
+
+    def put_once(self, key: str, content: bytes) -> bool:
+        if self._clock.now_s < self._refuses_until_s:
+            raise StorageError(f"{key}: AccessDenied (403)")
+        return super().put_once(key, content)
+
+
+def reports_of(folder: Path, away_until_s: float, refuses_until_s: float) -> tuple[list[Report], float]:
+    """What a runner reports of one task, which succeeds, and when."""
+    clock, told = Immediate(), list[Report]()
+    program = SimpleNamespace(exit_code=0, kill=lambda: None)
+    machine = SimpleNamespace(
+        runtime=clock,
+        objects=RefusingStore(folder / "store", clock, away_until_s, refuses_until_s),
+        start=lambda *_: program,
+        end_left=lambda: None,
+    )
+    runner = TaskRunner(
+        Assignment("run-000", ("true",), 0, "", side_by_side=1),
+        folder / "work",
+        folder / "code",
+        "run-m0000",
+        1.0,
+        machine,  # type: ignore[arg-type]
+        lambda do: do(),
+        lambda report, _: told.append(report),
+    )
+    runner.hand(Hand(0, (0,), ("a",)))
+    for _ in range(20):
+        clock.now_s += 1.0
+        runner.tick(clock.now_s, float("inf"))
+    return told, clock.now_s
+
+
+def test_a_result_that_storage_refuses_fails_its_task(tmp_path: Path) -> None:
+    """Before, its machine was paid for ever, and nobody was told."""
+    (report,), now_s = reports_of(tmp_path, 0.0, 1e9)
+    assert isinstance(report, TaskFailed)
+    assert (report.task, report.code) == (0, None)
+    assert "could not be stored for 300 s: results/run-000/done/0: AccessDenied (403)" in report.tail[0]
+    assert 300.0 <= now_s < 400.0
+
+
+@pytest.mark.parametrize(("away_until_s", "refuses_until_s"), [(2_000.0, 2_100.0), (0.0, 200.0)])
+def test_storage_that_is_away_is_waited_for(tmp_path: Path, away_until_s: float, refuses_until_s: float) -> None:
+    (report,), now_s = reports_of(tmp_path, away_until_s, refuses_until_s)
+    assert isinstance(report, TaskDone)
+    assert now_s >= refuses_until_s
