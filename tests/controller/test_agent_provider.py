@@ -41,11 +41,11 @@ def test_what_cannot_be_read_is_set_aside_and_counted_and_the_others_received(tm
     odd = [7, {"no": "kind"}, {**sealed, "line": "changed"}, forged, of_another, elsewhere, sealed]
     for number, content in enumerate((b"{torn", json.dumps(odd).encode(), b'"text"', b"[" * 100_000), start=1):
         store.put_once(f"machines/run-m0000/reports/{number:08d}", content)
-    rents._receive(lease)
+    rents._reports.read(lease)
     # The first of the machine's own is number 2, so that number 1 came late, as one that was written twice does.
     assert logged == []
     mine.write(5, [Envelope("c", 1, 0, Log("run-000", "received"))])
-    rents._receive(lease)
+    rents._reports.read(lease)
     assert logged == [("run-000", "received")]
     assert rents.snapshot()["quarantined"] == 3 + 5
     assert {kept["machine"] for kept in rents.snapshot()["quarantine"]} == {"run-m0000"}
@@ -65,7 +65,7 @@ def test_a_report_whose_handling_fails_is_given_again(tmp_path: Path) -> None:
             raise OSError("the disk is full")
 
     rents._noticed = fail  # type: ignore[method-assign]
-    assert [rents._receive(lease) for _ in range(3)] == [False, True, True]
+    assert [rents._reports.read(lease) for _ in range(3)] == [False, True, True]
     assert handled == [START_S + 1, START_S + 2, START_S + 2]
 
 
@@ -74,7 +74,7 @@ def test_a_machine_whose_reports_are_missing_is_asked_to_repeat(tmp_path: Path) 
     lease, store = running(rents), FolderStore(tmp_path)
     store.put_once("machines/run-m0000/reports/00000001", b"{torn")
     reports_of(store).write(2, [Envelope("b", 7, 0, Log("run-000", "a line"))])
-    rents._receive(lease)
+    rents._reports.read(lease)
     assert rents._mailboxes.items.values()[0]["pending"] == [{"kind": "repeat"}]
 
 
@@ -88,7 +88,7 @@ def test_a_report_that_was_lost_does_not_hold_up_those_after_it(tmp_path: Path) 
     for count, number in ((1, 1), (3, 3)):
         reports.write(number, [Envelope("b", count, 0, Log("run-000", str(count)))])
     for _ in range(12):
-        rents._receive(lease)
+        rents._reports.read(lease)
     assert heard == ["1", "3"]
     assert rents._mailboxes.quarantined == 1
     assert "is missing" in rents._mailboxes.quarantine[0]["why"]

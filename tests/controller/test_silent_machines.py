@@ -228,9 +228,10 @@ def test_a_report_that_storage_refuses_holds_up_no_other_machine(
     assert all(one.rents._mailboxes.has_reported(number) for number in range(12) if number not in (0, 2, 3))
     assert "AccessDenied" in one.rents.trouble
     # One that was refused now and then is read again, before those that always are.
-    one.rents._unread[5] = 1
+    refusals = one.rents._reports._refusals
+    refusals[5] = 1
     one.look_for(10.0)
-    assert 5 not in one.rents._unread
+    assert 5 not in refusals
     # Where nothing is ever heard, the machine is of no use; no other ends.
     assert {lease_id for lease_id, _ in ended(one.look_for(2 * LIMIT_S))} == {0, 3}
 

@@ -36,6 +36,7 @@ from ebbtide.agent.results import TaskResults
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
 from ebbtide.clouds.parts import PartlySilentError
+from ebbtide.controller.agent_reports import AgentReports, SilenceLimits
 from ebbtide.controller.kinds.array import AgentTasks, ArrayPlan, TaskList
 from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
 from ebbtide.controller.kinds.dispatch import AgentJobs
@@ -69,14 +70,6 @@ _LOGGER = logging.getLogger(__name__)
 
 # After this many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
-# Most seconds of silence that count between two polls: what held up the polls may have held up the agent, too.
-_MOST_SILENT_S = 60.0
-# Machines whose reports storage refuses in one look, after which it counts as away until the next.
-_UNREAD_AT_ONCE = 2
-# Looks for which the last reports of a machine that has ended are asked for, if storage refuses them.
-_REFUSALS_WAITED_FOR = 20
-# A machine of which so many reports in a row are missing is ended.
-_REPORTS_MISSED = 4
 _NEVER_HEARD = "its agent was never heard from"
 # Seconds for which messages of ended machines stay, and number of machines whose messages are deleted at once.
 _MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
@@ -168,16 +161,12 @@ class AgentProvider:
         self._out: deque[Event] = deque()
         self._kept: ProviderSnapshot | None = None
         self._heartbeats = Heartbeats(objects, agent.run, key, agent.controller_limit_s)
-        self._longest_notice_s, self._controller_limit_s = agent.longest_notice_s, agent.controller_limit_s
-        # How often storage did not hand out the newest reports of a machine, and the errors of this look.
-        self._unread: dict[int, int] = {}
-        self._refused: list[OSError] = []
+        self._longest_notice_s = agent.longest_notice_s
+        limits = SilenceLimits(pace.silent_s, alone_s=agent.controller_limit_s, poll_s=pace.poll_s)
+        self._reports = AgentReports(self._mailboxes, self._handle, machines.troubled, limits, runtime)
         self._beat_s, self._beating = -math.inf, threading.Lock()
         self._failed_boots, self._began_s = 0, -math.inf
         self._missing_since_s: dict[int, float] = {}
-        # Real seconds for which agents of listed machines were not heard from, and until when that was counted.
-        self._silent_s: dict[int, tuple[float, float, int]] = {}
-        self._reports_every_s: dict[int, float] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
         self._over_since_s: dict[int, float] = {}
         self._delete_s = -math.inf
@@ -415,20 +404,12 @@ class AgentProvider:
             "out": [event_values(event) for event in self._out],
             "unended": list(unended.items()),
             "seen": self._machines.seen_of(seen_of),
-            "reports_every_s": self._reports_every_s_of(seen_of),
+            "reports_every_s": self._reports.promises(seen_of),
             "numbers": self._requests.numbers.record(),
             "first_machine": self._machines.first,
             "quarantined": self._mailboxes.quarantined,
             "quarantine": list(self._mailboxes.quarantine),
         }
-
-    def _reports_every_s_of(self, lease_ids: Sequence[int]) -> list[tuple[float, list[int]]]:
-        """Pairs of the time between two reports, and the ids of the leases whose agents promised it."""
-        found: dict[float, list[int]] = {}
-        for lease_id in lease_ids:
-            if lease_id in self._reports_every_s:
-                found.setdefault(self._reports_every_s[lease_id], []).append(lease_id)
-        return list(found.items())
 
     def resume_from(self, kept: ProviderSnapshot, leases: Sequence[Lease]) -> None:
         """Continue from a snapshot when the run starts.
@@ -449,9 +430,7 @@ class AgentProvider:
         self._requests.repeat(kept["launching"])
         self._out.extend(event_of(values) for values in kept["out"])
         self._ends.unended = {int(lease_id): why for lease_id, why in kept["unended"]}
-        self._reports_every_s = {
-            int(lease_id): every_s for every_s, lease_ids in kept["reports_every_s"] for lease_id in lease_ids
-        }
+        self._reports.restore(kept["reports_every_s"])
         self._machines.seen_s = {
             int(lease_id): seen_s for seen_s, lease_ids in kept["seen"] for lease_id in lease_ids
         }
@@ -466,14 +445,11 @@ class AgentProvider:
             self._launch_failed(self._leases[lease_id], why)
         instances, silent = self._listed()
         self._requests.check_listed(instances)
-        self._mailboxes.fetch(lease_id for lease_id, lease in self._leases.items() if lease.is_open)
-        self._refused.clear()
-        # Storage may refuse the reports of one machine only: those that it refused most often are read last.
-        for lease_id, lease in sorted(self._leases.items(), key=lambda item: self._unread.get(item[0], 0)):
+        for lease_id, lease in self._reports.begin_look(self._leases):
             self.beat()
             instance = instances.get(self._machines.token(lease_id))
             if lease.is_open:
-                self._receive(lease)
+                self._reports.read(lease)
             if instance is not None:
                 self._machines.see(lease_id, instance)
                 self._missing_since_s.pop(lease_id, None)
@@ -497,7 +473,7 @@ class AgentProvider:
         with suppress(OSError):
             # A later poll tries again, and nothing waits for it.
             self._delete_old()
-        found = [each for each in (silent, lost, *self._refused) if each is not None]
+        found = [each for each in (silent, lost, *self._reports.refused) if each is not None]
         if found:
             raise found[0]
 
@@ -558,7 +534,7 @@ class AgentProvider:
             # The last reports of its agent still count, even if the machine booted between two polls.
             if not math.isnan(lease.running_s):
                 self._mailboxes.open(lease.lease_id)
-            if not self._receive(lease) and self._unread.get(lease.lease_id, 0) < _REFUSALS_WAITED_FOR:
+            if not self._reports.read_last(lease):
                 return
             lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
             self._check_begins(lease)
@@ -604,7 +580,7 @@ class AgentProvider:
         if lease.state is LeaseState.REQUESTED:
             self._launch_failed(lease, "the cloud does not list it")
             return
-        if not self._receive(lease) and self._unread.get(lease_id, 0) < _REFUSALS_WAITED_FOR:
+        if not self._reports.read_last(lease):
             return
         lease.state = LeaseState.RELEASED
         lease.ended_s = end_of(lease, self._machines.last_seen_s(lease))
@@ -617,36 +593,19 @@ class AgentProvider:
         Raises:
             InputError: Too many machines in a row have ended this way before they were heard from.
         """
-        lease_id, now_s = lease.lease_id, self._runtime.monotonic_s()
-        heard, every_s = self._mailboxes.reports_heard(lease_id), self._reports_every_s.get(lease_id, 0.0)
-        if not (lease.is_open and lease.is_charged) or (heard and not every_s):
-            self._silent_s.pop(lease_id, None)
+        silence = self._reports.silence(lease)
+        if silence is None:
             return
-        before_s, until_s, heard_then = self._silent_s.get(lease_id, (0.0, now_s, heard))
-        most_s = max(_MOST_SILENT_S, 2.0 * self._pace.poll_s)
-        silent_s = 0.0 if heard != heard_then else before_s + min(now_s - until_s, most_s)
-        self._silent_s[lease_id] = (silent_s, now_s, heard)
-        # An agent that was heard from trains on without the store for as long as its user allows.
-        alone_s = self._controller_limit_s if heard else 0.0
-        if silent_s < max(self._pace.silent_s, _REPORTS_MISSED * every_s, alone_s):
-            return
-        # The agent may run, whatever state the cloud reports.
-        self._mailboxes.open(lease_id)
-        self._receive(lease)
-        if self._mailboxes.reports_heard(lease_id) != heard:
-            return
-        del self._silent_s[lease_id]
-        if heard:
-            why = f"its agent, which reports every {every_s:.0f} s, was not heard from"
+        if silence.was_heard:
+            why = f"its agent, which reports every {silence.every_s:.0f} s, was not heard from"
             what = "the machine hangs, or cannot reach the store any more; it is ended"
         else:
             why = _NEVER_HEARD
             what = "its set-up hangs, or it cannot reach the store; it is ended, and counts as a failed boot"
-        _LOGGER.warning(
-            "machine %s has run for %.0f s, and %s: %s", self._machines.token(lease_id), silent_s, why, what
-        )
+        name = self._machines.token(lease.lease_id)
+        _LOGGER.warning("machine %s has run for %.0f s, and %s: %s", name, silence.duration_s, why, what)
         self._give_back(lease, why)
-        if not heard:
+        if not silence.was_heard:
             self._check_begins(lease)
 
     def _give_back(self, lease: Lease, why: str) -> None:
@@ -677,22 +636,6 @@ class AgentProvider:
 
     # Messages.
 
-    def _receive(self, lease: Lease) -> bool:
-        """Handle the new reports of a machine; returns whether storage handed them out."""
-        lease_id = lease.lease_id
-        if len(self._refused) >= _UNREAD_AT_ONCE:
-            return False
-        try:
-            for report in self._mailboxes.new(lease_id):
-                self._handle(lease, report)
-        except OSError as error:
-            self._refused.append(error)
-            self._unread[lease_id] = self._unread.get(lease_id, 0) + 1
-            self._machines.troubled(error)
-            return False
-        self._unread.pop(lease_id, None)
-        return True
-
     def _handle(self, lease: Lease, report: Report) -> None:
         match report:
             case Noticed(taken_at_s):
@@ -706,7 +649,7 @@ class AgentProvider:
                 if self._training.is_trial(trial_id):
                     self._log(trial_id, line if not left_out else f"ebbtide: {left_out:,} lines were left out")
             case Up(every_s):
-                self._reports_every_s[lease.lease_id] = every_s
+                self._reports.promised(lease, every_s)
             case Down():
                 pass
             case _:
