@@ -12,7 +12,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.learning_curves.curves import Curve
-from ebbtide.jobs.job import Job
+from ebbtide.jobs.job import Job, jobs_of
 from ebbtide.jobs.job_files import measured
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, billing_preset
@@ -79,7 +79,7 @@ def backtest(
     """
     check_policies(policies)
     bundle = read_models(models)
-    jobs = (job,) if isinstance(job, Job) else tuple(job)
+    jobs = jobs_of(job)
     scenario = Scenario(
         jobs if bundle is None else tuple(measured(each, bundle.speeds) for each in jobs),
         prices,

@@ -430,6 +430,18 @@ def check_known(what: str, *, is_measured: bool, has_steps: bool) -> None:
         raise InputError(f"{what.partition(' ')[2]} cannot be replayed or planned yet", problems=missing)
 
 
+def jobs_of(given: Job | Sequence[Job]) -> tuple[Job, ...]:
+    """Return one job, or each of several, as a tuple.
+
+    Raises:
+        InputError: There is none.
+    """
+    jobs = (given,) if isinstance(given, Job) else tuple(given)
+    if not jobs:
+        raise InputError("no job to run; give one or more")
+    return jobs
+
+
 def name_of(arguments: Sequence[str]) -> str:
     """A name for a training from its command: that of its program."""
     scripts = [PurePath(word).stem for word in arguments if PurePath(word).suffix in (".py", ".sh")]

@@ -23,7 +23,7 @@ from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.forecasts.champions import read_models
-from ebbtide.jobs.job import Job
+from ebbtide.jobs.job import Job, jobs_of
 from ebbtide.jobs.job_files import read_runnable, read_work
 from ebbtide.jobs.job_list import JobList, ListedJob, Runnable
 from ebbtide.jobs.one_training import sweep_of
@@ -323,12 +323,7 @@ def _program_of(job: Work, options: RunOptions) -> tuple[Runnable, Path]:
     folder = Path(options.get("folder", Path.cwd()))
     if isinstance(job, str | Path):
         return read_runnable(job, catalogue, to_run=True), Path(options.get("folder", Path(job).parent))
-    if isinstance(job, Runnable):
-        work: Runnable = job
-    elif isinstance(job, Job):
-        work = sweep_of(job)
-    else:
-        work = _list_of(job)
+    work: Runnable = job if isinstance(job, Runnable) else _runnable_of(jobs_of(job))
     for sweep in work.parts:
         if sweep.command is None and sweep.entry_point is None:
             raise InputError(f"{sweep.name} has no command to run", field="command")
@@ -336,10 +331,10 @@ def _program_of(job: Work, options: RunOptions) -> tuple[Runnable, Path]:
     return work, folder
 
 
-def _list_of(jobs: Sequence[Job]) -> JobList:
-    """A list of several jobs, which run side by side."""
-    if not jobs:
-        raise InputError("no job to run; give one or more")
+def _runnable_of(jobs: Sequence[Job]) -> Runnable:
+    """A sweep of one trial for one job; for several, a list of such sweeps, which run side by side."""
+    if len(jobs) == 1:
+        return sweep_of(jobs[0])
     limited = next((job for job in jobs if job.budget_usd is not None), None)
     if limited is not None:
         raise InputError(
@@ -347,7 +342,7 @@ def _list_of(jobs: Sequence[Job]) -> JobList:
             field="budget_usd",
         )
     return JobList(
-        name=f"{jobs[0].name}-and-{len(jobs) - 1}-more" if len(jobs) > 1 else jobs[0].name,
+        name=f"{jobs[0].name}-and-{len(jobs) - 1}-more",
         listed=tuple(ListedJob(work=sweep_of(job)) for job in jobs),
     )
 
@@ -391,10 +386,8 @@ def _work_of(job: Any, catalogue: Catalogue) -> tuple[Runnable | None, tuple[Job
         return work.sweep, work.jobs
     if isinstance(job, Runnable):
         return job, job.jobs(catalogue)
-    if isinstance(job, Job):
-        job.check_replayable()
-        return (None if job.command is None else sweep_of(job)), (job,)
-    jobs = tuple(job)
-    if not jobs:
-        raise InputError("no job to run; give one or more")
-    return None, jobs
+    jobs = jobs_of(job)
+    for each in jobs:
+        each.check_replayable()
+    is_program = len(jobs) == 1 and jobs[0].command is not None
+    return (sweep_of(jobs[0]) if is_program else None), jobs
