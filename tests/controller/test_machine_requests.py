@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.cloud_as_told import KEY, provider
+from tests.runs.cloud_as_told import KEY, Clock, provider
 from tests.runs.sweeps import START_S, A
 
 from ebbtide.controller.agent_provider import PollIntervals
@@ -73,6 +73,39 @@ def test_a_number_that_cannot_be_taken_yet_is_not_requested(tmp_path: Path) -> N
     rents.launch(lease)
     rents._requests.request_all()
     assert (len(launched), list(rents._requests.waiting), rents._requests.numbers.next) == (1, [], 1)
+
+
+def test_a_request_that_the_team_s_quota_does_not_allow_is_kept_back(tmp_path: Path) -> None:
+    """A controller that was gone for long finds its requests in the journal, and its machines given to others."""
+    launched: list[Any] = []
+    asked: list[int] = []
+    allowed = [1]
+
+    def holds(machines: int) -> bool:
+        asked.append(machines)
+        return machines <= allowed[0]
+
+    clock = Clock()
+    rents = provider(tmp_path, None, None, runtime=clock)
+    rents._requests._holds = holds
+    cloud: Any = rents._cloud
+    cloud.launch = launched.append
+    for lease_id in (0, 1):
+        rents.launch(Lease(lease_id, A, 0.21, on_demand=False, requested_s=START_S))
+    rents.written()
+    rents._look()
+    assert (launched, asked, list(rents._requests.waiting)) == ([], [2], [0, 1])
+    # One that came all the same, since its request was made before, needs none.
+    rents._leases[1].state = LeaseState.RUNNING
+    rents._requests.request_all()
+    assert (launched, list(rents._requests.waiting)) == ([], [0])
+    clock.now_s += rents._pace.missing_s + 1.0
+    rents._requests.request_all()
+    assert rents._requests.unanswered(0, rents._pace.missing_s) == "the team's quota leaves no room for it"
+    allowed[0] = 2
+    rents._requests.request_all()
+    assert [wanted.token for wanted in launched] == ["run-m0000"]
+    assert not rents._requests.waiting
 
 
 def test_a_machine_is_requested_only_once_the_journal_has_its_lease(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ class Callbacks:
         programs: The number of each job's program, by job id; jobs that are not named share program 0.
         secrets: Values of the secrets that assignments name, by name.
         fingerprint: The run's fingerprint; empty: an older Ebbtide began it.
+        holds: Tells whether the team's quotas allow so many machines in all.
     """
 
     assignment: Callable[[JobProgress], Assignment]
@@ -121,6 +122,7 @@ class Callbacks:
     programs: Mapping[int, int] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     fingerprint: str = ""
+    holds: Callable[[int], bool] = lambda _machines: True
 
 
 class AgentProvider:
@@ -154,7 +156,7 @@ class AgentProvider:
         self._machines = machines = MachineList(cloud, agent.run, runtime)
         self._objects = objects
         self._mailboxes = Mailboxes(objects, key, machines.token, runtime=runtime, values=callbacks.secrets)
-        self._requests = MachineRequests(cloud, machines, objects, agent, key, self.beat, runtime)
+        self._requests = MachineRequests(cloud, machines, objects, agent, key, self.beat, callbacks.holds, runtime)
         self._leases = self._requests.leases
         self._ends = MachineEnds(cloud, machines, pace.poll_s, self._order_end, self.beat, runtime)
         self._training = self._agent_jobs(agent, callbacks, key)
@@ -439,7 +441,7 @@ class AgentProvider:
 
     def _look(self) -> None:
         self._requests.check_claim()
-        self._requests.request_all()
+        self._requests.request_all(len(self._ends.unended))
         while self._requests.refused:
             lease_id, why = self._requests.refused.popleft()
             self._launch_failed(self._leases[lease_id], why)

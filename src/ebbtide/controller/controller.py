@@ -167,6 +167,7 @@ class Controller:
                 programs_of(self._work),
                 secrets_of(self._work),
                 self._settings.fingerprint,
+                lambda machines: self._account is None or self._account.holds(machines),
             ),
             key=folder.key,
             pace=pace,

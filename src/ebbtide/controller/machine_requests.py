@@ -42,6 +42,7 @@ class MachineRequests:
         agent: Configuration of all agents; the machine is filled in.
         key: The run's key, from which its machines' keys are derived.
         waits: Called before each request.
+        holds: Tells whether the team's quotas allow so many machines in all; called before requests.
         runtime: Gives the time.
 
     Attributes:
@@ -60,10 +61,11 @@ class MachineRequests:
         agent: AgentConfig,
         key: bytes,
         waits: Callable[[], None],
+        holds: Callable[[int], bool],
         runtime: Runtime,
     ) -> None:
         self._cloud, self._machines, self._agent, self._key = cloud, machines, agent, key
-        self._waits, self._runtime = waits, runtime
+        self._waits, self._holds, self._runtime = waits, holds, runtime
         self._claim: Leadership | None = None
         self.numbers = MachineNumbers(objects, agent.run, key)
         self.leases: dict[int, Lease] = {}
@@ -158,8 +160,11 @@ class MachineRequests:
         self.waiting.remove(lease_id)
         self._unanswered.pop(lease_id, None)
 
-    def request_all(self) -> None:
+    def request_all(self, unended: int = 0) -> None:
         """Request the waiting machines whose leases the journal has, as many as a few seconds allow.
+
+        Args:
+            unended: Number of machines that run although their end was requested.
 
         Raises:
             SupersededError: Another controller has rented under their numbers.
@@ -172,6 +177,9 @@ class MachineRequests:
             return
         due = [lease_id for lease_id in self.waiting if lease_id not in self._unwritten]
         if not due:
+            return
+        if not self._holds(unended + sum(lease.is_open for lease in self.leases.values())):
+            self._wait_for_quota(due)
             return
         if self._claim is not None:
             try:
@@ -202,6 +210,15 @@ class MachineRequests:
             else:
                 self._unanswered.pop(lease_id, None)
                 self._closed.discard(_region_of(self.leases[lease_id].market))
+
+    def _wait_for_quota(self, due: Iterable[int]) -> None:
+        """Keep back requests that the team's quotas do not allow; those whose machines came are done."""
+        now_s = self._runtime.monotonic_s()
+        for lease_id in due:
+            if self.leases[lease_id].state is LeaseState.REQUESTED:
+                self._unanswered.setdefault(lease_id, (now_s, "the team's quota leaves no room for it"))
+            else:
+                self.withdraw(lease_id)
 
     def _refuse(self, lease_id: int, error: InputError) -> None:
         """Count a region as closed; raise the error if no other is left."""

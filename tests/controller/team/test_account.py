@@ -101,6 +101,33 @@ def test_two_who_see_the_same_machines_free_do_not_both_get_them(store: ShakySto
     assert not b.reserve(2)
 
 
+def test_a_resumed_run_requests_no_machines_that_others_have_taken(store: ShakyStore, clock: WallTime) -> None:
+    """Its journal may be older than its account: before, its former requests were repeated beside the others'."""
+    former, other = (member(store, clock, team(machines=4), run) for run in ("mine", "other"))
+    assert former.reserve(2)
+    note(former, 0, is_last=True)
+    assert other.reserve(3)
+    resumed = member(store, clock, team(machines=4))
+    note(resumed, 2)
+    assert not resumed.holds(2)
+    assert resumed.holds(0)
+    note(other, 1)
+    clock.now_s += READ_EVERY_S
+    assert resumed.holds(2)
+    # Without asking the store.
+    store.is_away = True
+    assert resumed.holds(2)
+    assert not resumed.holds(3)
+
+
+def test_what_was_given_back_is_reserved_again(store: ShakyStore, clock: WallTime) -> None:
+    a, b = (member(store, clock, team(machines=4), run) for run in "ab")
+    assert a.reserve(3)
+    note(a, 1)
+    assert b.reserve(3)
+    assert not a.holds(3)
+
+
 def test_an_account_is_written_at_once_where_its_machines_change(store: ShakyStore, clock: WallTime) -> None:
     a, b = (member(store, clock, team(machines=4), run) for run in "ab")
     note(a, 0)

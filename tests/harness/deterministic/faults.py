@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -35,12 +35,19 @@ class Faults:
         seed: The seed.
         intensity: Factor of all shares.
         only: Places of the faults that may happen; None: all may.
+        often: Further factors of the shares of some kinds of faults.
     """
 
-    def __init__(self, seed: int, intensity: float = 1.0, only: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        intensity: float = 1.0,
+        only: Collection[str] | None = None,
+        often: Mapping[str, float] | None = None,
+    ) -> None:
         self._seed = (seed * 0x9E3779B97F4A7C15) & _MASK
         self._only = None if only is None else frozenset(only)
-        self._intensity = intensity
+        self._intensity, self._often = intensity, often or {}
         # By kind, the state from which its next number is mixed.
         self._next: dict[str, int] = {}
         self.began_s = 0.0
@@ -57,7 +64,7 @@ class Faults:
             now_s: The time, seconds since 1970.
             about: The object that the fault hits.
         """
-        if self._unit(kind) >= share * self._intensity or not self.is_active:
+        if self._unit(kind) >= share * self._intensity * self._often.get(kind, 1.0) or not self.is_active:
             return False
         place = f"{kind}#{(self._next[kind] - self._first(kind)) // _STRIDE - 1}"
         if self._only is not None and place not in self._only:

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,11 @@ OnScenario = Callable[[Scenario], Scenario]
 
 
 def simulate(
-    seed: int, place: Path, only: Collection[str] | None = None, drawn: OnScenario = lambda scenario: scenario
+    seed: int,
+    place: Path,
+    only: Collection[str] | None = None,
+    drawn: OnScenario = lambda scenario: scenario,
+    often: Mapping[str, float] | None = None,
 ) -> SimulatedRun:
     """Run one simulation.
 
@@ -108,20 +112,28 @@ def simulate(
         place: Folder for the files of the run, which is removed.
         only: Places of the faults that may happen; None: all may.
         drawn: Changes the scenario drawn from the seed.
+        often: Factors by which some kinds of faults are more frequent.
     """
     folder = place / f"seed-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return _World(seed, folder, only, drawn).run()
+        return _World(seed, folder, only, drawn, often).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class _World:
-    def __init__(self, seed: int, folder: Path, only: Collection[str] | None, drawn: OnScenario) -> None:
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        only: Collection[str] | None,
+        drawn: OnScenario,
+        often: Mapping[str, float] | None,
+    ) -> None:
         # The intensity of faults differs between runs.
         probe = Faults(seed)
-        self.faults = faults = Faults(seed, probe.number("intensity", 0.4, 3.0), only)
+        self.faults = faults = Faults(seed, probe.number("intensity", 0.4, 3.0), only, often)
         self.time = VirtualTime(faults, START_S)
         faults.began_s = START_S
         self.time.on_error = self._error

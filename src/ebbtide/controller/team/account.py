@@ -111,6 +111,8 @@ class TeamAccount:
         self._unwritten: set[str] = set()
         # Machines reserved for this run in the quotas; None: not known.
         self._reserved: int | None = None
+        # Most machines that the quotas allowed this controller to request, less those that it gave back.
+        self._granted = 0
 
     @classmethod
     def of(cls, folder: RunFolder, runtime: Runtime, objects: ObjectStore | None = None) -> TeamAccount | None:
@@ -202,8 +204,16 @@ class TeamAccount:
                 self._warn(f"no machines can be reserved of the team's quota: {error}; tried again")
                 return False
             if is_free:
-                self._reserved = machines
+                self._reserved = self._granted = machines
             return is_free
+
+    def holds(self, machines: int) -> bool:
+        """Tell whether this many machines are reserved in all, or can be now.
+
+        A resumed run may lack them: others may have taken what its former controller had reserved.
+        """
+        with self._lock:
+            return machines <= self._granted or self.reserve(machines)
 
     def note(
         self,
@@ -255,7 +265,7 @@ class TeamAccount:
             if self._has_quota and (self._reserved != machines or not self._quotas.has(self._name, machines)):
                 self._reserved = None
                 self._quotas.write(self._name, self._reservation(machines))
-            self._reserved = machines
+            self._reserved, self._granted = machines, min(self._granted, machines)
             self._write(lines(), machines, usd_per_hour, state, at_s)
         except OSError as error:
             self._warn(f"the run's account cannot be written for the team: {error}; it is tried again")
