@@ -18,6 +18,7 @@ EbbtideError
 │   └── MissingObjectError       nothing is stored under the name (also a KeyError)
 ├── CheckpointError              a checkpoint cannot be used, or may not be written
 │   ├── DamagedCheckpointError   its content is not what its manifest says
+│   │   └── MissingPartError     storage lacks a part of it
 │   ├── DamagedInputError        what a needed job has stored cannot be had
 │   ├── DamagedTileError         the bytes of a matrix's tile are not those that were written
 │   └── SupersededWriterError    another writer has taken over the training
@@ -158,6 +159,10 @@ class CheckpointError(EbbtideError):
 
 class DamagedCheckpointError(CheckpointError):
     """A checkpoint's content is not what its manifest says."""
+
+
+class MissingPartError(DamagedCheckpointError):
+    """Storage lacks a part of a checkpoint, for good or for a moment: a store may have been lost from sight."""
 
 
 class SupersededWriterError(CheckpointError):

@@ -240,7 +240,7 @@ def test_storage_that_is_gone_does_not_lose_the_rest(live: Live, caplog: pytest.
     ).unlink()
     live.trials[1]["metrics"] = [[5, 0.5]]
     live.end(done=3)
-    assert "the checkpoint of the best trial is not in MLflow: model.pt is missing" in caplog.text
+    assert "the checkpoint of the best trial is not in MLflow: model.pt of checkpoint" in caplog.text
     assert live.statuses() == ["FINISHED"] * 4
 
 

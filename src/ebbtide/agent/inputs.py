@@ -20,7 +20,13 @@ from typing import Any
 from ebbtide.agent.folders import outputs_id
 from ebbtide.agent.result_archive import DamagedResultError
 from ebbtide.agent.results import TaskResults, plain_result
-from ebbtide.errors import CheckpointError, DamagedCheckpointError, LostCheckpointError, MissingObjectError
+from ebbtide.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    LostCheckpointError,
+    MissingObjectError,
+    MissingPartError,
+)
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.checkpoints.whole import best_whole, newest_whole
@@ -103,6 +109,10 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
             coming.mkdir()
             try:
                 _fetch(objects, each, coming)
+            except MissingPartError as error:
+                raise LostCheckpointError(
+                    f"what {each.folder} has stored is not there: {error}; is the store mounted?"
+                ) from None
             except (DamagedCheckpointError, DamagedResultError) as error:
                 raise DamagedInputError(f"what {each.folder} has stored cannot be had: {error}") from None
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,17 +154,17 @@ def fetch_checkpoint(
         The manifest of the first part; None: there is none.
 
     Raises:
+        MissingPartError: Storage lacks a part of a checkpoint.
         DamagedCheckpointError: A part is damaged.
         LostCheckpointError: Storage lacks a checkpoint that is known to be stored.
         OSError: Storage does not answer.
     """
     if len(trial_ids) == 1:
         number = expected.get(trial_ids[0], 0)
-        found = CheckpointStore(objects, trial_ids[0], expected=number).restore(into, best=best)
-        if number and found is None:
-            raise LostCheckpointError(
-                f"storage has no checkpoint {number} of trial {trial_ids[0]}, which was stored"
-            )
+        store = CheckpointStore(objects, trial_ids[0], expected=number)
+        found = store.restore(into, best=best, skips_missing=not number)
+        if not best and (0 if found is None else found.number) < number and number not in store.aside():
+            raise DamagedCheckpointError(f"checkpoint {number} of trial {trial_ids[0]} is damaged")
         return found
     whole, first = (
         best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids, expected=expected),
@@ -181,7 +191,9 @@ def _fetch_results(objects: ObjectStore, each: Input, into: Path) -> None:
             result = results.result(number)
         except MissingObjectError:
             if number in wanted:
-                raise LostCheckpointError(f"the result of task {number} was stored and is gone") from None
+                raise LostCheckpointError(
+                    f"the result of task {number} was stored and is gone: is it mounted?"
+                ) from None
             continue
         if result.archive:
             results.fetch(result, into / "results" / str(number))

@@ -10,7 +10,7 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.machine import RentedMachine, checkpoints_of
 from ebbtide.agent.mpi import as_one_of, is_mpi, meeting_port
 from ebbtide.agent.protocol import covered
-from ebbtide.errors import DamagedCheckpointError
+from ebbtide.errors import DamagedCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.trial import MACHINES, RANK, SECRET, STORE
 
@@ -67,7 +67,9 @@ def neighbours(assignment: Assignment, key: bytes, store: str) -> dict[str, str]
     }
 
 
-def restore_parts(machine: RentedMachine, parts: Sequence[tuple[str, int]], folder: Path) -> Manifest | None:
+def restore_parts(
+    machine: RentedMachine, parts: Sequence[tuple[str, int]], folder: Path, *, skips_missing: bool = True
+) -> Manifest | None:
     """Put the parts of a whole checkpoint into a folder; those after the first only where files are missing.
 
     A damaged part is set aside, so that its checkpoint no longer counts as whole.
@@ -76,11 +78,13 @@ def restore_parts(machine: RentedMachine, parts: Sequence[tuple[str, int]], fold
         machine: The machine, with its storage.
         parts: Id of a trial and number of its checkpoint; none: training starts from the beginning.
         folder: Folder whose content is replaced.
+        skips_missing: Whether a part that storage lacks counts as damaged.
 
     Returns:
         The manifest of the first part; None: there are no parts.
 
     Raises:
+        MissingPartError: Storage lacks a part, which is not set aside.
         DamagedCheckpointError: A part is damaged.
         OSError: Storage does not answer.
     """
@@ -95,6 +99,8 @@ def restore_parts(machine: RentedMachine, parts: Sequence[tuple[str, int]], fold
             else:
                 store.add(manifest, folder)
         except DamagedCheckpointError as error:
+            if isinstance(error, MissingPartError) and not skips_missing:
+                raise
             store.set_aside(number, str(error))
             raise
     return first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import tarfile
@@ -15,14 +16,16 @@ from ebbtide.agent.folders import unpack
 from ebbtide.agent.inputs import LACKS_S, MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
 from ebbtide.agent.rendezvous import restore_parts
-from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, StorageError
+from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore, CheckpointWriter, stored_tree
 from ebbtide.storage.checkpoints.tree import Tree
 
 _LOGGER = logging.getLogger(__name__)
 
-_RETRY_S = 1.0
+_RETRY_S, _FULL_RETRY_S = 1.0, 30.0
+# Errors of a disk that has no room.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Of the checkpoints that training failed from, this many are considered, the newest.
 _MOST_BAD = 8
 
@@ -70,66 +73,111 @@ def restored(
     Returns:
         The result; None: nobody waits for it any more.
     """
-    runtime, lacks_s = machine.runtime, math.inf
-    store = CheckpointStore(machine.objects, assignment.trial_id, runtime, expected=assignment.expected)
-    damaged = 0
+    runtime, limit_s = machine.runtime, min(LACKS_S, config.controller_limit_s)
+    restoring = _Restoring(config, machine, assignment, folder, code)
+    since_s, told, damaged = math.inf, "", 0
     while not is_over():
-        lacks = ""
         try:
-            lacks = _lacks(store, assignment)
-            if lacks:
-                raise StorageError(lacks)
-            for number in assignment.aside:
-                store.set_aside(number, "training failed from it")
-            if assignment.code:
-                try:
-                    unpack(machine.objects, assignment.code, code)
-                except tarfile.TarError as error:
-                    lacks = f"the code in storage is not used: {error}"
-                    raise
-            try:
-                fetch_inputs(machine.objects, assignment.inputs, inputs_beside(code))
-            except DamagedInputError as error:
-                lacks, damaged = str(error), damaged + 1
-                raise
-            except LostCheckpointError as error:
-                lacks = f"{error}: is it mounted?"
-                raise
-            writer = store.begin_writing(config.machine, attempt=assignment.attempt, machines=assignment.machines)
+            return restoring.once()
+        except Exception as error:
+            _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)
+            lasting = _lasting(error)
+            damaged += isinstance(error, DamagedInputError)
+            if _is_damage(error):
+                # The controller decides which whole checkpoint to resume from instead.
+                return Restoration(None, problem=str(error))
+            since_s = min(since_s, runtime.monotonic_s()) if lasting else math.inf
+            if lasting and lasting != told:
+                told = lasting
+                say(f"ebbtide: {lasting}; asked again")
+            if damaged >= MOST_DAMAGED or runtime.monotonic_s() - since_s > limit_s:
+                if restoring.skips_missing or not isinstance(error, MissingPartError):
+                    return Restoration(None, problem=lasting)
+                # It is missing for good: an older checkpoint is better than none.
+                restoring.skips_missing, since_s = True, math.inf
+            # Each try may download many gigabytes.
+            runtime.sleep(_FULL_RETRY_S if _is_full(error) else _RETRY_S)
+    return None
+
+
+class _Restoring:
+    """The restoring of one training, which is tried until it succeeds.
+
+    Attributes:
+        skips_missing: Whether a checkpoint of which storage lacks a part counts as damaged.
+    """
+
+    def __init__(
+        self, config: AgentConfig, machine: RentedMachine, assignment: Assignment, folder: Path, code: Path
+    ) -> None:
+        self._config, self._machine, self._assignment = config, machine, assignment
+        self._folder, self._code = folder, code
+        self._store = CheckpointStore(
+            machine.objects, assignment.trial_id, machine.runtime, expected=assignment.expected
+        )
+        self._writer: CheckpointWriter | None = None
+        self.skips_missing = False
+
+    def once(self) -> Restoration:
+        """Try once.
+
+        Raises:
+            DamagedCheckpointError: A checkpoint is damaged, or storage lacks a part of it.
+            DamagedInputError: What a needed job has stored is damaged.
+            OSError: Storage lacks what it had, or does not answer, or this machine's disk is full.
+            tarfile.TarError: The code in storage is gone, or damaged.
+        """
+        assignment, store = self._assignment, self._store
+        if assignment.expected not in assignment.aside:
+            store.check_is_there()
+        for number in assignment.aside:
+            store.set_aside(number, "training failed from it")
+        if assignment.code:
+            unpack(self._machine.objects, assignment.code, self._code)
+        fetch_inputs(self._machine.objects, assignment.inputs, inputs_beside(self._code))
+        # A claim is left in storage by each writer, so tries that fail on this machine's side share one.
+        writer = self._writer = self._writer or store.begin_writing(
+            self._config.machine, attempt=assignment.attempt, machines=assignment.machines
+        )
+        trees: tuple[Tree, ...] = ()
+        best = None
+        try:
             if assignment.resume is None:
                 # Keep the previous checkpoint, too, until training has made a step from the newest.
                 writer.kept = frozenset(each.number for each in islice(store.manifests(), 2))
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
-                manifest = store.restore(folder)
+                manifest = store.restore(self._folder, skips_missing=self.skips_missing)
+                if manifest is None and assignment.expected not in assignment.aside:
+                    store.check_is_there()
             else:
-                trees, best = (), None
-                manifest = restore_parts(machine, assignment.resume, folder)
-            if manifest is not None:
-                writer.knows(manifest)
-            return Restoration(writer, manifest, bad=trees, best=best)
-        except DamagedCheckpointError as error:
-            # The controller decides which whole checkpoint to resume from instead.
-            return Restoration(None, problem=str(error))
-        except Exception as error:
-            _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)
-            if not lacks:
-                lacks_s = math.inf
-            elif math.isinf(lacks_s):
-                lacks_s = runtime.monotonic_s()
-                say(f"ebbtide: {lacks}; asked again")
-            elif runtime.monotonic_s() - lacks_s > min(LACKS_S, config.controller_limit_s):
-                return Restoration(None, problem=lacks)
-            if damaged >= MOST_DAMAGED:
-                return Restoration(None, problem=lacks)
-            runtime.sleep(_RETRY_S)
-    return None
+                manifest = restore_parts(
+                    self._machine, assignment.resume, self._folder, skips_missing=self.skips_missing
+                )
+        except (LostCheckpointError, MissingPartError):
+            # The writer may have seen a store that was not the run's.
+            self._writer = None
+            raise
+        if manifest is not None:
+            writer.knows(manifest)
+        return Restoration(writer, manifest, bad=trees, best=best)
 
 
-def _lacks(store: CheckpointStore, assignment: Assignment) -> str:
-    """Return why storage cannot be the run's: the expected checkpoint is missing; empty: nothing is missing."""
-    expected = assignment.expected
-    if expected in assignment.aside or max(store.stored(), default=0) >= expected:
-        return ""
-    return f"storage has no checkpoint {expected} of trial {assignment.trial_id}, which was stored: is it mounted?"
+def _is_damage(error: Exception) -> bool:
+    return isinstance(error, DamagedCheckpointError) and not isinstance(error, MissingPartError)
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def _lasting(error: Exception) -> str:
+    """Return what is wrong in words if waiting alone is unlikely to help; empty: storage does not answer."""
+    if isinstance(error, LostCheckpointError | MissingPartError | DamagedInputError):
+        return str(error)
+    if isinstance(error, tarfile.TarError):
+        return f"the code in storage is not used: {error}"
+    if _is_full(error):
+        return f"the machine's disk is too small: {error}"
+    return ""

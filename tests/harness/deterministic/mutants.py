@@ -423,7 +423,7 @@ _FULL_DISKS = {"controller: disk fills": 30.0, "user: stops": 3.0}
 _OFTEN: Mapping[str, Mapping[str, float]] = {
     "machines are requested whose lease the journal lacks": _FULL_DISKS,
     "what a former controller reserved is still its own": _FULL_DISKS,
-    "steps answer an order to leave": {"controller: lost": 30.0},
+    "steps answer an order to leave": {"controller: lost": 100.0},
     "a request without answer costs nothing": {"controller: cloud no reply to launch": 20.0},
 }
 MUTANTS = tuple(_MUTANTS)

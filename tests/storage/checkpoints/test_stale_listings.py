@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.agent.config import Assignment
-from ebbtide.agent.restoring import _lacks
 from ebbtide.errors import LostCheckpointError, StorageError, SupersededWriterError
 from ebbtide.storage.checkpoints.store import CheckpointStore, CheckpointWriter
 from ebbtide.storage.checkpoints.whole import newest_whole
@@ -98,8 +96,9 @@ def test_the_newest_that_is_known_is_restored_though_it_is_not_listed(objects: S
     for step in range(2, 6):
         save(writer, folder, step, oldest=4 if step == 5 else 0)
     knows = CheckpointStore(objects, "t", expected=4)
-    assert not _lacks(knows, Assignment("t", ("true",), 9, "loss", expected=4))
-    assert _lacks(knows, Assignment("t", ("true",), 9, "loss", expected=6))
+    knows.check_is_there()
+    with pytest.raises(LostCheckpointError):
+        CheckpointStore(knows.objects, knows.trial_id, expected=6).check_is_there()
     # The one after it was stored, too, and the controller was not told yet.
     restored = knows.restore(tmp_path / "got")
     assert restored is not None

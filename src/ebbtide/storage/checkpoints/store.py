@@ -13,7 +13,7 @@ import logging
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
@@ -25,6 +25,7 @@ from ebbtide.errors import (
     InputError,
     LostCheckpointError,
     MissingObjectError,
+    MissingPartError,
     StorageError,
     SupersededWriterError,
 )
@@ -116,6 +117,19 @@ class CheckpointStore:
             manifest = self.read(number)
             if manifest is not None:
                 yield manifest
+            elif number == self._expected and not self.has_manifest(number):
+                self._check_has_newest(())
+
+    def check_is_there(self) -> None:
+        """Raise `LostCheckpointError` if the expected checkpoint is missing: storage cannot be the run's."""
+        self._check_has_newest(self.stored())
+
+    def _check_has_newest(self, numbers: Collection[int]) -> None:
+        if max(numbers, default=0) < self._expected:
+            raise LostCheckpointError(
+                f"storage has no checkpoint {self._expected} of trial {self.trial_id}, which was stored: is it "
+                "mounted?"
+            )
 
     def stored(self) -> set[int]:
         """Numbers of manifests, with new ones that a listing may not show for minutes: each is asked for by name.
@@ -178,24 +192,35 @@ class CheckpointStore:
             return None
         return found
 
-    def restore(self, folder: Path, *, best: str = "") -> Manifest | None:
+    def restore(self, folder: Path, *, best: str = "", skips_missing: bool = True) -> Manifest | None:
         """Put the newest undamaged checkpoint into a folder, in place of what is there.
 
         Args:
             folder: The folder.
             best: Whether a lower or a higher metric is better, `minimize` or `maximize`: take the undamaged
                 checkpoint with the best value, or the newest if no value is known. Empty: take the newest.
+            skips_missing: Whether a checkpoint of which a part is missing is skipped, as a damaged one is.
 
         Returns:
             Its manifest; None: there is no such checkpoint, and the folder is unchanged.
+
+        Raises:
+            MissingPartError: A part of a checkpoint is missing, which is not skipped, or no other is whole.
         """
+        missing: MissingPartError | None = None
         for manifest in self._from_best(best) if best else self.manifests():
             try:
                 self.fetch(manifest, folder)
             except DamagedCheckpointError as error:
+                if isinstance(error, MissingPartError):
+                    if not skips_missing:
+                        raise
+                    missing = error
                 _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", manifest.number, self.trial_id, error)
                 continue
             return manifest
+        if missing is not None:
+            raise missing
         return None
 
     def _from_best(self, direction: str) -> list[Manifest]:
@@ -207,7 +232,8 @@ class CheckpointStore:
         """Put one checkpoint into a folder, in place of what is there.
 
         Raises:
-            DamagedCheckpointError: A file is missing, or differs from what the manifest says.
+            MissingPartError: Storage lacks the content of a file.
+            DamagedCheckpointError: A file differs from what the manifest says.
         """
         can_check = is_known(manifest.algorithm)
         if not can_check:
@@ -229,7 +255,9 @@ class CheckpointStore:
             try:
                 self._take(key, files, coming)
             except MissingObjectError:
-                raise DamagedCheckpointError(f"{files[0].path} is missing") from None
+                raise MissingPartError(
+                    f"{files[0].path} of checkpoint {manifest.number} of trial {self.trial_id} is missing"
+                ) from None
             for file in files:
                 if not _is_whole(file, coming / relative_path(file.path), manifest.algorithm if can_check else ""):
                     raise DamagedCheckpointError(f"{file.path} is not what was saved")
@@ -290,11 +318,15 @@ class CheckpointStore:
         """The manifest of a checkpoint.
 
         Raises:
-            DamagedCheckpointError: There is none, or it is damaged.
+            MissingPartError: There is none.
+            DamagedCheckpointError: It is damaged.
         """
         found = self.read(number)
         if found is None:
-            raise DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
+            is_there = self.has_manifest(number)
+            raise (DamagedCheckpointError if is_there else MissingPartError)(
+                f"checkpoint {number} of trial {self.trial_id} has no whole manifest"
+            )
         return found
 
     def begin_writing(self, who: str, *, attempt: int = 0, machines: int = 1) -> CheckpointWriter:

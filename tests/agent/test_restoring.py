@@ -1,0 +1,179 @@
+"""Restoring where storage is lost from sight, lacks a part for good, or this machine's disk is too small."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.runs.cloud_as_told import Clock
+
+from ebbtide.agent import restoring
+from ebbtide.agent.config import AgentConfig, Assignment
+from ebbtide.errors import MissingObjectError
+from ebbtide.storage.checkpoints.store import CheckpointStore
+from ebbtide.storage.checkpoints.whole import newest_whole
+from ebbtide.storage.objects import FolderStore
+
+
+class WatchedStore(FolderStore):
+    """A folder of which a test sees each download before it begins."""
+
+    on_download: Callable[[str], None] = staticmethod(lambda _key: None)
+
+    def get_file(self, key: str, path: Path) -> None:
+        self.on_download(key)
+        super().get_file(key, path)
+
+
+class Machine:
+    """A machine with a virtual clock, and a training that has stored some checkpoints."""
+
+    def __init__(self, folder: Path, trial_ids: tuple[str, ...] = ("run-000",), steps: int = 3) -> None:
+        self.folder, self.clock, self.mount = folder, Clock(), folder / "mount"
+        self.objects = WatchedStore(self.mount)
+        self.said: list[str] = []
+        for trial_id in trial_ids:
+            writer = CheckpointStore(FolderStore(self.mount), trial_id).begin_writing("m0")
+            for step in range(100, 100 * steps + 1, 100):
+                (folder / "saved").mkdir(exist_ok=True)
+                (folder / "saved" / "weights").write_bytes(str(step).encode() * 200_000)
+                writer.save(folder / "saved", step, keep=9)
+
+    def restored(self, assignment: Assignment, until_s: float = 1e6) -> restoring.Restoration:
+        found = restoring.restored(
+            AgentConfig("run", "m1", str(self.mount), str(self.folder)),
+            SimpleNamespace(objects=self.objects, runtime=self.clock),  # type: ignore[arg-type]
+            assignment,
+            self.folder / "checkpoint",
+            self.folder / "code",
+            is_over=lambda: self.clock.now_s > until_s,
+            say=self.said.append,
+        )
+        assert found is not None
+        return found
+
+    def part(self, trial_id: str, number: int) -> Path:
+        """The file of a checkpoint's content."""
+        (found,) = (self.mount / "trials" / trial_id / "data").glob(f"{number:08d}*/*")
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+KNOWN = Assignment("run-000", ("true",), 1000, "", attempt=2, expected=3)
+
+
+def test_a_store_that_is_unmounted_during_the_download_is_waited_for(machine: Machine) -> None:
+    """Before, training began again at 0, and its next checkpoints replaced those that were there."""
+    away = machine.folder / "away"
+
+    def drop(_key: str) -> None:
+        if machine.clock.now_s == 0.0 and not away.exists():
+            machine.mount.rename(away)
+            machine.mount.mkdir()
+
+    def sleep(duration_s: float) -> None:
+        machine.clock.now_s += duration_s
+        if machine.clock.now_s >= 60.0 and away.exists():
+            machine.mount.rmdir()
+            away.rename(machine.mount)
+
+    machine.objects.on_download = drop
+    machine.clock.sleep = sleep  # type: ignore[method-assign]
+    found = machine.restored(KNOWN)
+    assert found.manifest is not None
+    assert (found.manifest.number, found.problem) == (3, "")
+    assert (machine.folder / "checkpoint" / "weights").read_bytes() == b"300" * 200_000
+    assert machine.clock.now_s >= 60.0
+    assert "is missing" in machine.said[0]
+    assert "is it mounted?" in machine.said[1]
+
+
+def test_an_object_that_is_missing_for_a_moment_costs_no_step(machine: Machine) -> None:
+    def miss(key: str) -> None:
+        if machine.clock.now_s < 2.0:
+            raise MissingObjectError(key)
+
+    machine.objects.on_download = miss
+    found = machine.restored(KNOWN)
+    assert found.manifest is not None
+    assert found.manifest.number == 3
+
+
+def test_a_part_that_is_gone_for_good_costs_the_steps_since_the_checkpoint_before(machine: Machine) -> None:
+    machine.part("run-000", 3).unlink()
+    found = machine.restored(KNOWN)
+    assert found.manifest is not None
+    assert (found.manifest.number, found.problem) == (2, "")
+    assert 300.0 <= machine.clock.now_s < 400.0
+
+
+def test_a_training_of_which_every_checkpoint_lacks_its_content_fails(machine: Machine) -> None:
+    for number in (1, 2, 3):
+        machine.part("run-000", number).unlink()
+    found = machine.restored(KNOWN)
+    assert found.writer is None
+    assert "weights of checkpoint 1 of trial run-000 is missing" in found.problem
+
+
+def test_a_damaged_checkpoint_is_skipped_at_once(machine: Machine) -> None:
+    machine.part("run-000", 3).write_bytes(b"damaged")
+    found = machine.restored(KNOWN)
+    assert found.manifest is not None
+    assert (found.manifest.number, machine.clock.now_s) == (2, 0.0)
+
+
+def test_a_part_of_a_gang_that_is_missing_for_a_moment_is_not_set_aside(tmp_path: Path) -> None:
+    ids = ("run-000", "run-000-r1")
+    machine = Machine(tmp_path, ids, steps=2)
+
+    def miss(key: str) -> None:
+        if machine.clock.now_s < 2.0:
+            raise MissingObjectError(key)
+
+    machine.objects.on_download = miss
+    resume = tuple((trial_id, 2) for trial_id in ids)
+    found = machine.restored(Assignment(ids[0], ("true",), 1000, "", attempt=2, resume=resume))
+    assert found.manifest is not None
+    assert found.manifest.step == 200
+    whole = newest_whole(machine.objects, ids)
+    assert whole is not None
+    assert whole.step == 200
+
+
+def test_a_part_of_a_gang_that_is_gone_for_good_is_set_aside(tmp_path: Path) -> None:
+    ids = ("run-000", "run-000-r1")
+    machine = Machine(tmp_path, ids, steps=2)
+    machine.part(ids[1], 2).unlink()
+    resume = tuple((trial_id, 2) for trial_id in ids)
+    found = machine.restored(Assignment(ids[0], ("true",), 1000, "", attempt=2, resume=resume))
+    assert (found.writer, "is missing" in found.problem) == (None, True)
+    assert CheckpointStore(machine.objects, ids[1]).aside() == {2}
+    whole = newest_whole(machine.objects, ids)
+    assert whole is not None
+    assert whole.step == 100
+
+
+def test_a_disk_that_is_too_small_is_told_and_ends_the_training(machine: Machine) -> None:
+    """Before, the machine was paid to the budget's end, and nobody was told."""
+    downloads: list[str] = []
+
+    def fill(key: str) -> None:
+        downloads.append(key)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    machine.objects.on_download = fill
+    found = machine.restored(KNOWN)
+    assert found.writer is None
+    assert "the machine's disk is too small" in found.problem
+    assert ["asked again" in line for line in machine.said] == [True]
+    assert 300.0 <= machine.clock.now_s < 400.0
+    assert len(downloads) < 20
+    # One claim of the writer that saved, and one of all tries.
+    assert CheckpointStore(machine.objects, "run-000").numbers("writers") == {1, 2}
