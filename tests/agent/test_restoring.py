@@ -36,7 +36,9 @@ class Machine:
         self.objects = WatchedStore(self.mount)
         self.said: list[str] = []
         for trial_id in trial_ids:
-            writer = CheckpointStore(FolderStore(self.mount), trial_id).begin_writing("m0")
+            writer = CheckpointStore(FolderStore(self.mount), trial_id).begin_writing(
+                "m0", attempt=1, machines=len(trial_ids)
+            )
             for step in range(100, 100 * steps + 1, 100):
                 (folder / "saved").mkdir(exist_ok=True)
                 (folder / "saved" / "weights").write_bytes(str(step).encode() * 200_000)

@@ -164,6 +164,7 @@ def fetch_checkpoint(
         store = CheckpointStore(objects, trial_ids[0], expected=number)
         found = store.restore(into, best=best, skips_missing=not number)
         if not best and (0 if found is None else found.number) < number and number not in store.aside():
+            store.check_is_there()
             raise DamagedCheckpointError(f"checkpoint {number} of trial {trial_ids[0]} is damaged")
         return found
     whole, first = (
