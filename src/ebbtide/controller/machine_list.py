@@ -47,6 +47,8 @@ class MachineList:
         self._listed: dict[str, Instance] = {}
         self._listed_s = -math.inf
         self._warned_s = -math.inf
+        # One listing may lack a machine, which keeps its address all the same.
+        self._addresses: dict[int, str] = {}
         self.trouble = ""
         self.seen_s: dict[int, float] = {}
         self.first = 0
@@ -88,7 +90,9 @@ class MachineList:
     def address(self, lease_id: int) -> str:
         """The address at which other machines reach a lease's machine; empty: not known yet."""
         instance = self._listed.get(self.token(lease_id))
-        return "" if instance is None else instance.address
+        if instance is not None and instance.address:
+            self._addresses[lease_id] = instance.address
+        return self._addresses.get(lease_id, "")
 
     def last_seen_s(self, lease: Lease) -> float:
         """Time of the last listing of a lease's machine, seconds since 1970; if never, the start of the lease."""

@@ -31,14 +31,17 @@ class Cluster(FakeController):
     clock: Clock = field(default_factory=Clock)
 
     def make(self, given: Given) -> AgentCluster:
+        def address(lease_id: int) -> str:
+            return "" if lease_id in self.unknown else f"10.0.0.{lease_id}"
+
         plan = ClusterPlan(
             "spark",
-            lambda lease_id: "" if lease_id in self.unknown else f"10.0.0.{lease_id}",
+            address,
             lambda lease_id, trial, attempt, own, number: f"{lease_id}/{trial}/{attempt}/{own}/{number}",
             lambda: self.head_comes,
             self.give_back,
         )
-        head = AgentTraining("run", *given, runtime=self.clock)  # type: ignore[arg-type]
+        head = AgentTraining("run", *given, address=address, runtime=self.clock)  # type: ignore[arg-type]
         return AgentCluster(plan, head, *given, runtime=self.clock)  # type: ignore[arg-type]
 
     def job(self) -> dict[str, Any]:
@@ -94,6 +97,24 @@ def test_no_machine_begins_whose_address_is_not_known() -> None:
     cluster.unknown.clear()
     cluster.training.converge()
     assert len(cluster.trained(head)) == 1
+
+
+def test_a_head_whose_address_is_not_known_any_more_goes_on() -> None:
+    """A resumed controller knows no address while its cloud is silent; before, the head lost all that it had."""
+    cluster = Cluster()
+    (head,) = cluster.rent(on_demand=True)
+    (one,) = cluster.rent()
+    cluster.unknown = {head.lease_id, one.lease_id}
+    (new,) = cluster.rent()
+    assert [cluster.left(lease) for lease in (head, one)] == [[], []]
+    # What cannot be told the head's address begins later, and no order is repeated without one.
+    assert cluster.trained(new) == []
+    cluster.clock.now_s += 1_000.0
+    cluster.training.converge()
+    assert [len(cluster.trained(lease)) for lease in (head, one)] == [1, 1]
+    cluster.unknown.clear()
+    cluster.training.converge()
+    assert cluster.trained(new)[0][1].addresses[0] == "10.0.0.0"
 
 
 def test_a_lost_worker_changes_nothing_for_the_others_and_another_takes_its_place() -> None:

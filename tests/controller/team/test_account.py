@@ -252,6 +252,17 @@ def test_a_damaged_account_refuses_nobody_and_counts_as_it_was_read_last(
     assert "nothing was ever read of it" in caplog.text
 
 
+def test_a_run_whose_machines_go_on_for_weeks_counts(store: ShakyStore, clock: WallTime) -> None:
+    """Before, its account was taken for damaged, and its spending and machines counted for nobody."""
+    limits = team(monthly_budget_usd=10.0, machines=4)
+    AccountBook(store).write(replace(account("other", 9.0, machines=3), unattended_s=1_209_600.0))
+    mine = member(store, clock, limits)
+    mine.check()
+    assert mine.room().usd == pytest.approx(1.0)
+    assert mine.room().machines == 1
+    assert not mine.reserve(2)
+
+
 def test_an_absurd_account_gives_nobody_room(
     store: ShakyStore, clock: WallTime, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -80,8 +81,24 @@ def test_what_is_damaged_or_far_too_high_is_passed_over(tmp_path: Path, caplog: 
     assert book.table() == {"a": of(2), "b": of(1)}
     assert (tmp_path / "quotas" / "00000003").exists()
     assert caplog.text.count("quotas/00000002 of the team's store cannot be read") == 1
-    (tmp_path / "quotas" / "00000004").write_text('{"a": {"owner": "ann", "machines": -5}}')
+    (tmp_path / "quotas" / "00000004").write_text('[{"owner": "ann", "machines": -5}]')
     assert book.table() == {"a": of(2), "b": of(1)}
+
+
+def test_a_damaged_entry_counts_as_it_was_and_hides_no_other(tmp_path: Path) -> None:
+    book = QuotaBook(FolderStore(tmp_path))
+    book.write("a", of(2))
+    book.write("b", of(1))
+    newest = tmp_path / "quotas" / "00000002"
+    entries = json.loads(newest.read_text())
+    entries["a"]["machines"] = "two"
+    entries["b"]["machines"] = 3
+    newest.write_text(json.dumps(entries))
+    assert book.table() == {"a": of(2), "b": of(3)}
+    # A former version allowed machines that go on for weeks.
+    entries["a"] |= {"machines": 4, "unattended_s": 1_209_600.0}
+    newest.write_text(json.dumps(entries))
+    assert {name: one.machines for name, one in book.table().items()} == {"a": 4, "b": 3}
 
 
 @pytest.mark.parametrize("changes", [1, 5, quota_book._KEPT - 1])

@@ -206,16 +206,21 @@ class AgentCluster:
         wanted.sort(key=lambda lease: lease.lease_id not in have)
         for lease in wanted[: trial.progress.job.most_machines]:
             is_due = lease.lease_id not in have and self._now() >= self._begins_again_s(lease)
-            if is_due and self._plan.address(lease.lease_id):
+            # After a resume, the cloud may not have listed them yet.
+            if is_due and self._plan.address(lease.lease_id) and self._plan.address(led_by):
                 self._begin(trial, led_by, lease)
 
     def _chosen_head(self) -> Lease | None:
         """The machine for the head: the one that has it, else an on-demand one if there is or will be any."""
-        booted = [lease for lease in self._given if lease.is_booted and self._plan.address(lease.lease_id)]
+        booted = [lease for lease in self._given if lease.is_booted]
         has_it = [member.lease_id for member in self._trial.present]
         steady = [lease for lease in booted if lease.lease_id in has_it]
         if not steady:
-            running = [lease for lease in booted if lease.state is LeaseState.RUNNING]
+            running = [
+                lease
+                for lease in booted
+                if lease.state is LeaseState.RUNNING and self._plan.address(lease.lease_id)
+            ]
             waits = self._plan.head_comes() or any(lease.on_demand for lease in self._given)
             steady = [lease for lease in running if lease.on_demand or not waits]
         return steady[0] if steady else None

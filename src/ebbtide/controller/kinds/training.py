@@ -402,9 +402,16 @@ class AgentTraining:
                 continue
             silence.since_s, silence.asked = now_s, silence.asked + 1
             # Repeating an order is harmless: an agent obeys it only once.
-            leaves = trial.leaving
-            self._order(member.lease_id, (self._leave_order if leaves else self._train_order)(trial, member))
+            if trial.leaving:
+                self._order(member.lease_id, self._leave_order(trial, member))
+            elif self._has_addresses(trial):
+                self._order(member.lease_id, self._train_order(trial, member))
             self._order(member.lease_id, Repeat())
+
+    def _has_addresses(self, trial: TrialState) -> bool:
+        """Tell whether all addresses that an order to train has are known: a resumed run may not know them yet."""
+        needs_them = trial.is_gang or self.complete is not None
+        return not needs_them or all(self._address(each.lease_id) for each in trial.members)
 
     def _ordered(self, trial: TrialState, member: Member) -> Assignment:
         """The current assignment of a trial on a machine."""

@@ -195,6 +195,9 @@ def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> flo
         ValueError: Its value is not a number, or is out of range.
     """
     value, most = values[field_], _MOST[field_]
+    if field_ == "unattended_s" and isinstance(value, int | float) and value > most:
+        # Former versions allowed any; a run of theirs counts all the same.
+        return most
     kinds = int if field_ == "machines" else (int, float)
     # NaN is outside any range.
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:

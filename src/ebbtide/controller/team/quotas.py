@@ -111,7 +111,7 @@ class QuotaBook:
         return {number for number in found if number == 1 or number - 1 in found}
 
     def _newest(self) -> tuple[int, dict[str, Reservation]]:
-        """The number of the newest version, and its table; if that is damaged, the table before it.
+        """The number of the newest version, and its table; of what is damaged in that, the version before it.
 
         Raises:
             StorageError: All listed versions are gone, so the listing is some time old.
@@ -121,10 +121,14 @@ class QuotaBook:
         # A listing may not show the newest versions for minutes, and each can be asked for by name.
         while self.objects.has(_key(newest + 1)):
             newest += 1
-        is_torn = False
+        is_torn, table, unread = False, dict[str, Reservation](), None
         for number in (*range(newest, first, -1), *listed):
             try:
-                return newest, _decoded(self.objects.get(_key(number)))
+                found, damaged = _decoded(self.objects.get(_key(number)))
+                table |= {name: one for name, one in found.items() if unread is None or name in unread}
+                if unread is not None or not damaged:
+                    return newest, table
+                unread = damaged
             except MissingObjectError:
                 continue
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -132,22 +136,29 @@ class QuotaBook:
                 if number not in self._torn:
                     self._torn.add(number)
                     _LOGGER.warning("%s of the team's store cannot be read: %s; passed over", _key(number), error)
-        if newest and not is_torn:
+        if newest and not is_torn and unread is None:
             raise StorageError(f"{_FOLDER} of the team's store is listed as it was a while ago")
-        return newest, {}
+        return newest, table
 
 
 def _key(number: int) -> str:
     return checked_key(f"{_FOLDER}/{number:08d}")
 
 
-def _decoded(content: bytes) -> dict[str, Reservation]:
-    found = {}
+def _decoded(content: bytes) -> tuple[dict[str, Reservation], set[str]]:
+    """Decode a table; returns it, and the names of entries that cannot be read, which hide no others."""
+    found, damaged = {}, set()
     for name, values in json.loads(content).items():
-        if not isinstance(values["owner"], str):
-            raise TypeError("owner is no text")
-        machines = int(amount(values, "machines"))
-        found[name] = Reservation(
-            values["owner"], machines, amount(values, "at_epoch_s"), amount(values, "unattended_s")
-        )
-    return found
+        try:
+            if not isinstance(values["owner"], str):
+                raise TypeError("owner is no text")
+            found[name] = Reservation(
+                values["owner"],
+                int(amount(values, "machines")),
+                amount(values, "at_epoch_s"),
+                amount(values, "unattended_s"),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            damaged.add(name)
+            _LOGGER.warning("the reservation of %s in the team's store cannot be read: %s", name, error)
+    return found, damaged
