@@ -98,7 +98,7 @@ class _Week(world._World):
             sweep = given.sweep.model_copy(update=changed)
             return replace(given, sweep=sweep, policy_name=policy, poll_s=_POLL_S, team=None)
 
-        super().__init__(seed, folder, None, drawn, None)
+        super().__init__(seed, folder, None, drawn)
         self.faults._intensity = _INTENSITY
         self.made: list[Controller] = []
         self.agents: WeakSet[Agent] = WeakSet()

@@ -16,7 +16,7 @@ from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.cloud import Cloud
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
-from ebbtide.controller.from_storage import FROM_STORAGE, FromStorage
+from ebbtide.controller.from_storage import FROM_STORAGE, from_storage_of
 from ebbtide.controller.journal.changes import NOTHING, ChangeLog
 from ebbtide.controller.journal.journal import Journal, Moment, journal_of
 from ebbtide.controller.journal.price_log import PriceLog
@@ -173,7 +173,7 @@ class Controller:
             pace=pace,
             runtime=self._runtime,
         )
-        self._from_storage = FromStorage.decode(self._journal.state(FROM_STORAGE))
+        self._from_storage = from_storage_of(self._journal)
         if self._from_storage is not None:
             self._provider.begin_at(self._from_storage.first_machine)
         self._on_progress: OnProgress | None = None
@@ -226,7 +226,7 @@ class Controller:
             try:
                 kept = self._journal.run()
                 if kept is not None:
-                    restore(self._engine, kept["engine"])
+                    self._journal.decoded(restore, self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.resume()
                 self._go_on_with_account(is_resumed=kept is not None)

@@ -74,7 +74,7 @@ class FromStorage:
 
 def from_storage_of(journal: Journal) -> FromStorage | None:
     """Read the record that a run went on from storage; None: its journal has all of it."""
-    return FromStorage.decode(journal.state(FROM_STORAGE))
+    return journal.decoded(FromStorage.decode, journal.state(FROM_STORAGE))
 
 
 def go_on_from_storage(folder: RunFolder, end: Callable[[], str]) -> FromStorage:

@@ -19,7 +19,9 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from ebbtide.agent.protocol import mac_of
 from ebbtide.base.utc import iso

@@ -8,7 +8,9 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from ebbtide.agent.messages import MessageLog, Unreadable
 from ebbtide.agent.protocol import (

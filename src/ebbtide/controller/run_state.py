@@ -132,8 +132,12 @@ def state_now(folder: RunFolder, phase: RunPhase | None) -> tuple[State, int | N
 
 
 def phase_of(journal: Journal) -> RunPhase | None:
-    """The phase in a run's journal; None: no controller has ever started."""
-    return RunPhase.decode(journal.state("phase"))
+    """The phase in a run's journal; None: no controller has ever started.
+
+    Raises:
+        InputError: The journal is damaged, or cannot be read.
+    """
+    return journal.decoded(RunPhase.decode, journal.state("phase"))
 
 
 class StopRequest(StrEnum):

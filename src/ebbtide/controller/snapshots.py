@@ -6,14 +6,19 @@ A run is its engine (`ebbtide.engine.snapshot`) and its provider; each part has 
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from ebbtide.controller.kinds.measured_speed import SpeedRecords
 from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.leadership import NumberRecord
 from ebbtide.controller.mailboxes import MailboxRecord, QuarantineRecord
 from ebbtide.engine import snapshot as engines
-from ebbtide.engine.snapshot import EngineSnapshot
+from ebbtide.engine.snapshot import EngineSnapshot, lease_of
 from ebbtide.errors import InputError
 
 # Version of the provider's record below, increased whenever an older Ebbtide would misread it; `migrated` knows
@@ -121,6 +126,42 @@ class OutcomeRecord(TypedDict):
     revocations: int
     checkpoints: int
     steps_lost: float
+
+
+_RUN, _SPENDING = TypeAdapter(RunSnapshot), TypeAdapter(RunSpending)
+
+
+def check_run(kept: RunSnapshot) -> None:
+    """Check that a run's state is what its record says.
+
+    Raises:
+        ValueError: A part is missing, or of another kind.
+    """
+    with _told_plainly():
+        _RUN.validate_python(kept)
+    for values in kept["engine"]["leases"]:
+        lease_of(values)
+
+
+def spending_of(values: Any) -> RunSpending:
+    """The figures of a run's spending from plain values.
+
+    Raises:
+        ValueError: A figure is missing, or no number.
+    """
+    with _told_plainly():
+        return _SPENDING.validate_python(values)
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Tell in one line which part of a record is not what was written."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
 
 def migrated(kept: dict[str, Any]) -> ProviderSnapshot:

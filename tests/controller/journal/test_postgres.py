@@ -52,9 +52,9 @@ def test_runs_of_one_database_are_kept_apart(postgres: PostgresServer) -> None:
     journals = [Journal(place) for place in places]
     for number, journal in enumerate(journals):
         changes = Changes([StatePart("engine", 0, {"number": number})], [(0, 1, number + 0.5)])
-        journal.keep({"figures": number}, [(0.0, "start", 0, 0, f"of {number}")], changes, [("a", 1.0, number)])
+        journal.keep({"outcome": number}, [(0.0, "start", 0, 0, f"of {number}")], changes, [("a", 1.0, number)])
     for number, journal in enumerate(journals):
-        assert journal.figures() == number
+        assert journal.state("outcome") == number
         assert journal.moments() == [(0.0, "start", 0, 0, f"of {number}")]
         assert journal.prices() == {"a": [(1.0, float(number))]}
         with PostgresDatabase(places[number]).reading() as session:

@@ -55,9 +55,18 @@ OLD_TRIAL = {
     "assigned": [],
     "metrics": [[5, 0.5]],
 }
+WHOLE_ENGINE: dict[str, Any] = {
+    "started_s": 1.0,
+    "memory": {},
+    "decisions": 0,
+    "timers_set": 0,
+    "gave_up": "",
+    **{name: [] for name in ("open", "for_job", "kept", "grown", "draining", "timers", "jobs", "bills")},
+    **{name: [] for name in ("transfers", "entered", "list_prices")},
+}
 POST = [3, 2, {"boot": 5}, [{"type": "save"}, {"type": "leave", "attempt": 2}, {"type": "leave"}]]
 OLD_RUN = {
-    "engine": {"leases": []},
+    "engine": {"leases": [], **WHOLE_ENGINE},
     "provider": {"trials": [OLD_TRIAL], "leases": [], "posts": [POST], "launching": [], "out": []},
 }
 

@@ -129,7 +129,7 @@ class _World:
         folder: Path,
         only: Collection[str] | None,
         drawn: OnScenario,
-        often: Mapping[str, float] | None,
+        often: Mapping[str, float] | None = None,
     ) -> None:
         # The intensity of faults differs between runs.
         probe = Faults(seed)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ebbtide.base.json_values import misfit
 from ebbtide.clouds.settings import LiveSettings, RunFolder, check_schema_version
@@ -20,9 +20,10 @@ from ebbtide.controller.journal.compaction import EVERY_ROWS, compact
 from ebbtide.controller.journal.database import METRICS, MOMENTS, PRICES, RECORDS, STATE, JournalDatabase, Session
 from ebbtide.controller.journal.price_log import PricePoint
 from ebbtide.controller.journal.sqlite import SqliteDatabase
-from ebbtide.controller.snapshots import RunSnapshot, RunSpending, migrated_run
+from ebbtide.controller.snapshots import RunSnapshot, RunSpending, check_run, migrated_run, spending_of
 from ebbtide.errors import InputError, JournalAwayError, JournalError
 
+Found = TypeVar("Found")
 # Market time in seconds, kind of event, lease id, job id, detail in words.
 Moment = tuple[float, str, int, int, str]
 
@@ -123,7 +124,7 @@ class Journal:
                 return None
             self._version(session)
             rows = session.rows(STATE, "name = ?", (name,))
-        return json.loads(rows[0][1]) if rows else None
+        return self.decoded(json.loads, rows[0][1]) if rows else None
 
     def run(self, *, decisions: bool = True, metrics: bool = True) -> RunSnapshot | None:
         """The run as it was last kept, in the present versions of its parts; None: it was never kept.
@@ -150,15 +151,12 @@ class Journal:
                 values: Any = session.rows(METRICS) if metrics else session.metric_ends()
         except InputError:
             raise
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise self._damaged(error) from None
-        try:
-            kept: Any = joined(found, values)
-            if kept is None:
-                kept = self.state("run")  # as older versions wrote it
-            return None if kept is None else self._migrated_run(kept)
-        except (LookupError, TypeError, AttributeError) as error:
-            raise self._damaged(error) from None
+        kept: Any = self.decoded(joined, found, values)
+        if kept is None:
+            kept = self.state("run")  # as older versions wrote it
+        return None if kept is None else self.decoded(self._checked, kept)
 
     def figures(self) -> RunSpending | None:
         """Figures of the run's spending as they were last kept; None: they were never kept.
@@ -167,8 +165,8 @@ class Journal:
             InputError: It is no journal, was written by a newer Ebbtide, or is locked for long.
             JournalAwayError: Its server does not answer.
         """
-        found: RunSpending | None = self.state("figures")
-        return found
+        found = self.state("figures")
+        return None if found is None else self.decoded(spending_of, found)
 
     def moments(self) -> list[Moment]:
         """All events of the run, in order."""
@@ -207,9 +205,28 @@ class Journal:
                 f"the run's journal cannot be read: {error}{way}", file=self._database.place
             ) from None
 
+    def decoded(self, decode: Callable[..., Found], *values: Any) -> Found:
+        """Decode values of the journal.
+
+        Raises:
+            InputError: The journal is damaged: the values are not what was written.
+        """
+        try:
+            return decode(*values)
+        except InputError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise self._damaged(error) from None
+
     def _damaged(self, error: Exception) -> InputError:
         problem = f"the run's journal is damaged: {misfit(error)}; {_FROM_STORAGE}"
         return InputError(problem, file=self._database.place)
+
+    def _checked(self, kept: dict[str, Any]) -> RunSnapshot:
+        """A snapshot in the present versions of its parts, each of which has what its record says."""
+        found = self._migrated_run(kept)
+        check_run(found)
+        return found
 
     def _migrated_run(self, kept: dict[str, Any]) -> RunSnapshot:
         try:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from operator import attrgetter
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import TypedDict
 
 from ebbtide.controller.kinds.task_ranges import TaskRanges
 from ebbtide.jobs.job import Coupling
