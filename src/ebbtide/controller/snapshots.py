@@ -18,7 +18,7 @@ from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.leadership import NumberRecord
 from ebbtide.controller.mailboxes import MailboxRecord, QuarantineRecord
 from ebbtide.engine import snapshot as engines
-from ebbtide.engine.snapshot import EngineSnapshot, lease_of
+from ebbtide.engine.snapshot import EngineSnapshot
 from ebbtide.errors import InputError
 
 # Version of the provider's record below, increased whenever an older Ebbtide would misread it; `migrated` knows
@@ -135,12 +135,11 @@ def check_run(kept: RunSnapshot) -> None:
     """Check that a run's state is what its record says.
 
     Raises:
-        ValueError: A part is missing, or of another kind.
+        ValueError: A part is missing, or of another kind; so with LookupError and TypeError.
     """
     with _told_plainly():
         _RUN.validate_python(kept)
-    for values in kept["engine"]["leases"]:
-        lease_of(values)
+    engines.check(kept["engine"])
 
 
 def spending_of(values: Any) -> RunSpending:

@@ -27,6 +27,11 @@ SNAPSHOT_VERSION = 2
 
 _CHARGED = tuple(each.name for each in fields(Charge))
 _LINKED = {"job", "leases", "saved_at", "transfers", "steps_on"}
+# What every version wrote of a job's progress.
+_OF_PROGRESS = (
+    *("leases", "saved_at", "transfers", "steps_on", "steps_done", "steps_saved", "steps_run", "steps_lost"),
+    *("checkpoints", "finished_s", "stopped"),
+)
 _OF_LEASE = ("state", "started_s", "running_s", "revoke_at_s", "ended_s")
 # A job's leases are replaced, never changed.
 _PLAIN_OF_JOB = attrgetter(
@@ -234,6 +239,22 @@ def ledger_of(kept: EngineSnapshot) -> Ledger:
     ledger = Ledger()
     _enter(ledger, kept, [lease_of(values) for values in kept["leases"]])
     return ledger
+
+
+def check(kept: EngineSnapshot) -> None:
+    """Decode all that a snapshot has, to find damage.
+
+    Raises:
+        LookupError: Something is missing.
+        TypeError: Something has another kind, or a name that is not known.
+        ValueError: Something has a value that is not known.
+    """
+    ledger_of(kept)
+    for values in kept["decisions_made"]:
+        decision_of(values)
+    for values in kept["jobs"]:
+        for name in _OF_PROGRESS:
+            values[name]
 
 
 def _enter(ledger: Ledger, kept: EngineSnapshot, leases: Sequence[Lease]) -> None:
