@@ -157,15 +157,33 @@ def test_a_cloud_that_lacks_permissions_ends_no_run_while_another_rents(
     assert (lease.state, lease.is_charged) == (LeaseState.FAILED, False)
     run.rent(G)
     assert kinds(run.look_for(10.0)) == [(Wake.LAUNCH_FAILED, 1)]
-    assert [record.message for record in caplog.records] == [f"{run.gcp.refusal}; other regions are asked"]
+    assert [record.message for record in caplog.records] == [f"{run.gcp.refusal}; other zones are asked"]
     run.rent(A)
     assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 2)]
-    # Where the last one refuses, too, the user has to act, and the request is made again once the run is resumed.
+    # Where the last one refuses, too, the user has to act, and the request is made again once the run is resumed;
+    # no machine is at work.
     run.aws.refusal = "EC2 will not rent as it is asked to: UnauthorizedOperation"
+    with pytest.raises(InputError, match="UnauthorizedOperation"):
+        for _ in range(5):
+            run.rent(A)
+            run.look_for(5.0)
+    assert list(run.rents._requests.waiting) == [7]
+
+
+def test_a_refusal_ends_no_machine_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, one zone that lacked a machine type ended all machines of a run in one region, unsaved."""
+    run = Run(tmp_path)
+    run.rent(A)
+    run.look_for(5.0)
+    monkeypatch.setattr(run.rents._mailboxes, "has_reported", lambda lease_id: lease_id == 0)
+    run.aws.refusal = "EC2 will not rent as it is asked to: UnauthorizedOperation"
+    for _ in range(9):
+        run.rent(A)
+        assert kinds(run.look_for(5.0)) == [(Wake.LAUNCH_FAILED, len(run.rents._leases) - 1)]
+    run.rents._leases[0].state = LeaseState.RELEASED
     run.rent(A)
     with pytest.raises(InputError, match="UnauthorizedOperation"):
         run.look_for(5.0)
-    assert list(run.rents._requests.waiting) == [3]
 
 
 def test_where_no_cloud_answers_requests_wait(tmp_path: Path) -> None:

@@ -175,6 +175,41 @@ def test_after_three_in_a_row_the_run_ends(tmp_path: Path) -> None:
         one.look_for(LIMIT_S + 20.0)
 
 
+def test_three_over_days_while_others_begin_and_train_end_nothing(tmp_path: Path) -> None:
+    """Before, any three failed boots of a run ended all machines, unsaved."""
+    many = Rented(tmp_path, Cloud(Clock()), machines=3)
+    for lease_id in range(3):
+        many.hear(lease_id)
+    many.look_for(20.0)
+    for lease_id in (3, 5, 7):
+        many.rent(lease_id)
+        assert len(ended(many.look_for(LIMIT_S + 20.0))) == 1
+        many.rent(lease_id + 1)
+        many.hear(lease_id + 1)
+        many.look_for(20.0)
+        assert many.rents._failed_boots == 0
+
+
+def test_three_in_a_row_while_others_train_stop_requests_and_end_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    many = Rented(tmp_path, Cloud(Clock()), machines=1)
+    many.hear(0)
+    many.look_for(20.0)
+    for lease_id in (1, 2, 3):
+        many.rent(lease_id)
+        assert len(ended(many.look_for(LIMIT_S + 20.0))) == 1
+    assert many.leases[0].is_open
+    assert caplog.text.count("no more machines are requested, and those that train go on") == 1
+    many.rent(4)
+    (event,) = many.look_for(20.0)
+    assert (event.wake, event.lease_id) == (Wake.LAUNCH_FAILED, 4)
+    many.rents._leases[0].state = LeaseState.RELEASED
+    many.rent(5)
+    with pytest.raises(InputError, match="3 machines ended before their agent began"):
+        many.look_for(20.0)
+
+
 def test_time_in_which_nobody_could_look_is_not_silence(tmp_path: Path) -> None:
     """The machine could not have been heard either: its store was away, or the controller was suspended."""
     one = Rented(tmp_path, Cloud(Clock()))
@@ -234,6 +269,33 @@ def test_a_report_that_storage_refuses_holds_up_no_other_machine(
     assert 5 not in refusals
     # Where nothing is ever heard, the machine is of no use; no other ends.
     assert {lease_id for lease_id, _ in ended(one.look_for(2 * LIMIT_S))} == {0, 3}
+
+
+def test_machines_whose_reports_storage_refuses_all_are_not_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They train and report; before, all of them were ended after half an hour."""
+    three = Rented(tmp_path, Cloud(Clock()), machines=3)
+    get, count = FolderStore.get, 1
+    for number in range(3):
+        three.hear(number, 300.0)
+    three.look_for(60.0)
+
+    def refused(store: FolderStore, key: str) -> bytes:
+        if "/reports/" in key:
+            raise StorageError(f"{key}: AccessDenied (403)")
+        return get(store, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "get", refused)
+        for _ in range(30):
+            count += 1
+            for number in range(3):
+                three.hear(number, 300.0, count)
+            assert ended(three.look_for(300.0)) == []
+    assert "AccessDenied" in three.rents.trouble
+    assert ended(three.look_for(LIMIT_S - 60.0)) == []
+    assert {lease_id for lease_id, _ in ended(three.look_for(600.0))} == {0, 1, 2}
 
 
 def test_one_whose_last_reports_are_refused_ends_all_the_same(

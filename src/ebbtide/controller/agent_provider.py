@@ -156,7 +156,9 @@ class AgentProvider:
         self._machines = machines = MachineList(cloud, agent.run, runtime)
         self._objects = objects
         self._mailboxes = Mailboxes(objects, key, machines.token, runtime=runtime, values=callbacks.secrets)
-        self._requests = MachineRequests(cloud, machines, objects, agent, key, self.beat, callbacks.holds, runtime)
+        self._requests = MachineRequests(
+            cloud, machines, objects, agent, key, self.beat, callbacks.holds, self._is_at_work, runtime
+        )
         self._leases = self._requests.leases
         self._ends = MachineEnds(cloud, machines, pace.poll_s, self._order_end, self.beat, runtime)
         self._training = self._agent_jobs(agent, callbacks, key)
@@ -167,7 +169,9 @@ class AgentProvider:
         limits = SilenceLimits(pace.silent_s, alone_s=agent.controller_limit_s, poll_s=pace.poll_s)
         self._reports = AgentReports(self._mailboxes, self._handle, machines.troubled, limits, runtime)
         self._beat_s, self._beating = -math.inf, threading.Lock()
-        self._failed_boots, self._began_s = 0, -math.inf
+        # Failed boots in a row, and the leases whose agents have reported to this controller.
+        self._failed_boots, self._begun = 0, set[int]()
+        self._began_s = -math.inf
         self._missing_since_s: dict[int, float] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
         self._over_since_s: dict[int, float] = {}
@@ -617,28 +621,38 @@ class AgentProvider:
         self._training.gone(lease)
 
     def _check_begins(self, lease: Lease) -> None:
-        """Stop the run after several failed boots, or it would go on renting machines that end unused.
+        """Rent no more after several failed boots in a row, or machines would be rented that end unused.
 
         Raises:
-            InputError: Too many machines in a row have ended this way.
+            InputError: Too many machines in a row have ended this way, and none is at work.
         """
-        if self._mailboxes.has_reported(lease.lease_id):
-            self._failed_boots = 0
         if lease.state is not LeaseState.RELEASED or self._mailboxes.has_reported(lease.lease_id):
             return
         if lease.ended_s < math.floor(self._began_s):  # clouds report whole seconds
             return  # the user was told of it before resuming the run
         self._failed_boots += 1
         if self._failed_boots >= _MOST_FAILED_BOOTS:
-            raise InputError(
-                f"{self._failed_boots} machines ended before their agent began, last "
-                f"{self._machines.token(lease.lease_id)}; see what their set-up said "
-                "(on EC2 `aws ec2 get-console-output`)"
+            self._requests.stop(
+                InputError(
+                    f"{self._failed_boots} machines ended before their agent began, last "
+                    f"{self._machines.token(lease.lease_id)}; see what their set-up said "
+                    "(on EC2 `aws ec2 get-console-output`)"
+                )
             )
+
+    def _is_at_work(self) -> bool:
+        return any(
+            lease.is_open and self._mailboxes.has_reported(lease_id) for lease_id, lease in self._leases.items()
+        )
 
     # Messages.
 
     def _handle(self, lease: Lease, report: Report) -> None:
+        if lease.lease_id not in self._begun:
+            self._begun.add(lease.lease_id)
+            # Its set-up works.
+            self._failed_boots = 0
+            self._requests.go_on()
         match report:
             case Noticed(taken_at_s):
                 self._noticed(lease, taken_at_s)

@@ -83,6 +83,8 @@ class AgentReports:
         # Times that storage did not hand out the newest reports of a machine, and the errors of this look.
         self._refusals: dict[int, int] = {}
         self.refused: list[OSError] = []
+        # Whether storage handed out the reports of any machine in this look.
+        self._has_read = False
         self._listened: dict[int, _Listened] = {}
         # Seconds between two reports that each agent promised, by lease id.
         self._every_s: dict[int, float] = {}
@@ -93,6 +95,7 @@ class AgentReports:
         Those that storage refused most often come last.
         """
         self.refused.clear()
+        self._has_read = False
         self._mailboxes.fetch(lease_id for lease_id, lease in leases.items() if lease.is_open)
         return sorted(leases.items(), key=lambda item: self._refusals.get(item[0], 0))
 
@@ -110,6 +113,7 @@ class AgentReports:
             self._on_refusal(error)
             return False
         self._refusals.pop(lease_id, None)
+        self._has_read = True
         return True
 
     def read_last(self, lease: Lease) -> bool:
@@ -128,7 +132,9 @@ class AgentReports:
             self._listened.pop(lease_id, None)
             return None
         before = self._listened.get(lease_id, _Listened(0.0, now_s, heard))
-        most_s = max(_MOST_SILENT_S, 2.0 * self._limits.poll_s)
+        # An agent that storage does not let us hear is not silent.
+        is_refused = heard and lease_id in self._refusals and not self._has_read
+        most_s = 0.0 if is_refused else max(_MOST_SILENT_S, 2.0 * self._limits.poll_s)
         silent_s = before.silent_s + min(now_s - before.until_s, most_s) if heard == before.reports else 0.0
         self._listened[lease_id] = _Listened(silent_s, now_s, heard)
         alone_s = self._limits.alone_s if heard else 0.0

@@ -30,6 +30,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # Seconds to spend on requests at one poll, before everything else gets its turn.
 _REQUESTING_S = 3.0
+# After so many refusals in a row that only the user can change, other zones will hardly answer otherwise.
+_MOST_REFUSALS = 5
 
 
 class MachineRequests:
@@ -43,13 +45,14 @@ class MachineRequests:
         key: The run's key, from which its machines' keys are derived.
         waits: Called before each request.
         holds: Tells whether the team's quotas allow so many machines in all; called before requests.
+        is_at_work: Tells whether a machine of the run trains, which a problem of new ones must not end.
         runtime: Gives the time.
 
     Attributes:
         leases: Leases of all machines ever requested, or yet to be, by id.
         waiting: Ids of the leases whose request may not have reached the cloud.
-        refused: Leases that a region refused in a way that only the user can change, and why, while other regions
-            may still be asked; for the provider to take.
+        refused: Leases that were refused in a way that only the user can change, and why, while other zones may
+            still be asked, or other machines are at work; for the provider to take.
         is_superseded: Whether another controller acts for the run.
     """
 
@@ -62,10 +65,11 @@ class MachineRequests:
         key: bytes,
         waits: Callable[[], None],
         holds: Callable[[int], bool],
+        is_at_work: Callable[[], bool],
         runtime: Runtime,
     ) -> None:
         self._cloud, self._machines, self._agent, self._key = cloud, machines, agent, key
-        self._waits, self._holds, self._runtime = waits, holds, runtime
+        self._waits, self._holds, self._is_at_work, self._runtime = waits, holds, is_at_work, runtime
         self._claim: Leadership | None = None
         self.numbers = MachineNumbers(objects, agent.run, key)
         self.leases: dict[int, Lease] = {}
@@ -74,8 +78,12 @@ class MachineRequests:
         self._unwritten = set[int]()
         self.refused: deque[tuple[int, str]] = deque()
         self.is_superseded = False
-        # Regions, each with its cloud, that refused in such a way.
-        self._closed: set[tuple[str, str]] = set()
+        # Zones, each with its region and cloud, that refused in such a way.
+        self._closed: set[tuple[str, str, str]] = set()
+        # Refusals in such a way since the last request that was answered otherwise.
+        self._refusals = 0
+        # Why no further machine is requested; None: they are.
+        self._stopped: InputError | None = None
         # Since when a waiting lease's request had no answer, and the last error, by lease id.
         self._unanswered: dict[int, tuple[float, str]] = {}
 
@@ -169,7 +177,8 @@ class MachineRequests:
         Raises:
             SupersededError: Another controller has rented under their numbers.
             CloudGoneError: The cloud is gone.
-            InputError: Every region refuses in a way that only the user can change, such as missing permissions.
+            InputError: No machine is at work, and every zone refuses in a way that only the user can change, such
+                as missing permissions; or `stop` was called.
         """
         if not any(self.leases[lease_id].is_open for lease_id in self.waiting):
             # Leases that ended before their request need no numbers from storage, which may be on a full disk.
@@ -177,6 +186,13 @@ class MachineRequests:
             return
         due = [lease_id for lease_id in self.waiting if lease_id not in self._unwritten]
         if not due:
+            return
+        if self._stopped is not None:
+            if not self._is_at_work():
+                raise self._stopped
+            for lease_id in due:
+                self.withdraw(lease_id)
+                self.refused.append((lease_id, str(self._stopped)))
             return
         if not self._holds(unended + sum(lease.is_open for lease in self.leases.values())):
             self._wait_for_quota(due)
@@ -209,7 +225,8 @@ class MachineRequests:
                 self._refuse(lease_id, error)
             else:
                 self._unanswered.pop(lease_id, None)
-                self._closed.discard(_region_of(self.leases[lease_id].market))
+                self._refusals = 0
+                self._closed.discard(_zone_of(self.leases[lease_id].market))
 
     def _wait_for_quota(self, due: Iterable[int]) -> None:
         """Keep back requests that the team's quotas do not allow; those whose machines came are done."""
@@ -220,15 +237,33 @@ class MachineRequests:
             else:
                 self.withdraw(lease_id)
 
+    def stop(self, error: InputError) -> None:
+        """Request no further machines, and raise this error once no machine is at work any more."""
+        if not self._is_at_work():
+            raise error
+        if self._stopped is None:
+            _LOGGER.warning("%s; no more machines are requested, and those that train go on", error)
+        self._stopped = error
+
+    def go_on(self) -> None:
+        """Request machines again after `stop`."""
+        self._stopped = None
+
     def _refuse(self, lease_id: int, error: InputError) -> None:
-        """Count a region as closed; raise the error if no other is left."""
-        place = _region_of(self.leases[lease_id].market)
-        if {*map(_region_of, self._cloud.markets)} <= {*self._closed, place}:
+        """Count a zone as closed; raise the error if no other is left, and no machine is at work."""
+        zone = _zone_of(self.leases[lease_id].market)
+        self._refusals += 1
+        is_last = {*map(_zone_of, self._cloud.markets)} <= {
+            *self._closed,
+            zone,
+        } or self._refusals >= _MOST_REFUSALS
+        if is_last and not self._is_at_work():
             self.waiting.append(lease_id)
             raise error
-        if place not in self._closed:
-            _LOGGER.warning("%s; other regions are asked", error)
-        self._closed.add(place)
+        if zone not in self._closed:
+            others = "the machines that train go on" if is_last else "other zones are asked"
+            _LOGGER.warning("%s; %s", error, others)
+        self._closed.add(zone)
         self.refused.append((lease_id, str(error)))
 
     def _request(self, lease: Lease) -> None:
@@ -262,5 +297,5 @@ class MachineRequests:
             raise
 
 
-def _region_of(market: Market) -> tuple[str, str]:
-    return market.cloud, market.region
+def _zone_of(market: Market) -> tuple[str, str, str]:
+    return market.cloud, market.region, market.zone
