@@ -281,6 +281,7 @@ class Saved:
         save_s: Seconds that the program took to write it; NaN: the program does not say.
         metric: Value of the trial's metric that it was saved with; NaN: not known.
         uploaded_bytes: Bytes uploaded for it, without content that storage had already; None: not told.
+        lacks: A path that it lacks, since the agent may not read it; empty: it lacks none.
     """
 
     kind: ClassVar[str] = "saved"
@@ -296,6 +297,7 @@ class Saved:
     save_s: float = math.nan
     metric: float = math.nan
     uploaded_bytes: int | None = None
+    lacks: str = ""
 
 
 @dataclass(frozen=True)
@@ -620,6 +622,7 @@ _READ: Mapping[str, Any] = {
     "metric": _number,
     "line": _text,
     "left_out": _whole,
+    "lacks": _text,
     "names": _texts,
     "tail": _texts,
     "how": Ending,

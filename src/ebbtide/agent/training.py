@@ -19,7 +19,7 @@ from ebbtide.agent.core_shares import CoreShare
 from ebbtide.agent.folders import keep_outputs, outputs_id
 from ebbtide.agent.machine import Program, RentedMachine, checkpoints_of
 from ebbtide.agent.program_lines import Heard, is_duration, number_of, step_of
-from ebbtide.agent.program_output import READING_S, DroppedLines, Printed, ProgramOutput
+from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.progress import LogLines, reported_names
 from ebbtide.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
 from ebbtide.agent.restoring import Restoration, restored
@@ -422,7 +422,17 @@ class TrainingRun:
         sizes = stored.size_bytes, *work.origin
         metric = math.nan if stored.metric is None else stored.metric
         self._loop.tell(
-            Saved(*work.about, found.step, stored.number, *sizes, *times, metric, stored.uploaded_bytes), True
+            Saved(
+                *work.about,
+                found.step,
+                stored.number,
+                *sizes,
+                *times,
+                metric,
+                stored.uploaded_bytes,
+                lacks="".join(stored.unreadable[:1])[:MOST_OF_TEXT],
+            ),
+            True,
         )
 
     def _keep_outputs(self) -> None:

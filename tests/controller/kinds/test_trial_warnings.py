@@ -43,6 +43,17 @@ def test_a_revocation_is_the_first_occasion() -> None:
     assert "saved nothing" in one.warnings
 
 
+def test_checkpoints_that_lack_a_file_are_warned_of_until_one_has_it() -> None:
+    one = Training()
+    (lease,) = one.rent()
+    one.tell(lease, Saved("", 0, step=1, number=1, lacks="model.safetensors"))
+    assert "its checkpoints lack model.safetensors, which Ebbtide's agent may not read" in one.warnings
+    one.tell(lease, Stepped("", 0, step=2, at=2, metric=0.5, told_s=0.0))
+    assert "model.safetensors" in one.warnings
+    one.tell(lease, Saved("", 0, step=3, number=3))
+    assert "model.safetensors" not in one.warnings
+
+
 def test_warnings_are_withdrawn_when_they_are_true_no_more() -> None:
     one = Training()
     (lease,) = one.rent()

@@ -211,6 +211,36 @@ def test_what_may_not_be_read_is_left_out_with_a_reason(tmp_path: Path, monkeypa
     (folder / "closed").chmod(0o700)
 
 
+def test_a_checkpoint_that_lacks_a_file_replaces_none_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in a container may write its weights for itself alone; before, the good ones were removed."""
+    monkeypatch.setattr(os, "access", lambda path, _mode, **_: Path(path).stat().st_mode & 0o444 != 0)
+    folder, objects = tmp_path / "here", FolderStore(tmp_path / "objects")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    writer = CheckpointStore(objects, "t").begin_writing("me")
+    for step in range(1, 4):
+        (folder / "weights").write_text(f"of {step}")
+        writer.save(folder, step)
+    for step in range(4, 8):
+        (folder / "weights").unlink()
+        (folder / "weights").write_text(f"of {step}")
+        (folder / "weights").chmod(0)
+        assert writer.save(folder, step).unreadable == ("weights",)
+    # Another machine knows it from the manifest.
+    store = CheckpointStore(objects, "t")
+    writer = store.begin_writing("another")
+    writer.save(folder, 8)
+    assert [each.step for each in store.manifests()] == [8, 7, 3]
+    store.fetch(store.manifest(3), tmp_path / "got")
+    assert (tmp_path / "got" / "weights").read_text() == "of 3"
+    (folder / "weights").chmod(0o644)
+    writer.save(folder, 9)
+    writer.save(folder, 10)
+    assert [each.step for each in store.manifests()] == [10, 9]
+
+
 def test_folders_that_may_not_be_written_to_come_back_and_can_be_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     (folder / "closed").mkdir(parents=True)

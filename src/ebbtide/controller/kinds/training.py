@@ -63,6 +63,8 @@ _LOGGER = logging.getLogger(__name__)
 _FIRST_PORT, _PORTS, _PORTS_EACH = 20_000, 12_000, 8
 _FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
 # Number of stored checkpoints that are remembered for each machine.
+# First words of the warning of checkpoints that lack a file.
+_LACKS = "its checkpoints lack"
 _MOST_SAVED = 16
 
 
@@ -565,11 +567,18 @@ class AgentTraining:
                     self._warned.add(warning)
                     _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
 
+    def _note_lacks(self, trial: TrialState, path: str) -> None:
+        """Warn of checkpoints that lack a file, or withdraw that warning."""
+        others = [warning for warning in trial.warnings if not warning.startswith(_LACKS)]
+        trial.warnings = (*others, *([f"{_LACKS} {path}, which Ebbtide's agent may not read"] if path else []))
+
     def _withdraw_warnings(self, trial: TrialState) -> None:
         """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
         if trial.warnings:
             still = warnings_of(trial, self._metric(trial.progress.job_id))
-            trial.warnings = tuple(warning for warning in trial.warnings if warning in still)
+            trial.warnings = tuple(
+                warning for warning in trial.warnings if warning in still or warning.startswith(_LACKS)
+            )
 
     def _receive_of(self, trial: TrialState, member: Member, lease: Lease, report: OfTrial) -> None:
         progress = trial.progress
@@ -583,6 +592,8 @@ class AgentTraining:
                 self._note_download(trial, lease, number)
             trial.stored_number = max(trial.stored_number, number)
             self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
+        if isinstance(report, Saved):
+            self._note_lacks(trial, report.lacks)
         match report:
             case Stepped() | Named() if member.rank > 0:
                 pass  # all machines of a gang do the same steps

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -181,6 +181,7 @@ class Manifest:
         metric: Value of the trial's metric at the save; None: not known.
         uploaded_bytes: Bytes uploaded since the writer's previous checkpoint, failed attempts included; None:
             saved by an older version, which did not record them.
+        unreadable: Paths that the agent was not allowed to read, so that the checkpoint lacks them.
     """
 
     trial_id: str
@@ -196,6 +197,7 @@ class Manifest:
     folders: tuple[StoredFolder, ...] = ()
     metric: float | None = None
     uploaded_bytes: int | None = None
+    unreadable: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -225,7 +227,8 @@ class Manifest:
             files = tuple(_file(**file) for file in found.pop("files"))
             links = tuple(StoredLink(**link) for link in found.pop("links", ()))
             folders = tuple(StoredFolder(**folder) for folder in found.pop("folders", ()))
-            manifest = cls(files=files, links=links, folders=folders, **found)
+            unreadable = tuple(found.pop("unreadable", ()))
+            manifest = cls(files=files, links=links, folders=folders, unreadable=unreadable, **found)
             manifest._check()
             return manifest
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -252,7 +255,12 @@ class Manifest:
                 raise ValueError("a time of change in it is no whole number in range")
             if type(mode := getattr(entry, "mode", 0)) is not int or not 0 <= mode <= _MOST_MODE:
                 raise ValueError("permissions in it are none")
-        texts = [self.trial_id, *(entry.path for entry in entries), *(link.target for link in self.links)]
+        texts = [
+            self.trial_id,
+            *self.unreadable,
+            *(entry.path for entry in entries),
+            *(link.target for link in self.links),
+        ]
         texts += [text for file in self.files for text in (file.checksum, file.part, file.same_as)]
         if not all(isinstance(text, str) and "\0" not in text for text in texts):
             raise ValueError("a name or checksum in it is no text")
@@ -305,7 +313,9 @@ def _plain(record: Any) -> dict[str, Any]:
         value = getattr(record, field.name)
         if field.name in _ALWAYS or value != field.default:
             listed = isinstance(value, tuple) and value and not isinstance(value[0], tuple)
-            found[field.name] = [_plain(each) for each in value] if listed else value
+            found[field.name] = (
+                [_plain(each) if is_dataclass(each) else each for each in value] if listed else value
+            )
     return found
 
 

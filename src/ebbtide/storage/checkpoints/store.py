@@ -529,6 +529,7 @@ class CheckpointWriter:
             links=tuple(StoredLink(entry.path, entry.target, entry.mtime_ns) for entry in tree.of("link")),
             folders=tuple(StoredFolder(entry.path, entry.mode, entry.mtime_ns) for entry in tree.of("folder")),
             uploaded_bytes=sum(self._uploaded_bytes),
+            unreadable=tree.unreadable,
         )
 
     def _stored(self, folder: Path, entries: list[TreeEntry]) -> list[StoredFile]:
@@ -646,10 +647,18 @@ class CheckpointWriter:
             return
         self._remove_before(min(manifest.number for manifest in kept))
 
+    def _newest_readable(self, numbers: Iterable[int]) -> set[int]:
+        """Number of the newest checkpoint that lacks no unreadable file: those that lack some replace none."""
+        for number in sorted(numbers, reverse=True):
+            manifest = self._read.get(number) or self._store.read(number)
+            if manifest is not None and not manifest.unreadable:
+                return {number}
+        return set()
+
     def _remove_before(self, oldest: int) -> None:
         """Remove manifests of lower numbers, and then their data, unless another checkpoint uses it."""
         numbers = self._store.numbers("manifests") | set(self._read)
-        gone = {number for number in numbers if number < oldest} - self.kept
+        gone = {number for number in numbers if number < oldest} - self.kept - self._newest_readable(numbers)
         self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers - gone}
         parts = {file.part for manifest in self._read.values() if manifest for file in manifest.files}
         for number in gone:
@@ -658,7 +667,9 @@ class CheckpointWriter:
         for key in list(self._objects.keys(prefix)):
             part = key.removeprefix(prefix)
             digits = part.partition("-")[0]
-            is_old = digits.isdecimal() and int(digits) < oldest and int(digits) not in self.kept
+            is_old = (
+                digits.isdecimal() and int(digits) < oldest and int(digits) not in self.kept | self._read.keys()
+            )
             if is_old and part not in parts:
                 self._objects.delete(key)
 

@@ -18,6 +18,7 @@ _BLOCK_BYTES = 1 << 20
 _STAT_BLOCK_BYTES = 512
 # Holes of smaller files are not worth a search.
 _LEAST_SPARSE_BYTES = 1 << 16
+_UNREADABLE = "may not be read by Ebbtide's agent"
 _PERMISSIONS = 0o777
 
 # Offset and length, in bytes, of a part of a file that holds data.
@@ -68,10 +69,15 @@ class Tree:
     Attributes:
         entries: All entries in order of their paths, each folder before what is in it.
         left_out: What cannot be stored, and why, by path.
+        unreadable: The paths among them that this process may not read.
     """
 
     entries: tuple[TreeEntry, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        return tuple(path for path, why in self.left_out if why.startswith(_UNREADABLE))
 
     def of(self, kind: str) -> list[TreeEntry]:
         """The entries of one kind."""
@@ -128,9 +134,7 @@ def _list(
         if kind != "link" and not is_readable(each.path, is_folder=kind == "folder"):
             if not os.path.lexists(each.path):
                 raise FileNotFoundError(each.path)
-            left_out.append(
-                (path, f"may not be read by Ebbtide's agent: its mode is {stat.filemode(about.st_mode)}")
-            )
+            left_out.append((path, f"{_UNREADABLE}: its mode is {stat.filemode(about.st_mode)}"))
             continue
         size_bytes = about.st_size if kind == "file" else 0
         may_be_sparse = size_bytes >= _LEAST_SPARSE_BYTES
