@@ -267,6 +267,25 @@ def test_what_is_taken_back_is_as_git_has_it(of_root: str, of_folder: str, tmp_p
     assert sent == {name for name in listed if not name.rpartition("/")[2].startswith(".")}
 
 
+def test_a_repository_that_ignores_the_code_s_folder_keeps_its_other_rules(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("experiments/\nmy_keys.txt\n*.secret\n")
+    folder = tmp_path / "experiments" / "a"
+    folder.mkdir(parents=True)
+    for name in ("train.py", "my_keys.txt", "db.secret"):
+        (folder / name).write_text("x")
+    assert [path.name for path in code_files(folder).files] == ["train.py"]
+
+
+def test_what_may_be_a_secret_by_its_name_or_folder_is_named(tmp_path: Path) -> None:
+    suspects = ("secrets/prod.yaml", "credentials/db.txt", "passwords.txt", "api_keys.json", "apikeys.yaml")
+    plain = ("tokens.json", "tokenizer/vocab.txt", "keys.txt", "secrets/load.py")
+    for name in (*suspects, *plain):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert sorted(path.as_posix() for path in code_files(tmp_path).suspects) == sorted(suspects)
+
+
 def test_what_may_be_a_secret_by_its_content_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "config.yaml").write_text("aws_access_key_id: AKIAIOSFODNN7EXAMPLE\n")
     (tmp_path / "bundle.txt").write_text("Bag Attributes\n-----BEGIN PRIVATE KEY-----\n")

@@ -271,6 +271,19 @@ def test_a_report_that_storage_refuses_holds_up_no_other_machine(
     assert {lease_id for lease_id, _ in ended(one.look_for(2 * LIMIT_S))} == {0, 3}
 
 
+def test_a_machine_whose_id_was_removed_ends_no_controller(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has changed the tags of a machine; before, the controller took itself for an older copy."""
+    two = Rented(tmp_path, Cloud(Clock()), machines=2)
+    two.look_for(30.0)
+    two.cloud.known["i-0abc"] = replace(two.cloud.known.pop("run-m0001"), token="i-0abc")
+    assert ended(two.look_for(60.0)) == []
+    assert caplog.text.count("machine i-0abc has the run's tag but no machine's id; it is not counted") == 1
+    assert [lease_id for lease_id, _ in ended(two.look_for(120.0))] == [1]
+    two.rents.check_is_newest()
+
+
 def test_machines_whose_reports_storage_refuses_all_are_not_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

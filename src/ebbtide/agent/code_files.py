@@ -39,7 +39,11 @@ _MOST_READ_BYTES = 64 << 10
 _TEXTS = frozenset({".py", ".pyi", ".ipynb", ".md", ".rst"})
 
 # A file with one of these words in its name may be a secret, if its suffix is not that of a program or of data.
-_WORDS = frozenset({"token", "password", "passwd", "secret", "secrets", "credential", "credentials", "apikey"})
+_WORDS = frozenset(
+    {"token", "password", "passwords", "passwd", "secret", "secrets", "credential", "credentials"}
+    | {"apikey", "apikeys"}
+)
+_PAIRS = frozenset({"apikey", "privatekey", "accesskey", "secretkey"})
 _PLAIN = frozenset({"", ".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".csv", ".sh"})
 _MOST_NAMED = 5
 # Beginnings of keys and tokens: Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, JWTs, private keys.
@@ -144,7 +148,7 @@ def sounds_secret(name: str) -> bool:
     """Return whether a name contains a word such as `token` or `password`, but not `tokenizer` or `tokens`."""
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
     pairs = {f"{first}{second}" for first, second in pairwise(words)}
-    return bool(_WORDS.intersection(words) or {"apikey", "privatekey", "accesskey", "secretkey"} & pairs)
+    return bool(_WORDS.intersection(words) or _PAIRS.intersection(pair.removesuffix("s") for pair in pairs))
 
 
 def is_like_secret(name: str, value: object) -> bool:
@@ -188,7 +192,8 @@ class _Search:
                     continue
                 self._check_link(path, below)
                 is_plain = not sure and path.suffix.lower() in _PLAIN
-                if is_plain and (sounds_secret(path.stem) or _WITHIN.search(_content_of(path))):
+                is_named = any(map(sounds_secret, (*below.parts[:-1], path.stem)))
+                if is_plain and (is_named or _WITHIN.search(_content_of(path))):
                     self.suspects.append(below)
                 yield path
 
@@ -258,10 +263,11 @@ def _rules_above(home: Path) -> Iterator[_Rule]:
     above = [each for each in reversed(home.parents) if each.is_relative_to(root)]
     for file, place in [(root / ".git/info/exclude", root), *((each / _IGNORING[0], each) for each in above)]:
         rules = list(_read_rules(file, place))
-        # A repository that ignores the folder as a whole says nothing about what is in it.
+        # Rules by which a repository ignores the folder as a whole say nothing about what is in it.
         on_the_way = [each for each in (home, *home.parents) if each != place and each.is_relative_to(place)]
-        if not any(_answer(rules, each) for each in on_the_way):
-            yield from rules
+        if any(_answer(rules, each) for each in on_the_way):
+            rules = [rule for rule in rules if not any(rule.names(each) for each in on_the_way)]
+        yield from rules
 
 
 def _read_rules(file: Path, place: Path, *, is_ours: bool = False) -> Iterator[_Rule]:

@@ -57,11 +57,11 @@ class MachineList:
         """The id of the machine of a lease."""
         return machine_id(self._run, self.first + lease_id)
 
-    def is_of_lost_journal(self, token: str) -> bool:
-        """Tell whether a machine was rented before the run's journal was lost."""
+    def lease_id_of(self, token: str) -> int | None:
+        """The lease id of a machine, below 0 if it was rented before the journal was lost; None: it has no id."""
         number = token.removeprefix(f"{self._run}-m")
         is_one = number.isascii() and number.isdecimal() and token == machine_id(self._run, int(number))
-        return is_one and int(number) < self.first
+        return int(number) - self.first if is_one else None
 
     def listed(self, within_s: float = 0.0) -> dict[str, Instance]:
         """Machines by id, as the cloud lists them now, or listed them within the last `within_s` seconds.

@@ -82,6 +82,8 @@ class MachineRequests:
         self._closed: set[tuple[str, str, str]] = set()
         # Refusals in such a way since the last request that was answered otherwise.
         self._refusals = 0
+        # Machines whose id in the run is not known, which were warned of.
+        self._unknown = set[str]()
         # Why no further machine is requested; None: they are.
         self._stopped: InputError | None = None
         # Since when a waiting lease's request had no answer, and the last error, by lease id.
@@ -281,11 +283,15 @@ class MachineRequests:
         return self._machines.first + max(self.leases, default=-1)
 
     def _check_known(self, tokens: Iterable[str]) -> None:
-        known = {self._machines.token(lease_id) for lease_id in self.leases}
-        strays = (token for token in tokens if token not in known)
-        stray = next((token for token in strays if not self._machines.is_of_lost_journal(token)), None)
-        if stray is not None:
-            raise older_copy(f"machine {stray} of this run is not in its journal", is_empty=not known)
+        for token in tokens:
+            lease_id = self._machines.lease_id_of(token)
+            if lease_id is None:
+                # Somebody has changed its tags; without heartbeats it ends itself.
+                if token not in self._unknown:
+                    self._unknown.add(token)
+                    _LOGGER.warning("machine %s has the run's tag but no machine's id; it is not counted", token)
+            elif lease_id >= 0 and lease_id not in self.leases:
+                raise older_copy(f"machine {token} of this run is not in its journal", is_empty=not self.leases)
 
     @contextmanager
     def _told_if_superseded(self) -> Iterator[None]:

@@ -146,7 +146,7 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
         _cloud(live, machines, prices),
         agent,
         Programs(_MTTR_S, settings.python, _code_of(live)),
-        PollIntervals(settings.poll_s, silent_s=settings.setup_limit_s),
+        PollIntervals(settings.poll_s, silent_s=max(one.setup_limit_s for one in machines.values())),
     )
     return controller.run(on_progress)
 

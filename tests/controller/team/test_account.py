@@ -382,3 +382,18 @@ def test_at_the_turn_of_a_month_what_others_rent_counts_on(store: ShakyStore) ->
     # Its account of the new month is written at once.
     note(mine, 1)
     assert [one.name for one in AccountBook(store).read("2026-12", {})] == ["mine"]
+
+
+def test_runs_that_ended_last_month_are_not_missed_in_the_next(
+    store: ShakyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = WallTime()
+    clock.now_s = to_epoch_s("2026-11-30T23:50:00Z")
+    AccountBook(store).write(account("over", 9.0, clock))
+    mine = member(store, clock, team(monthly_budget_usd=10.0))
+    mine.check()
+    for _ in range(200):
+        clock.now_s += 60.0
+        mine.room()
+        note(mine, 1)
+    assert "is gone" not in caplog.text

@@ -381,7 +381,8 @@ class TeamAccount:
         if before != month:
             # Others soon write their machines into the new month's account, unless their controller is gone.
             for one in read(before, {}):
-                found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
+                if one.machines:
+                    found.setdefault(one.name, replace(one, month=month, spent_usd=0.0))
         for name, why in damaged.items():
             known = self._others.get(name)
             if known is not None:
