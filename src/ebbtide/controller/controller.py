@@ -230,7 +230,6 @@ class Controller:
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.resume()
                 self._go_on_with_account(is_resumed=kept is not None)
-                self._provider.check_is_newest()
                 self._provider.claim_run(self._claim())
                 if not self._engine.leases:
                     self._gate.check()
@@ -424,10 +423,12 @@ class Controller:
 
         Raises:
             InputError: The user requested a stop before storage answered, or the run is somebody else's.
+            SupersededError: This is an older copy of the run.
         """
         warned_s = -math.inf
         while True:
             try:
+                self._provider.check_is_newest()
                 return Leadership.take(self._objects, self._settings.run, self._folder.key)
             except OSError as error:
                 now_s = self._runtime.monotonic_s()

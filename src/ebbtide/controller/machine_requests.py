@@ -118,16 +118,16 @@ class MachineRequests:
     def check_is_newest(self) -> None:
         """Refuse to act if this is an older copy of the run, which would end another controller's machines.
 
-        If the cloud or storage does not answer, later polls make the same checks.
+        If the cloud does not answer, later polls make the same check.
 
         Raises:
             SupersededError: A machine was rented after this copy of the run's folder was made.
             OthersRunError: Somebody else has a run of this name in its storage.
+            OSError: Storage does not answer.
         """
         with self._told_if_superseded():
-            with suppress(OSError):
-                newest_claim(self.numbers.objects, self.numbers.run, self._key)
-                self.numbers.check(self._newest)
+            newest_claim(self.numbers.objects, self.numbers.run, self._key)
+            self.numbers.check(self._newest)
             with suppress(CloudError):
                 self._check_known(self._machines.listed())
 
