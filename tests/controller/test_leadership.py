@@ -14,7 +14,7 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.clouds.cloud import Instance
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks
 from ebbtide.controller.leadership import Leadership, MachineNumbers, OthersRunError, SupersededError
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, StorageError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.objects import FolderStore
 
