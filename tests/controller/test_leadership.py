@@ -134,7 +134,7 @@ def test_an_older_copy_of_a_run_is_refused_before_it_claims_it(tmp_path: Path) -
 
 def test_a_run_that_cannot_be_checked_does_not_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older copy whose check found no answer acted, and its ledger lacked what the newer one had rented."""
-    rents = provider(tmp_path, None, None)
+    rents = provider(tmp_path, [])
 
     def refused(store: FolderStore, key: str) -> bool:
         raise StorageError(f"{key}: AccessDenied (403)")
