@@ -9,7 +9,7 @@ import pytest
 from tests.runs.cloud_as_told import Clock
 from tests.storage.checkpoints.test_stale_listings import Stale
 
-from ebbtide.agent import restoring
+from ebbtide.agent import patience, restoring
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import outputs_id
 from ebbtide.agent.inputs import DamagedInputError, Input, fetch_inputs
@@ -155,7 +155,7 @@ def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
 ) -> None:
     # However long storage is waited for, what is damaged does not heal.
     monkeypatch.setattr(restoring, "LACKS_S", 1e9)
-    monkeypatch.setattr(restoring, "_RETRY_S", 0.01)
+    monkeypatch.setattr(patience, "_RETRY_S", 0.01)
     results = TaskResults(store, "run-000")
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "x").write_text("x")

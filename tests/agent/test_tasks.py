@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 from tests.runs.cloud_as_told import Clock
 
+from ebbtide.agent import tasks
 from ebbtide.agent.config import Assignment
-from ebbtide.agent.protocol import Hand, Report, TaskDone, TaskFailed
+from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.tasks import TaskRunner
 from ebbtide.errors import StorageError
 from ebbtide.storage.objects import FolderStore
@@ -66,6 +68,20 @@ def reports_of(folder: Path, away_until_s: float, refuses_until_s: float) -> tup
         clock.now_s += 1.0
         runner.tick(clock.now_s, float("inf"))
     return told, clock.now_s
+
+
+def test_tasks_whose_machine_s_disk_is_too_small_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, their machine was paid for ever, and nobody was told."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tasks, "fetch_inputs", full)
+    told, now_s = reports_of(tmp_path, 0.0, 0.0)
+    assert [type(each) for each in told] == [Log, TaskFailed]
+    assert isinstance(told[1], TaskFailed)
+    assert "the machine's disk is too small" in told[1].tail[0]
+    assert 300.0 <= now_s < 400.0
 
 
 def test_a_result_that_storage_refuses_fails_its_task(tmp_path: Path) -> None:

@@ -37,12 +37,6 @@ class DamagedInputError(CheckpointError):
     """Stored results of a needed job are damaged."""
 
 
-# Longest time for which storage that lacks what it had is asked again.
-LACKS_S = 300.0
-# Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
-MOST_DAMAGED = 3
-
-
 @dataclass(frozen=True)
 class Input:
     """Stored results of one training or array that a job needs.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import math
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -13,8 +10,9 @@ from pathlib import Path
 
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import unpack
-from ebbtide.agent.inputs import LACKS_S, MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
+from ebbtide.agent.patience import LACKS_S, Patience
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -23,9 +21,6 @@ from ebbtide.storage.checkpoints.tree import Tree
 
 _LOGGER = logging.getLogger(__name__)
 
-_RETRY_S, _FULL_RETRY_S = 1.0, 30.0
-# Errors of a disk that has no room.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Of the checkpoints that training failed from, this many are considered, the newest.
 _MOST_BAD = 8
 
@@ -73,30 +68,26 @@ def restored(
     Returns:
         The result; None: nobody waits for it any more.
     """
-    runtime, limit_s = machine.runtime, min(LACKS_S, config.controller_limit_s)
-    restoring = _Restoring(config, machine, assignment, folder, code)
-    since_s, told, damaged = math.inf, "", 0
+    limit_s = min(LACKS_S, config.controller_limit_s)
+    restoring, patience = (
+        _Restoring(config, machine, assignment, folder, code),
+        Patience(machine.runtime, limit_s, say),
+    )
     while not is_over():
         try:
             return restoring.once()
         except Exception as error:
             _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)
-            lasting = _lasting(error)
-            damaged += isinstance(error, DamagedInputError)
-            if _is_damage(error):
+            is_missing = isinstance(error, MissingPartError)
+            if isinstance(error, DamagedCheckpointError) and not is_missing:
                 # The controller decides which whole checkpoint to resume from instead.
                 return Restoration(None, problem=str(error))
-            since_s = min(since_s, runtime.monotonic_s()) if lasting else math.inf
-            if lasting and lasting != told:
-                told = lasting
-                say(f"ebbtide: {lasting}; asked again")
-            if damaged >= MOST_DAMAGED or runtime.monotonic_s() - since_s > limit_s:
-                if restoring.skips_missing or not isinstance(error, MissingPartError):
-                    return Restoration(None, problem=lasting)
-                # It is missing for good: an older checkpoint is better than none.
-                restoring.skips_missing, since_s = True, math.inf
-            # Each try may download many gigabytes.
-            runtime.sleep(_FULL_RETRY_S if _is_full(error) else _RETRY_S)
+            problem = patience.ends_with(error)
+            if problem and (restoring.skips_missing or not is_missing):
+                return Restoration(None, problem=problem)
+            if problem:
+                # A part is missing for good: an older checkpoint is better than none.
+                restoring.skips_missing, patience = True, Patience(machine.runtime, limit_s, say)
     return None
 
 
@@ -162,22 +153,3 @@ class _Restoring:
         if manifest is not None:
             writer.knows(manifest)
         return Restoration(writer, manifest, bad=trees, best=best)
-
-
-def _is_damage(error: Exception) -> bool:
-    return isinstance(error, DamagedCheckpointError) and not isinstance(error, MissingPartError)
-
-
-def _is_full(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in _FULL
-
-
-def _lasting(error: Exception) -> str:
-    """Return what is wrong in words if waiting alone is unlikely to help; empty: storage does not answer."""
-    if isinstance(error, LostCheckpointError | MissingPartError | DamagedInputError):
-        return str(error)
-    if isinstance(error, tarfile.TarError):
-        return f"the code in storage is not used: {error}"
-    if _is_full(error):
-        return f"the machine's disk is too small: {error}"
-    return ""

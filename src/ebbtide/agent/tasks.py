@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import PrivateFolder, unpack
-from ebbtide.agent.inputs import LACKS_S, MOST_DAMAGED, DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import Program, RentedMachine
+from ebbtide.agent.patience import LACKS_S, Patience
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
-from ebbtide.errors import LostCheckpointError
 from ebbtide.storage.checkpoints.tree import remove_tree
 from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
 
@@ -192,28 +192,22 @@ class TaskRunner:
 
     def _prepare(self) -> None:
         """In a thread of its own: fetch code and inputs, and look up which results there are."""
-        runtime, damaged, lacks_s = self._machine.runtime, 0, math.inf
+        trial_id = self.assignment.trial_id
+        patience = Patience(
+            self._machine.runtime, LACKS_S, lambda line: self._put(partial(self._tell, Log(trial_id, line), False))
+        )
         while not self._is_closed:
             try:
                 if self.assignment.code:
                     unpack(self._machine.objects, self.assignment.code, self._code)
                 fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
                 done = self._results.numbers()
-            except DamagedInputError as error:
-                damaged += 1
-                if damaged >= MOST_DAMAGED:
-                    self._put(partial(self._failed_to_prepare, str(error)))
-                    return
-                runtime.sleep(_RETRY_S)
-                continue
-            except (OSError, tarfile.TarError) as error:
+            except (OSError, tarfile.TarError, DamagedInputError) as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
-                is_lacking = isinstance(error, tarfile.TarError | LostCheckpointError)
-                lacks_s = min(lacks_s, runtime.monotonic_s()) if is_lacking else math.inf
-                if runtime.monotonic_s() - lacks_s > LACKS_S:
-                    self._put(partial(self._failed_to_prepare, f"code or inputs are not in storage: {error}"))
+                problem = patience.ends_with(error)
+                if problem:
+                    self._put(partial(self._failed_to_prepare, problem))
                     return
-                runtime.sleep(_RETRY_S)
                 continue
             self._put(partial(self._prepared, done))
             return

@@ -1,0 +1,66 @@
+"""Patience of a machine that cannot begin: which problems are waited for, how long, and which are told."""
+
+from __future__ import annotations
+
+import errno
+import math
+import tarfile
+from collections.abc import Callable
+
+from ebbtide.agent.inputs import DamagedInputError
+from ebbtide.base.runtime import Runtime
+from ebbtide.errors import LostCheckpointError, MissingPartError
+
+# Longest time for which storage that lacks what it had, or a disk that is full, is waited for.
+LACKS_S = 300.0
+# Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
+MOST_DAMAGED = 3
+# Seconds between two tries; where the disk is full, each may download many gigabytes.
+_RETRY_S, _FULL_RETRY_S = 1.0, 30.0
+# Errors of a disk that has no room.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Patience:
+    """Decide after each failed try whether another one is worthwhile, and wait before it.
+
+    Storage that does not answer is waited for without end: the agent ends by itself if its controller is away, too.
+    Storage that answers and lacks what it had, damaged inputs and a full disk are given up.
+
+    Args:
+        runtime: Gives the time, and waits.
+        limit_s: Seconds after which a problem that lasts is given up.
+        say: Called with a line for the job's log.
+    """
+
+    def __init__(self, runtime: Runtime, limit_s: float, say: Callable[[str], None]) -> None:
+        self._runtime, self._limit_s, self._say = runtime, limit_s, say
+        self._since_s, self._told, self._damaged = math.inf, "", 0
+
+    def ends_with(self, error: Exception) -> str:
+        """Return the problem in words if no further try is worthwhile; else wait, and return an empty text."""
+        problem, now_s = lasting_problem(error), self._runtime.monotonic_s()
+        self._damaged += isinstance(error, DamagedInputError)
+        self._since_s = min(self._since_s, now_s) if problem else math.inf
+        if problem and problem != self._told:
+            self._told = problem
+            self._say(f"ebbtide: {problem}; asked again")
+        if self._damaged >= MOST_DAMAGED or now_s - self._since_s > self._limit_s:
+            return problem
+        self._runtime.sleep(_FULL_RETRY_S if _is_full(error) else _RETRY_S)
+        return ""
+
+
+def lasting_problem(error: Exception) -> str:
+    """Return what is wrong in words if waiting alone is unlikely to help; empty: storage does not answer."""
+    if isinstance(error, LostCheckpointError | MissingPartError | DamagedInputError):
+        return str(error)
+    if isinstance(error, tarfile.TarError):
+        return f"the code in storage is not used: {error}"
+    if _is_full(error):
+        return f"the machine's disk is too small: {error}"
+    return ""
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _FULL
