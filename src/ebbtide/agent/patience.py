@@ -24,7 +24,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class Patience:
     """Decide after each failed try whether another one is worthwhile, and wait before it.
 
-    Storage that does not answer is waited for without end: the agent ends by itself if its controller is away, too.
+    Storage that does not answer is waited for without end: the agent itself ends once it hears of no controller.
     Storage that answers and lacks what it had, damaged inputs and a full disk are given up.
 
     Args:
