@@ -38,7 +38,7 @@ def kept(
 
 @pytest.fixture(autouse=True)
 def _as_it_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journal, "_migrated_run", lambda _self, run: run)
+    monkeypatch.setattr(Journal, "_checked", lambda _self, run: run)
 
 
 def test_rented_machines_are_measured_by_their_type(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from tests.mlflow_database import empty_database
+from tests.runs.records import ENGINE, JOB, OLD_TRIAL
 from tests.runs.sweeps import START_S, A, sweep
 from tests.waiting import eventually
 
@@ -71,7 +72,7 @@ class Live:
         self.folder.begin(settings)
         self.uri = empty_database(self.path / "mlflow.db")
         self.client = MlflowClient(self.uri)
-        self.trials = [{"metrics": [], "problem": "", "on": None, "attempt": 0} for _ in self.wanted.trials()]
+        self.trials = [OLD_TRIAL | {"metrics": []} for _ in self.wanted.trials()]
 
     def begin(self) -> None:
         begin_tracking(self.folder, self.uri, self.path / "artifacts")
@@ -79,11 +80,10 @@ class Live:
     def keep(self, *, done: int = 0, figures: dict[str, Any] | None = None) -> float:
         """Write the journal as a controller does; returns what machines cost."""
         jobs = [
-            {
+            JOB
+            | {
                 "steps_run": 10.0 * (number + 1),
                 "steps_done": 10.0 * (number + 1),
-                "steps_lost": 0.0,
-                "checkpoints": 0,
                 "finished_s": START_S if number < done else math.nan,
             }
             for number in range(len(self.trials))
@@ -93,7 +93,7 @@ class Live:
             [one.lease_id, {"charges": [charge(one.ended_s, usd)], "refund_usd": 0.0}]
             for one, usd in zip(leases, self.spent, strict=True)
         ]
-        engine = {
+        engine = ENGINE | {
             "started_s": START_S,
             "leases": [lease_values(one) for one in leases],
             "bills": bills,
@@ -324,7 +324,14 @@ def test_costs_refunds_and_moves_are_told_over_time_each_once(
         "began_s": START_S + 7200.0,
         "metrics": [[5, 0.5]],
     }
-    figures = {"time_s": START_S + 9000.0, "spent_usd": 1.25, "open_usd": [[1, 0.25]]}
+    figures = {
+        "time_s": START_S + 9000.0,
+        "at_epoch_s": START_S + 9000.0,
+        "spent_usd": 1.25,
+        "usd_per_hour": 0.5,
+        "speed": 1.0,
+        "open_usd": [[1, 0.25]],
+    }
     # A machine is rented still.
     live.spent = [1.0]
     live.keep(figures=figures)

@@ -149,7 +149,8 @@ def spending_of(values: Any) -> RunSpending:
         ValueError: A figure is missing, or no number.
     """
     with _told_plainly():
-        return _SPENDING.validate_python(values)
+        # Former versions wrote neither.
+        return _SPENDING.validate_python({"speed": 1.0, "open_usd": [], **values})
 
 
 @contextmanager

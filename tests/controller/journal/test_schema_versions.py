@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.postgres import Place, Places
+from tests.runs import records
 from tests.runs.sweeps import A
 
 from ebbtide.agent.config import AgentConfig, Assignment
@@ -40,33 +41,10 @@ from ebbtide.storage.objects import FolderStore
 SETTINGS = LiveSettings("run", "local", "spottune", {"name": "s"}, "/code", "/store", {"speed": 1.0}, 7)
 
 # A trial and a run as a controller kept them before versions were counted.
-OLD_TRIAL = {
-    "on": None,
-    "attempt": 2,
-    "leaving": False,
-    "stopping": False,
-    "ended": False,
-    "failures": 0.0,
-    "from_one": {},
-    "aside": [],
-    "best": 5.0,
-    "milestones": [],
-    "problem": "",
-    "assigned": [],
-    "metrics": [[5, 0.5]],
-}
-WHOLE_ENGINE: dict[str, Any] = {
-    "started_s": 1.0,
-    "memory": {},
-    "decisions": 0,
-    "timers_set": 0,
-    "gave_up": "",
-    **{name: [] for name in ("open", "for_job", "kept", "grown", "draining", "timers", "jobs", "bills")},
-    **{name: [] for name in ("transfers", "entered", "list_prices")},
-}
+OLD_TRIAL = records.OLD_TRIAL | {"attempt": 2, "metrics": [[5, 0.5]]}
 POST = [3, 2, {"boot": 5}, [{"type": "save"}, {"type": "leave", "attempt": 2}, {"type": "leave"}]]
 OLD_RUN = {
-    "engine": {"leases": [], **WHOLE_ENGINE},
+    "engine": records.ENGINE,
     "provider": {"trials": [OLD_TRIAL], "leases": [], "posts": [POST], "launching": [], "out": []},
 }
 
