@@ -296,7 +296,7 @@ def test_a_request_finds_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
     forget_stop(tmp_path)
     assert requested_stop(tmp_path) is None
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("ebbtide.controller.run_state.write_text", full)
