@@ -156,10 +156,26 @@ def test_a_part_of_a_gang_that_is_gone_for_good_is_set_aside(tmp_path: Path) -> 
     resume = tuple((trial_id, 2) for trial_id in ids)
     found = machine.restored(Assignment(ids[0], ("true",), 1000, "", attempt=2, resume=resume))
     assert (found.writer, "is missing" in found.problem) == (None, True)
+    assert 300.0 <= machine.clock.now_s < 400.0
     assert CheckpointStore(machine.objects, ids[1]).aside() == {2}
     whole = newest_whole(machine.objects, ids)
     assert whole is not None
     assert whole.step == 100
+
+
+def test_a_store_that_is_full_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_once = FolderStore.put_once
+
+    def full(store: FolderStore, key: str, content: bytes) -> bool:
+        if machine.clock.now_s < 1_200.0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put_once(store, key, content)
+
+    monkeypatch.setattr(FolderStore, "put_once", full)
+    found = machine.restored(KNOWN)
+    assert found.manifest is not None
+    assert (found.manifest.number, machine.said) == (3, [])
+    assert machine.clock.now_s >= 1_200.0
 
 
 def test_a_disk_that_is_too_small_is_told_and_ends_the_training(machine: Machine) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.ui.made_run import made_run
@@ -16,12 +18,28 @@ from ebbtide.cli.main import main
 
 RECORDS = ("bills", "decisions_made", "engine", "jobs", "leases", "provider", "trials")
 STATES = ("phase", "figures")
-DAMAGES = {
-    "cut": "substr(content, 1, length(content) / 2)",
-    "empty": "'{}'",
-    "no text": "x'ff'",
-    "of another kind": "'[1, \"x\"]'",
-    "a field renamed": "replace(replace(content, '_usd', '_qsd'), 'state', 'stxte')",
+
+
+def _with_text(content: str) -> str:
+    """Numbers of a record replaced by text."""
+
+    def changed(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: changed(each, key) for key, each in value.items()}
+        if isinstance(value, list):
+            return [changed(each, name) for each in value]
+        return "x" if isinstance(value, float) and name.endswith(("_s", "_usd", "usd", "steps_done")) else value
+
+    return json.dumps(changed(json.loads(content)))
+
+
+DAMAGES: dict[str, Callable[[str], str | bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda _: "{}",
+    "no text": lambda _: b"\xff",
+    "of another kind": lambda _: '[1, "x"]',
+    "a field renamed": lambda content: content.replace("_usd", "_qsd").replace("state", "stxte"),
+    "text for numbers": _with_text,
 }
 
 
@@ -60,8 +78,11 @@ def test_damage_is_told_and_machines_are_ended(
     shutil.copytree(whole, runs)
     table, column = ("state", "name") if kind in STATES else ("records", "kind")
     with closing(sqlite3.connect(runs / "made" / "journal.sqlite")) as database, database:
-        changed = database.execute(f"update {table} set content = {DAMAGES[damage]} where {column} = ?", (kind,))
-        assert changed.rowcount
+        rows = database.execute(f"select rowid, content from {table} where {column} = ?", (kind,)).fetchall()
+        assert rows
+        for row, content in rows:
+            damaged = DAMAGES[damage](content)
+            database.execute(f"update {table} set content = ? where rowid = ?", (damaged, row))
     for words in (["status", "made"], ["why", "made"], ["fetch", "made", "0"], ["down", "made"]):
         with pytest.raises(SystemExit) as caught:
             main([*words, "--runs", str(runs)])

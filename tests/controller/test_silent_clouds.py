@@ -163,11 +163,14 @@ def test_a_cloud_that_lacks_permissions_ends_no_run_while_another_rents(
     # Where the last one refuses, too, the user has to act, and the request is made again once the run is resumed;
     # no machine is at work.
     run.aws.refusal = "EC2 will not rent as it is asked to: UnauthorizedOperation"
+    for _ in range(9):
+        run.rent(A)
+        assert [event.wake for event in run.look_for(5.0)] == [Wake.LAUNCH_FAILED]
     with pytest.raises(InputError, match="UnauthorizedOperation"):
-        for _ in range(5):
-            run.rent(A)
+        for market in (*run.gcp.markets, *run.aws.markets):
+            run.rent(market)
             run.look_for(5.0)
-    assert list(run.rents._requests.waiting) == [7]
+    assert list(run.rents._requests.waiting) == [len(run.rents._leases) - 1]
 
 
 def test_a_refusal_ends_no_machine_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,15 +178,17 @@ def test_a_refusal_ends_no_machine_that_trains(tmp_path: Path, monkeypatch: pyte
     run = Run(tmp_path)
     run.rent(A)
     run.look_for(5.0)
-    monkeypatch.setattr(run.rents._mailboxes, "has_reported", lambda lease_id: lease_id == 0)
+    monkeypatch.setattr(run.rents._training, "in_use", lambda lease: lease.lease_id == 0)
     run.aws.refusal = "EC2 will not rent as it is asked to: UnauthorizedOperation"
     for _ in range(9):
         run.rent(A)
         assert kinds(run.look_for(5.0)) == [(Wake.LAUNCH_FAILED, len(run.rents._leases) - 1)]
     run.rents._leases[0].state = LeaseState.RELEASED
-    run.rent(A)
+    run.gcp.is_silent, run.gcp.refusal = False, run.aws.refusal
     with pytest.raises(InputError, match="UnauthorizedOperation"):
-        run.look_for(5.0)
+        for market in run.rents._cloud.markets:
+            run.rent(market)
+            run.look_for(5.0)
 
 
 def test_where_no_cloud_answers_requests_wait(tmp_path: Path) -> None:

@@ -191,23 +191,46 @@ def test_three_over_days_while_others_begin_and_train_end_nothing(tmp_path: Path
 
 
 def test_three_in_a_row_while_others_train_stop_requests_and_end_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = Rented(tmp_path, Cloud(Clock()), machines=1)
+    monkeypatch.setattr(many.rents._training, "in_use", lambda lease: lease.lease_id == 0)
     many.hear(0)
     many.look_for(20.0)
     for lease_id in (1, 2, 3):
         many.rent(lease_id)
         assert len(ended(many.look_for(LIMIT_S + 20.0))) == 1
     assert many.leases[0].is_open
-    assert caplog.text.count("no more machines are requested, and those that train go on") == 1
+    assert caplog.text.count("machines that train go on, and one more is requested each hour") == 1
     many.rent(4)
     (event,) = many.look_for(20.0)
     assert (event.wake, event.lease_id) == (Wake.LAUNCH_FAILED, 4)
+    # An outage of whatever the set-up needs passes.
+    many.look_for(3600.0)
+    for lease_id in (5, 6):
+        many.rent(lease_id)
+    events = many.look_for(20.0)
+    assert [(each.wake, each.lease_id) for each in events] == [(Wake.LAUNCH_FAILED, 6), (Wake.RUNNING, 5)]
+    many.hear(5)
+    many.look_for(20.0)
+    many.rent(7)
+    assert [each.wake for each in many.look_for(20.0)] == [Wake.RUNNING]
+    many.rents._requests.stop(InputError("3 machines ended before their agent began"))
     many.rents._leases[0].state = LeaseState.RELEASED
-    many.rent(5)
+    many.rent(8)
     with pytest.raises(InputError, match="3 machines ended before their agent began"):
         many.look_for(20.0)
+
+
+def test_three_in_a_row_end_a_run_in_which_nothing_trains(tmp_path: Path) -> None:
+    """The first machine of a gang waits for the second, which never begins, and is paid for."""
+    two = Rented(tmp_path, Cloud(Clock()), machines=1)
+    for count in range(1, 30):
+        two.hear(0, 300.0, count)
+    with pytest.raises(InputError, match="3 machines ended before their agent began"):
+        for lease_id in (1, 2, 3):
+            two.rent(lease_id)
+            two.look_for(LIMIT_S + 20.0)
 
 
 def test_time_in_which_nobody_could_look_is_not_silence(tmp_path: Path) -> None:
@@ -293,6 +316,9 @@ def test_machines_whose_reports_storage_refuses_all_are_not_silent(
     for number in range(3):
         three.hear(number, 300.0)
     three.look_for(60.0)
+    # Another waits for its machine, and has nothing to read.
+    three.cloud.state, three.cloud.started_s = LeaseState.REQUESTED, math.nan
+    three.rent(3)
 
     def refused(store: FolderStore, key: str) -> bytes:
         if "/reports/" in key:
@@ -309,6 +335,26 @@ def test_machines_whose_reports_storage_refuses_all_are_not_silent(
     assert "AccessDenied" in three.rents.trouble
     assert ended(three.look_for(LIMIT_S - 60.0)) == []
     assert {lease_id for lease_id, _ in ended(three.look_for(600.0))} == {0, 1, 2}
+
+
+def test_one_machine_whose_report_is_refused_for_ever_ends_some_hours_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training may have ended, and nobody would ever know."""
+    one = Rented(tmp_path, Cloud(Clock()))
+    one.hear(0, 300.0)
+    one.look_for(60.0)
+
+    def refused(store: FolderStore, key: str) -> bytes:
+        if "/reports/" in key:
+            raise StorageError(f"{key}: InvalidObjectState (403)")
+        return get(store, key)
+
+    get = FolderStore.get
+    monkeypatch.setattr(FolderStore, "get", refused)
+    one.hear(0, 300.0, 2)
+    assert ended(one.look_for(6 * 3600.0, every_s=30.0)) == []
+    assert [lease_id for lease_id, _ in ended(one.look_for(3600.0, every_s=30.0))] == [0]
 
 
 def test_one_whose_last_reports_are_refused_ends_all_the_same(

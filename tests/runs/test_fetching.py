@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.agent.folders import outputs_id
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.errors import InputError
 from ebbtide.jobs.sweep import Sweep
@@ -71,3 +72,20 @@ def test_a_damaged_share_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="of trial g-000 cannot be fetched: shard1 is not what was saved"):
         fetch_trial(folder, "g-000", tmp_path / "got", ranks=2)
     assert not (tmp_path / "got" / "g-000").exists()
+
+
+def test_outputs_that_lack_a_part_keep_back_no_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = gang(tmp_path, 1)
+    saved(tmp_path, 0, 1, weights="w")
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "table.csv").write_text("1")
+    objects = FolderStore(tmp_path / "store")
+    CheckpointStore(objects, outputs_id("g-000")).begin_writing("m").save(tmp_path / "outputs", 1)
+    (part,) = objects.keys(f"trials/{outputs_id('g-000')}/data/")
+    objects.delete(part)
+    found = fetch_trial(folder, "g-000", tmp_path / "got")
+    assert (found.step, found.outputs) == (1, {})
+    assert (tmp_path / "got" / "g-000" / "checkpoint" / "weights").read_text() == "w"
+    assert "the outputs of trial g-000 cannot be fetched: table.csv of checkpoint 1" in caplog.text

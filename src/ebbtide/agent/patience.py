@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ebbtide.agent.inputs import DamagedInputError
 from ebbtide.base.runtime import Runtime
@@ -47,7 +48,7 @@ class Patience:
             self._say(f"ebbtide: {problem}; asked again")
         if self._damaged >= MOST_DAMAGED or now_s - self._since_s > self._limit_s:
             return problem
-        self._runtime.sleep(_FULL_RETRY_S if _is_full(error) else _RETRY_S)
+        self._runtime.sleep(_FULL_RETRY_S if isinstance(error, FullDiskError) else _RETRY_S)
         return ""
 
 
@@ -57,10 +58,25 @@ def lasting_problem(error: Exception) -> str:
         return str(error)
     if isinstance(error, tarfile.TarError):
         return f"the code in storage is not used: {error}"
-    if _is_full(error):
+    if isinstance(error, FullDiskError):
         return f"the machine's disk is too small: {error}"
     return ""
 
 
-def _is_full(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in _FULL
+class FullDiskError(OSError):
+    """This machine's disk has no room for what is fetched."""
+
+
+@contextmanager
+def fetching() -> Iterator[None]:
+    """Tell a full disk of this machine from a full store: what is fetched is written here alone.
+
+    Raises:
+        FullDiskError: The disk has no room.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise FullDiskError(str(error)) from error

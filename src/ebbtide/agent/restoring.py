@@ -12,7 +12,7 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import unpack
 from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience
+from ebbtide.agent.patience import LACKS_S, Patience, fetching
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -78,7 +78,9 @@ def restored(
             return restoring.once()
         except Exception as error:
             _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)
-            is_missing = isinstance(error, MissingPartError)
+            # A gang's part that was missing for long is set aside.
+            is_aside = restoring.skips_missing and assignment.resume is not None
+            is_missing = isinstance(error, MissingPartError) and not is_aside
             if isinstance(error, DamagedCheckpointError) and not is_missing:
                 # The controller decides which whole checkpoint to resume from instead.
                 return Restoration(None, problem=str(error))
@@ -123,9 +125,10 @@ class _Restoring:
             store.check_is_there()
         for number in assignment.aside:
             store.set_aside(number, "training failed from it")
-        if assignment.code:
-            unpack(self._machine.objects, assignment.code, self._code)
-        fetch_inputs(self._machine.objects, assignment.inputs, inputs_beside(self._code))
+        with fetching():
+            if assignment.code:
+                unpack(self._machine.objects, assignment.code, self._code)
+            fetch_inputs(self._machine.objects, assignment.inputs, inputs_beside(self._code))
         # A claim is left in storage by each writer, so tries that fail on this machine's side share one.
         writer = self._writer = self._writer or store.begin_writing(
             self._config.machine, attempt=assignment.attempt, machines=assignment.machines
@@ -139,13 +142,15 @@ class _Restoring:
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
-                manifest = store.restore(self._folder, skips_missing=self.skips_missing)
+                with fetching():
+                    manifest = store.restore(self._folder, skips_missing=self.skips_missing)
                 if manifest is None and assignment.expected not in assignment.aside:
                     store.check_is_there()
             else:
-                manifest = restore_parts(
-                    self._machine, assignment.resume, self._folder, skips_missing=self.skips_missing
-                )
+                with fetching():
+                    manifest = restore_parts(
+                        self._machine, assignment.resume, self._folder, skips_missing=self.skips_missing
+                    )
         except (LostCheckpointError, MissingPartError):
             # The writer may have seen a store that was not the run's.
             self._writer = None

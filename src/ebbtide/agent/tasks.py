@@ -16,7 +16,7 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import PrivateFolder, unpack
 from ebbtide.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import Program, RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience
+from ebbtide.agent.patience import LACKS_S, Patience, fetching
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
@@ -198,9 +198,10 @@ class TaskRunner:
         )
         while not self._is_closed:
             try:
-                if self.assignment.code:
-                    unpack(self._machine.objects, self.assignment.code, self._code)
-                fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
+                with fetching():
+                    if self.assignment.code:
+                        unpack(self._machine.objects, self.assignment.code, self._code)
+                    fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
                 done = self._results.numbers()
             except (OSError, tarfile.TarError, DamagedInputError) as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)

@@ -35,3 +35,27 @@ def misfit(error: Exception) -> str:
             return "a part of it is of another kind"
         case _:
             return " ".join(str(error).split()) or "a value in it cannot be read"
+
+
+# Last words of names of numbers.
+_UNITS = ("_s", "usd", "_hour", "steps_done", "steps_saved", "steps_run", "steps_lost", "checkpoints")
+
+
+def check_numbers(value: Any, name: str = "") -> None:
+    """Check that whatever is named by a unit is a number, or None.
+
+    Args:
+        value: Plain values.
+        name: Name of the field that holds them.
+
+    Raises:
+        TypeError: A field such as `ended_s` or `refund_usd` holds something else.
+    """
+    if isinstance(value, dict):
+        for key, each in value.items():
+            check_numbers(each, key)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            check_numbers(each, name)
+    elif name.endswith(_UNITS) and not (value is None or isinstance(value, int | float)):
+        raise TypeError(f"{name} is no number")

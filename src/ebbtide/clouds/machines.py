@@ -35,7 +35,7 @@ class MachineSettings(Frozen):
     setup: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     setup_limit_s: Annotated[float, Field(ge=1)] = 1800.0
     folder: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/var/lib/ebbtide"
-    controller_limit_s: Annotated[float, Field(ge=20, le=1e6)] = 900.0
+    controller_limit_s: Annotated[float, Field(ge=20)] = 900.0
     poll_s: Annotated[float, Field(gt=0)] = 5.0
     price_poll_s: Annotated[float, Field(ge=1)] = 300.0
     notice_poll_s: Annotated[float, Field(gt=0)] = 5.0

@@ -16,6 +16,8 @@ _MOST_SILENT_S = 60.0
 _UNREAD_AT_ONCE = 2
 # Looks for which the last reports of a machine that has ended are waited for, if storage refuses them.
 _REFUSALS_WAITED_FOR = 20
+# Seconds for which reports that storage refuses of all machines are no silence.
+_MOST_REFUSED_S = 6 * 3600.0
 # A machine of which so many reports in a row are missing is silent.
 _REPORTS_MISSED = 4
 
@@ -52,9 +54,17 @@ class Silence:
 
 @dataclass(frozen=True)
 class _Listened:
-    """Real seconds of silence of an agent, until when they were counted, and how many reports it had written."""
+    """The silence of an agent.
+
+    Attributes:
+        silent_s: Real seconds of silence.
+        refused_s: Real seconds for which storage refused to hand its reports out.
+        until_s: Time up to which both were counted.
+        reports: Number of reports that it had written.
+    """
 
     silent_s: float
+    refused_s: float
     until_s: float
     reports: int
 
@@ -113,7 +123,8 @@ class AgentReports:
             self._on_refusal(error)
             return False
         self._refusals.pop(lease_id, None)
-        self._has_read = True
+        # Of a machine that was never heard, storage was hardly asked.
+        self._has_read |= self._mailboxes.has_reported(lease_id)
         return True
 
     def read_last(self, lease: Lease) -> bool:
@@ -131,12 +142,17 @@ class AgentReports:
         if not (lease.is_open and lease.is_charged) or (heard and not every_s):
             self._listened.pop(lease_id, None)
             return None
-        before = self._listened.get(lease_id, _Listened(0.0, now_s, heard))
-        # An agent that storage does not let us hear is not silent.
-        is_refused = heard and lease_id in self._refusals and not self._has_read
-        most_s = 0.0 if is_refused else max(_MOST_SILENT_S, 2.0 * self._limits.poll_s)
-        silent_s = before.silent_s + min(now_s - before.until_s, most_s) if heard == before.reports else 0.0
-        self._listened[lease_id] = _Listened(silent_s, now_s, heard)
+        before = self._listened.get(lease_id)
+        if before is None or before.reports != heard:
+            before = _Listened(0.0, 0.0, now_s, heard)
+        more_s = min(now_s - before.until_s, max(_MOST_SILENT_S, 2.0 * self._limits.poll_s))
+        silent_s, refused_s = before.silent_s, before.refused_s
+        # An agent that storage does not let us hear is not silent, but its training may end without our knowing.
+        if heard and lease_id in self._refusals and not self._has_read and refused_s < _MOST_REFUSED_S:
+            refused_s += more_s
+        else:
+            silent_s += more_s
+        self._listened[lease_id] = _Listened(silent_s, refused_s, now_s, heard)
         alone_s = self._limits.alone_s if heard else 0.0
         if silent_s < max(self._limits.never_heard_s, _REPORTS_MISSED * every_s, alone_s):
             return None

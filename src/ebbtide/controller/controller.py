@@ -425,11 +425,15 @@ class Controller:
             InputError: The user requested a stop before storage answered, or the run is somebody else's.
             SupersededError: This is an older copy of the run.
         """
-        warned_s = -math.inf
+        warned_s, claim = -math.inf, None
         while True:
             try:
                 self._provider.check_is_newest()
-                return Leadership.take(self._objects, self._settings.run, self._folder.key)
+                if claim is not None:
+                    return claim
+                # Checked once more after this: until then, another controller may have rented.
+                claim = Leadership.take(self._objects, self._settings.run, self._folder.key)
+                continue
             except OSError as error:
                 now_s = self._runtime.monotonic_s()
                 if now_s - warned_s >= _WARN_AGAIN_S:

@@ -30,8 +30,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # Seconds to spend on requests at one poll, before everything else gets its turn.
 _REQUESTING_S = 3.0
-# After so many refusals in a row that only the user can change, other zones will hardly answer otherwise.
-_MOST_REFUSALS = 5
+# Seconds between two requests that are made although the boots before have failed.
+_TRIED_EVERY_S = 3600.0
 
 
 class MachineRequests:
@@ -80,12 +80,11 @@ class MachineRequests:
         self.is_superseded = False
         # Zones, each with its region and cloud, that refused in such a way.
         self._closed: set[tuple[str, str, str]] = set()
-        # Refusals in such a way since the last request that was answered otherwise.
-        self._refusals = 0
         # Machines whose id in the run is not known, which were warned of.
         self._unknown = set[str]()
-        # Why no further machine is requested; None: they are.
+        # Why no further machine is requested, None: they are; and when one was requested all the same.
         self._stopped: InputError | None = None
+        self._tried_s = 0.0
         # Since when a waiting lease's request had no answer, and the last error, by lease id.
         self._unanswered: dict[int, tuple[float, str]] = {}
 
@@ -192,10 +191,15 @@ class MachineRequests:
         if self._stopped is not None:
             if not self._is_at_work():
                 raise self._stopped
-            for lease_id in due:
+            # One is requested now and then: what the problem was may have passed.
+            now_s = self._runtime.monotonic_s()
+            is_tried = now_s - self._tried_s >= _TRIED_EVERY_S
+            for lease_id in due[is_tried:]:
                 self.withdraw(lease_id)
                 self.refused.append((lease_id, str(self._stopped)))
-            return
+            if not is_tried:
+                return
+            due, self._tried_s = due[:1], now_s
         if not self._holds(unended + sum(lease.is_open for lease in self.leases.values())):
             self._wait_for_quota(due)
             return
@@ -227,7 +231,6 @@ class MachineRequests:
                 self._refuse(lease_id, error)
             else:
                 self._unanswered.pop(lease_id, None)
-                self._refusals = 0
                 self._closed.discard(_zone_of(self.leases[lease_id].market))
 
     def _wait_for_quota(self, due: Iterable[int]) -> None:
@@ -244,8 +247,10 @@ class MachineRequests:
         if not self._is_at_work():
             raise error
         if self._stopped is None:
-            _LOGGER.warning("%s; no more machines are requested, and those that train go on", error)
-        self._stopped = error
+            _LOGGER.warning(
+                "%s; machines that train go on, and one more is requested each hour until one begins", error
+            )
+        self._stopped, self._tried_s = error, self._runtime.monotonic_s()
 
     def go_on(self) -> None:
         """Request machines again after `stop`."""
@@ -254,11 +259,7 @@ class MachineRequests:
     def _refuse(self, lease_id: int, error: InputError) -> None:
         """Count a zone as closed; raise the error if no other is left, and no machine is at work."""
         zone = _zone_of(self.leases[lease_id].market)
-        self._refusals += 1
-        is_last = {*map(_zone_of, self._cloud.markets)} <= {
-            *self._closed,
-            zone,
-        } or self._refusals >= _MOST_REFUSALS
+        is_last = {*map(_zone_of, self._cloud.markets)} <= {*self._closed, zone}
         if is_last and not self._is_at_work():
             self.waiting.append(lease_id)
             raise error

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.base.files import only_one, write_text
+from ebbtide.base.json_values import check_numbers
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.journal import Journal, journal_of
@@ -107,8 +108,17 @@ class RunPhase:
 
     @classmethod
     def decode(cls, values: dict[str, Any] | None) -> RunPhase | None:
-        """Decode what `encode` gave; None stays None."""
-        return None if values is None else cls(**{**values, "state": State(values["state"])})
+        """Decode what `encode` gave; None stays None.
+
+        Raises:
+            LookupError: It lacks a field.
+            TypeError: A time is no number, or a field is not known.
+            ValueError: The state is not known.
+        """
+        if values is None:
+            return None
+        check_numbers(values)
+        return cls(**{**values, "state": State(values["state"])})
 
 
 def state_now(folder: RunFolder, phase: RunPhase | None) -> tuple[State, int | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from ebbtide.base.json_values import check_numbers
 from ebbtide.engine.decisions import decision_of, decision_values
 from ebbtide.engine.engine import Engine
 from ebbtide.engine.ledger import Ledger
@@ -29,8 +30,8 @@ _CHARGED = tuple(each.name for each in fields(Charge))
 _LINKED = {"job", "leases", "saved_at", "transfers", "steps_on"}
 # What every version wrote of a job's progress.
 _OF_PROGRESS = (
-    *("leases", "saved_at", "transfers", "steps_on", "steps_done", "steps_saved", "steps_run", "steps_lost"),
-    *("checkpoints", "finished_s", "stopped"),
+    *("leases", "saved_at", "transfers", "steps_on", "stopped"),
+    *("steps_saved", "steps_done", "steps_run", "steps_lost", "checkpoints", "finished_s"),
 )
 _OF_LEASE = ("state", "started_s", "running_s", "revoke_at_s", "ended_s")
 # A job's leases are replaced, never changed.
@@ -250,6 +251,8 @@ def check(kept: EngineSnapshot) -> None:
         ValueError: Something has a value that is not known.
     """
     ledger_of(kept)
+    for part in (kept["leases"], kept["bills"], kept["jobs"], kept["decisions_made"]):
+        check_numbers(part)
     for values in kept["decisions_made"]:
         decision_of(values)
     for values in kept["jobs"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ from ebbtide.agent.inputs import fetch_checkpoint
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.jobs.job_list import runnable
+from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.checkpoints.tree import remove_tree
-from ebbtide.storage.objects import object_store
+from ebbtide.storage.objects import ObjectStore, object_store
 
+_LOGGER = logging.getLogger(__name__)
 _CHECKPOINT, _OUTPUTS, _LOG = "checkpoint", "outputs", "log.txt"
 
 
@@ -67,7 +70,7 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
             manifest = fetch_checkpoint(objects, ids, coming / _CHECKPOINT, best=best)
         except DamagedCheckpointError as error:
             raise InputError(f"the checkpoint of trial {trial_id} cannot be fetched: {error}") from None
-        outputs = CheckpointStore(objects, outputs_id(trial_id)).restore(coming / _OUTPUTS)
+        outputs = _outputs(objects, trial_id, coming / _OUTPUTS)
         log = run.log_of(trial_id)
         if log.is_file():
             shutil.copyfile(log, coming / _LOG)
@@ -89,6 +92,15 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
         return FetchedTrial(target, manifest.step, is_new, manifest.metric, found)
     finally:
         remove_tree(coming)
+
+
+def _outputs(objects: ObjectStore, trial_id: str, into: Path) -> Manifest | None:
+    """Fetch the files that a trial's program wrote beside its code; None: there are none, or a part is missing."""
+    try:
+        return CheckpointStore(objects, outputs_id(trial_id)).restore(into)
+    except DamagedCheckpointError as error:
+        _LOGGER.warning("the outputs of trial %s cannot be fetched: %s", trial_id, error)
+        return None
 
 
 def ranks_of_trial(run: RunFolder, number: int) -> int:

@@ -30,7 +30,7 @@ def settle(folder: RunFolder, refused: Mapping[str, str], runtime: Runtime = RUN
     """
     if controller_of(folder) is not None:
         return ""
-    with suppress(OSError, EbbtideError):
+    with suppress(OSError, EbbtideError, ValueError, TypeError, LookupError, AttributeError):
         journal = journal_of(folder)
         phase = phase_of(journal)
         if phase is not None:
@@ -56,7 +56,7 @@ def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
         if figures is not None and left:
             usd_per_hour = figures["usd_per_hour"] or 0.0
         state = State.DOWN if phase is None else phase.state
-    except (EbbtideError, OSError, ValueError, KeyError, TypeError):
+    except (EbbtideError, OSError, ValueError, LookupError, TypeError, AttributeError):
         lines, state = account.last_lines(), State.DOWN
     return account.note(lambda: lines, left, usd_per_hour, str(state), is_last=True)
 

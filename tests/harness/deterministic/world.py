@@ -293,7 +293,9 @@ class _World:
                 is_controlled = self.controller is not None and self.controller.is_alive
                 if is_controlled and silent_s > SILENT_S + _SILENT_ENDS_S:
                     self.invariants.violated("a silent machine is paid on", machine.wanted.token)
-                if now_s - max(alone_since_s, machine.agent_began_s) > LIMIT_S + _ENDS_WITHIN_S:
+                # An agent whose storage is away tries for as long again to save.
+                limit_s = LIMIT_S * (1 + (self.storage.away_until_s > alone_since_s))
+                if now_s - max(alone_since_s, machine.agent_began_s) > limit_s + _ENDS_WITHIN_S:
                     self.invariants.violated(
                         "machines left running", f"{machine.wanted.token}, without a controller"
                     )

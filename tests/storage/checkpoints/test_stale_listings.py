@@ -148,6 +148,23 @@ def test_where_the_newest_is_damaged_the_one_before_is_found_by_name(objects: St
     assert restored.number == 2
 
 
+def test_one_that_was_removed_for_newer_ones_is_not_missed(objects: Stale, tmp_path: Path) -> None:
+    """The controller knows of 5 alone; 7 and 8 were stored since, and 5 is still listed."""
+    store, folder = CheckpointStore(objects, "t"), tmp_path / "work"
+    writer = store.begin_writing("first")
+    for step in range(1, 6):
+        save(writer, folder, step, oldest=0)
+    objects.stay("trials/t/")
+    for step in range(6, 9):
+        save(writer, folder, step, oldest=7 if step == 8 else 0)
+    knows = CheckpointStore(objects, "t", expected=5)
+    assert [each.step for each in knows.manifests()] == [8, 7]
+    assert knows.best("minimize") is None
+    restored = knows.restore(tmp_path / "got", skips_missing=False)
+    assert restored is not None
+    assert restored.step == 8
+
+
 def test_a_checkpoint_that_was_set_aside_is_not_restored_though_that_is_not_listed(
     objects: Stale, tmp_path: Path
 ) -> None:

@@ -235,10 +235,16 @@ def test_a_checkpoint_that_lacks_a_file_replaces_none_that_has_it(
     assert [each.step for each in store.manifests()] == [8, 7, 3]
     store.fetch(store.manifest(3), tmp_path / "got")
     assert (tmp_path / "got" / "weights").read_text() == "of 3"
+    # Training fails from the newest that has it: the one before is kept.
+    store.set_aside(3, "training failed from it")
     (folder / "weights").chmod(0o644)
-    writer.save(folder, 9)
-    writer.save(folder, 10)
-    assert [each.step for each in store.manifests()] == [10, 9]
+    for step in (9, 10):
+        writer.save(folder, step, keep=9)
+    store.set_aside(10, "training failed from it")
+    (folder / "weights").chmod(0)
+    for step in (11, 12):
+        writer.save(folder, step)
+    assert [each.step for each in store.manifests()] == [12, 11, 9]
 
 
 def test_folders_that_may_not_be_written_to_come_back_and_can_be_replaced(tmp_path: Path) -> None:

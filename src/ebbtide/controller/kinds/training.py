@@ -63,9 +63,9 @@ _LOGGER = logging.getLogger(__name__)
 _FIRST_PORT, _PORTS, _PORTS_EACH = 20_000, 12_000, 8
 _FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
 # Number of stored checkpoints that are remembered for each machine.
+_MOST_SAVED = 16
 # First words of the warning of checkpoints that lack a file.
 _LACKS = "its checkpoints lack"
-_MOST_SAVED = 16
 
 
 @dataclass

@@ -110,14 +110,15 @@ class CheckpointStore:
 
     def manifests_of(self, numbers: Iterable[int]) -> Iterator[Manifest]:
         """Those of these numbers that are complete, the newest first, without those set aside or damaged."""
-        aside = self.aside()
+        aside, has_newer = self.aside(), False
         for number in sorted(numbers, reverse=True):
             if number in aside:
                 continue
             manifest = self.read(number)
             if manifest is not None:
+                has_newer = True
                 yield manifest
-            elif number == self._expected and not self.has_manifest(number):
+            elif number == self._expected and not has_newer and not self.has_manifest(number):
                 self._check_has_newest(())
 
     def check_is_there(self) -> None:
@@ -649,9 +650,13 @@ class CheckpointWriter:
 
     def _newest_readable(self, numbers: Iterable[int]) -> set[int]:
         """Number of the newest checkpoint that lacks no unreadable file: those that lack some replace none."""
+        aside: set[int] | None = None
         for number in sorted(numbers, reverse=True):
             manifest = self._read.get(number) or self._store.read(number)
-            if manifest is not None and not manifest.unreadable:
+            if manifest is None or manifest.unreadable:
+                # Training fails from those that are set aside; the newest of all is not.
+                aside = self._store.aside() if aside is None else aside
+            elif not aside or number not in aside:
                 return {number}
         return set()
 
