@@ -20,7 +20,7 @@ class MachineSettings(Frozen):
         setup: Shell lines that install what the training needs, run as root before the agent; if one fails, or
             they take longer than `setup_limit_s`, the machine ends.
         setup_limit_s: Seconds, set-up included, after which a machine ends if its agent has sent no heartbeat.
-            After three such machines in a row the run ends.
+            After three such machines in a row the run ends; while others train, it requests one an hour.
         folder: Folder on the machine for everything that Ebbtide writes there.
         controller_limit_s: Seconds without a heartbeat of its controller after which a machine saves and ends.
         poll_s: Seconds between polls for orders and reports.
