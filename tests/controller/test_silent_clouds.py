@@ -179,6 +179,7 @@ def test_a_refusal_ends_no_machine_that_trains(tmp_path: Path, monkeypatch: pyte
     run.rent(A)
     run.look_for(5.0)
     monkeypatch.setattr(run.rents._training, "in_use", lambda lease: lease.lease_id == 0)
+    monkeypatch.setattr(run.rents._mailboxes, "has_reported", lambda lease_id: lease_id == 0)
     run.aws.refusal = "EC2 will not rent as it is asked to: UnauthorizedOperation"
     for _ in range(9):
         run.rent(A)

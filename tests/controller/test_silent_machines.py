@@ -222,6 +222,18 @@ def test_three_in_a_row_while_others_train_stop_requests_and_end_nothing(
         many.look_for(20.0)
 
 
+def test_machines_that_were_never_heard_from_are_not_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trainings are put on machines that their cloud says run; one more is requested while the others hang."""
+    many = Rented(tmp_path, Cloud(Clock()), machines=3)
+    monkeypatch.setattr(many.rents._training, "in_use", lambda _lease: True)
+    many.look_for(LIMIT_S / 2)
+    many.rent(3)
+    with pytest.raises(InputError, match="3 machines ended before their agent began"):
+        many.look_for(LIMIT_S)
+
+
 def test_three_in_a_row_end_a_run_in_which_nothing_trains(tmp_path: Path) -> None:
     """The first machine of a gang waits for the second, which never begins, and is paid for."""
     two = Rented(tmp_path, Cloud(Clock()), machines=1)

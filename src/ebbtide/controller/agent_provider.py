@@ -641,7 +641,10 @@ class AgentProvider:
             )
 
     def _is_at_work(self) -> bool:
-        return any(lease.is_open and self._training.in_use(lease) for lease in self._leases.values())
+        return any(
+            lease.is_open and self._mailboxes.has_reported(lease_id) and self._training.in_use(lease)
+            for lease_id, lease in self._leases.items()
+        )
 
     # Messages.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -132,6 +133,18 @@ def test_all_that_was_written_is_the_whole_state(tmp_path: Path, journal_place: 
     whole = {"engine": snapshot(run.engine), "provider": run.provider.snapshot()}
     Journal(journal_place("anew")).keep({}, changes=split(json.loads(json.dumps(whole))))
     assert plain(Journal(journal_place("anew")).run()) == run.state()
+
+
+@pytest.mark.parametrize("step", [100 / 3, math.inf])
+def test_a_run_whose_policy_waits_for_any_step_is_read_back(
+    step: float, tmp_path: Path, journal_place: Places
+) -> None:
+    run = Run(tmp_path)
+    run.provider.wake_at_step(0, step)  # type: ignore[arg-type]
+    Journal(journal_place("journal")).keep({}, changes=run.log.changes())
+    kept = Journal(journal_place("journal")).run()
+    assert kept is not None
+    assert kept["provider"]["trials"][0]["milestones"] == [step]
 
 
 def test_nothing_written_is_no_run(journal_place: Places) -> None:

@@ -415,7 +415,7 @@ class TrialRecord(TypedDict):
     aside: list[int]
     best: float
     metrics: list[tuple[int, float]]
-    milestones: list[int]
+    milestones: list[float]
     problem: str
     tail: list[str]
     fields: list[str]
