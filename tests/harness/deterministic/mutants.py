@@ -344,25 +344,6 @@ def _a_listing_shows_all_manifests() -> _Broken:
     return patch.object(CheckpointStore, "stored", lambda self: self.numbers("manifests"))
 
 
-def _machines_are_requested_whose_lease_the_journal_lacks() -> _Broken:
-    def add(self: MachineRequests, lease: Lease) -> None:
-        self.leases[lease.lease_id] = lease
-        self.waiting.append(lease.lease_id)
-
-    return patch.object(MachineRequests, "add", add)
-
-
-def _steps_answer_an_order_to_leave() -> _Broken:
-    def receive(self: AgentTraining, lease: Lease, report: OfTrial) -> None:
-        found = self.member_of(lease, report)
-        if found is not None:
-            trial, member = found
-            self._heard(trial, member)
-            self._receive_of(trial, member, lease, report)
-
-    return patch.object(AgentTraining, "receive", receive)
-
-
 def _a_request_without_answer_costs_nothing() -> _Broken:
     def check_answered(self: AgentProvider, lease: Lease, _silent: Any) -> None:
         why = self._requests.unanswered(lease.lease_id, self._pace.missing_s)
@@ -413,17 +394,11 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _all_that_a_program_prints_waits,
         _what_a_database_has_lost_is_not_written_again,
         _a_listing_shows_all_manifests,
-        _machines_are_requested_whose_lease_the_journal_lacks,
-        _steps_answer_an_order_to_leave,
         _a_request_without_answer_costs_nothing,
     )
 }
 # Factors of faults for variants that need rare ones: several thousand runs as they are find each of these.
-_FULL_DISKS = {"controller: disk fills": 30.0, "user: stops": 3.0}
 _OFTEN: Mapping[str, Mapping[str, float]] = {
-    "machines are requested whose lease the journal lacks": _FULL_DISKS,
-    "what a former controller reserved is still its own": _FULL_DISKS,
-    "steps answer an order to leave": {"controller: lost": 100.0},
     "a request without answer costs nothing": {"controller: cloud no reply to launch": 20.0},
 }
 MUTANTS = tuple(_MUTANTS)

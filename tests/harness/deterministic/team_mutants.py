@@ -78,10 +78,6 @@ def _a_machine_never_heard_from_is_paid_on() -> _Broken:
     return patch.object(AgentProvider, "_check_heard", lambda _self, _lease: None)
 
 
-def _what_a_former_controller_reserved_is_still_its_own() -> _Broken:
-    return patch.object(team_account.TeamAccount, "holds", lambda _self, _machines: True)
-
-
 TEAM_MUTANTS: tuple[Callable[[], _Broken], ...] = (
     _the_team_s_budget_is_asked_at_requests_only,
     _a_quota_is_what_was_read_last,
@@ -90,5 +86,4 @@ TEAM_MUTANTS: tuple[Callable[[], _Broken], ...] = (
     _a_damaged_account_is_an_error,
     _absurd_accounts_are_believed,
     _a_machine_never_heard_from_is_paid_on,
-    _what_a_former_controller_reserved_is_still_its_own,
 )
