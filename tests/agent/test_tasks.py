@@ -1,4 +1,4 @@
-"""Tasks of an array on one machine: results that cannot be stored."""
+"""Tasks of an array on one machine: results that cannot be stored, and a disk that is too small."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RefusingStore(FolderStore):
 
 
 def reports_of(folder: Path, away_until_s: float, refuses_until_s: float) -> tuple[list[Report], float]:
-    """What a runner reports of one task, which succeeds, and when."""
+    """Run one task, which succeeds; returns the reports of it, and the time at the end."""
     clock, told = Immediate(), list[Report]()
     program = SimpleNamespace(exit_code=0, kill=lambda: None)
     machine = SimpleNamespace(

@@ -105,7 +105,7 @@ def fetch_inputs(objects: ObjectStore, inputs: Sequence[Input], into: Path) -> N
                 _fetch(objects, each, coming)
             except MissingPartError as error:
                 raise LostCheckpointError(
-                    f"what {each.folder} has stored is not there: {error}; is the store mounted?"
+                    f"what {each.folder} has stored is not there: {error}; is storage mounted?"
                 ) from None
             except (DamagedCheckpointError, DamagedResultError) as error:
                 raise DamagedInputError(f"what {each.folder} has stored cannot be had: {error}") from None
@@ -187,7 +187,7 @@ def _fetch_results(objects: ObjectStore, each: Input, into: Path) -> None:
         except MissingObjectError:
             if number in wanted:
                 raise LostCheckpointError(
-                    f"the result of task {number} was stored and is gone: is it mounted?"
+                    f"the result of task {number} was stored and is gone: is storage mounted?"
                 ) from None
             continue
         if result.archive:

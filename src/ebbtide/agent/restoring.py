@@ -69,10 +69,8 @@ def restored(
         The result; None: nobody waits for it any more.
     """
     limit_s = min(LACKS_S, config.controller_limit_s)
-    restoring, patience = (
-        _Restoring(config, machine, assignment, folder, code),
-        Patience(machine.runtime, limit_s, say),
-    )
+    restoring = _Restoring(config, machine, assignment, folder, code)
+    patience = Patience(machine.runtime, limit_s, say)
     while not is_over():
         try:
             return restoring.once()

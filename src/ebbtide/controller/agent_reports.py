@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ebbtide.agent.protocol import Report
 from ebbtide.base.runtime import Runtime
+from ebbtide.controller.machine_list import grouped
 from ebbtide.controller.mailboxes import Mailboxes
 from ebbtide.market.leases import Lease
 
@@ -166,11 +167,7 @@ class AgentReports:
 
     def promises(self, lease_ids: Iterable[int]) -> list[tuple[float, list[int]]]:
         """Pairs of the seconds between two reports, and the ids of the leases whose agents promised them."""
-        found: dict[float, list[int]] = {}
-        for lease_id in lease_ids:
-            if lease_id in self._every_s:
-                found.setdefault(self._every_s[lease_id], []).append(lease_id)
-        return list(found.items())
+        return grouped(self._every_s, lease_ids)
 
     def restore(self, promises: Iterable[tuple[float, list[int]]]) -> None:
         """Continue from what `promises` gave."""

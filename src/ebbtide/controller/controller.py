@@ -433,7 +433,6 @@ class Controller:
                     return claim
                 # Checked once more after this: until then, another controller may have rented.
                 claim = Leadership.take(self._objects, self._settings.run, self._folder.key)
-                continue
             except OSError as error:
                 now_s = self._runtime.monotonic_s()
                 if now_s - warned_s >= _WARN_AGAIN_S:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
@@ -100,11 +100,7 @@ class MachineList:
 
     def seen_of(self, lease_ids: Iterable[int]) -> list[tuple[float, list[int]]]:
         """Pairs of the time of a listing, and the ids of the leases last seen then: most share one listing."""
-        found: dict[float, list[int]] = {}
-        for lease_id in lease_ids:
-            if lease_id in self.seen_s:
-                found.setdefault(self.seen_s[lease_id], []).append(lease_id)
-        return list(found.items())
+        return grouped(self.seen_s, lease_ids)
 
     def troubled(self, error: Exception) -> None:
         """Note that cloud or storage does not answer; log it when it is new, and once a minute."""
@@ -113,6 +109,15 @@ class MachineList:
             self._warned_s = now_s
             _LOGGER.warning("%s; asked again", error)
         self.trouble = str(error)
+
+
+def grouped(values: Mapping[int, float], lease_ids: Iterable[int]) -> list[tuple[float, list[int]]]:
+    """Pairs of a value and the ids of the leases that have it; those without a value are left out."""
+    found: dict[float, list[int]] = {}
+    for lease_id in lease_ids:
+        if lease_id in values:
+            found.setdefault(values[lease_id], []).append(lease_id)
+    return list(found.items())
 
 
 def end_of(lease: Lease, ended_s: float) -> float:

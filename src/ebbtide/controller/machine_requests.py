@@ -82,7 +82,7 @@ class MachineRequests:
         self._closed: set[tuple[str, str, str]] = set()
         # Machines whose id in the run is not known, which were warned of.
         self._unknown = set[str]()
-        # Why no further machine is requested, None: they are; and when one was requested all the same.
+        # Error for which machines are requested only once an hour (None: there is none), and when the last was.
         self._stopped: InputError | None = None
         self._tried_s = 0.0
         # Since when a waiting lease's request had no answer, and the last error, by lease id.
@@ -243,7 +243,7 @@ class MachineRequests:
                 self.withdraw(lease_id)
 
     def stop(self, error: InputError) -> None:
-        """Request no further machines, and raise this error once no machine is at work any more."""
+        """Request one machine an hour until `go_on` is called; raise the error once no machine is at work."""
         if not self._is_at_work():
             raise error
         if self._stopped is None:

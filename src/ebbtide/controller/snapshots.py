@@ -135,7 +135,9 @@ def check_run(kept: RunSnapshot) -> None:
     """Check that a run's state is what its record says.
 
     Raises:
-        ValueError: A part is missing, or of another kind; so with LookupError and TypeError.
+        LookupError: Something in a lease, bill, job or decision is missing.
+        TypeError: Something there has another kind.
+        ValueError: Any other part is missing, or of another kind.
     """
     with _told_plainly():
         _RUN.validate_python(kept)

@@ -196,7 +196,7 @@ def amount(values: Mapping[str, Any], field_: str, *, least: float = 0.0) -> flo
     """
     value, most = values[field_], _MOST[field_]
     if field_ == "unattended_s" and isinstance(value, int | float) and value > most:
-        # Former versions allowed any; a run of theirs counts all the same.
+        # Settings allow any; a run whose machines go on for weeks counts all the same.
         return most
     kinds = int if field_ == "machines" else (int, float)
     # NaN is outside any range.

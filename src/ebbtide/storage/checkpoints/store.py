@@ -13,7 +13,7 @@ import logging
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
@@ -119,18 +119,18 @@ class CheckpointStore:
                 has_newer = True
                 yield manifest
             elif number == self._expected and not has_newer and not self.has_manifest(number):
-                self._check_has_newest(())
+                raise self._lost()
 
     def check_is_there(self) -> None:
         """Raise `LostCheckpointError` if the expected checkpoint is missing: storage cannot be the run's."""
-        self._check_has_newest(self.stored())
+        if max(self.stored(), default=0) < self._expected:
+            raise self._lost()
 
-    def _check_has_newest(self, numbers: Collection[int]) -> None:
-        if max(numbers, default=0) < self._expected:
-            raise LostCheckpointError(
-                f"storage has no checkpoint {self._expected} of trial {self.trial_id}, which was stored: is it "
-                "mounted?"
-            )
+    def _lost(self) -> LostCheckpointError:
+        return LostCheckpointError(
+            f"storage has no checkpoint {self._expected} of trial {self.trial_id}, which was stored: is it "
+            "mounted?"
+        )
 
     def stored(self) -> set[int]:
         """Numbers of manifests, with new ones that a listing may not show for minutes: each is asked for by name.
