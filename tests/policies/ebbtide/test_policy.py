@@ -248,6 +248,57 @@ def test_a_deadline_that_cannot_be_kept_is_refused_before_anything_is_rented() -
         replay(Ebbtide(deadline_s=HOUR_S), [job(6 * 3600)], CALM)
 
 
+# The price of c3.xlarge is 0.04 for a day, above the list price of 0.21 for some hours, and 0.04 again.
+def spike(from_h: float, until_h: float, usd: float = 0.5) -> PriceHistory:
+    return history({C3: [(0, 0.04), (from_h * HOUR_S, usd), (until_h * HOUR_S, 0.04)]}, hours=HOURS)
+
+
+def in_spike(prices: PriceHistory, deadline_h: float, billing: str, steps: int = 5 * 3600) -> Outcome:
+    """A job of five hours at most, begun after a day and an hour: an hour into the spike."""
+    policy = Ebbtide(deadline_s=deadline_h * HOUR_S)
+    return Scenario((job(steps),), prices, eb.billing_preset(billing)).run(policy, START_S + 25 * HOUR_S)
+
+
+@pytest.mark.parametrize("billing", ["ec2-hourly", "ec2-second"])
+def test_under_a_deadline_a_spike_is_waited_out_while_there_is_time(billing: str) -> None:
+    """Three hours more of the spike, and six to spare: no machine costs the list price."""
+    outcome = in_spike(spike(24, 28), 11.0, billing)
+    assert rented(outcome) == [("c3.xlarge", False)]
+    assert 8.0 < outcome.makespan_s / HOUR_S < 8.3
+
+
+@pytest.mark.parametrize("billing", ["ec2-hourly", "ec2-second"])
+@pytest.mark.parametrize("until_h", [80, 31, 29])
+def test_a_spike_that_outlasts_the_time_to_spare_costs_the_list_price_only_while_it_lasts(
+    billing: str, until_h: float
+) -> None:
+    """Four hours to spare, less those kept for a spot machine after one on demand."""
+    outcome = in_spike(spike(24, until_h), 9.0, billing)
+    assert outcome.makespan_s <= 9.0 * HOUR_S
+    on_demand = [lease for lease in outcome.leases if lease.on_demand]
+    assert on_demand[0].requested_s - outcome.start_s > 2.0 * HOUR_S
+    assert rented(outcome)[1:] == ([("c3.xlarge", False)] if until_h < 33 else [])
+
+
+def test_time_to_spare_is_kept_for_the_list_price_where_prices_are_only_somewhat_above_the_usual() -> None:
+    """At twice the usual price a third of the time to spare is used, not all: log 2 of log 5.25."""
+    outcome = in_spike(spike(24, 80, usd=0.08), 11.0, "ec2-hourly")
+    first = outcome.leases[0]
+    assert not first.on_demand
+    spare_h = 11.0 - 5.0 - (4 * 600.0 + 3 * 345.0) / HOUR_S
+    assert (first.requested_s - outcome.start_s) / HOUR_S == pytest.approx(
+        spare_h * math.log(2.0) / math.log(5.25), abs=0.4
+    )
+
+
+def test_an_hour_that_is_worth_more_than_a_spike_costs_is_not_waited() -> None:
+    policy = Ebbtide(deadline_s=11 * HOUR_S, hour_usd=0.2)
+    outcome = Scenario((job(5 * 3600),), spike(24, 28), eb.billing_preset("ec2-second")).run(
+        policy, START_S + 25 * HOUR_S
+    )
+    assert rented(outcome)[0] == ("c3.xlarge", True)
+
+
 def test_what_cannot_be_saved_goes_on_demand_where_there_is_a_deadline() -> None:
     outcome = replay(Ebbtide(deadline_s=9 * HOUR_S), [job(6 * 3600, checkpoint=None)], CALM)
     assert rented(outcome) == [("c3.xlarge", True)]

@@ -302,7 +302,11 @@ class Ebbtide:
         """The way to take now; None: it is better to wait."""
         view = now.view
         if self._is_due:
-            return self._in_time(now, job).best()
+            in_time = self._in_time(now, job)
+            found = in_time.best()
+            if found is not None and in_time.waits_out(found):
+                found = in_time.best_at_price()
+            return None if found is not None and in_time.waits_out(found) else found
         best = ways.cheapest
         waited: dict[str, float] = view.memory.setdefault("waits_since_s", {})
         spent: dict[str, float] = view.memory.setdefault("waited_s", {})
@@ -421,13 +425,19 @@ class Ebbtide:
     def _in_time(self, now: _Now, job: JobView, *, bids: bool = True) -> InTime:
         """The ways for a job, and which of them the deadline leaves."""
         ways = self._ways(now, job)
-        left_s = math.inf
+        allowed_s, passed_s = math.inf, now.view.now_s - run_started_s(now.view)
         if self._is_due:
-            left_s = self.deadline_s - (now.view.now_s - run_started_s(now.view))
+            allowed_s = self.deadline_s
             later = float(job.job.steps - self._end(now.view, job))
             if later > 0.0:
-                left_s -= later * float(ways.seconds.min()) + self.start_s
-        return InTime(ways if bids else replace(ways, bid=None), left_s, self.start_s, self.look_every_s)
+                allowed_s -= later * float(ways.seconds.min()) + self.start_s
+        return InTime(
+            ways=ways if bids else replace(ways, bid=None),
+            left_s=allowed_s - passed_s,
+            start_s=self.start_s,
+            look_every_s=self.look_every_s,
+            allowed_s=allowed_s,
+        )
 
     def _now(self, view: View) -> _Now:
         refusals = RefusedMarkets(view, _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S)

@@ -14,6 +14,9 @@ from ebbtide.policies.ebbtide.options import Way, Ways
 # Share of the time until a deadline that may be planned for work on a spot machine.
 _WORKING_SHARE = 0.8
 
+# Under a deadline prices are waited out from this multiple of the usual on.
+_DEAR = 1.5
+
 # Looks that pass before a machine that is asked for is found to be gone, and another is asked for.
 _LOOKS = 3.0
 
@@ -27,12 +30,14 @@ class InTime:
         left_s: Seconds until its deadline, those for steps that it is to do later taken off.
         start_s: Seconds kept in reserve for the start of a machine.
         look_every_s: Seconds from one look to the next.
+        allowed_s: Seconds that the job had at the run's start.
     """
 
     ways: Ways
     left_s: float
     start_s: float
     look_every_s: float
+    allowed_s: float = float("inf")
 
     @property
     def can_be_kept(self) -> bool:
@@ -59,7 +64,7 @@ class InTime:
         """Return whether a machine may be tried: its work fits, and after a spot loss on-demand fits."""
         if way.on_demand:
             return way.work_s + self._restart_s(way) + self.look_every_s <= self.left_s
-        fits = way.work_s <= _WORKING_SHARE * self.left_s
+        fits = way.work_s <= max(_WORKING_SHARE * self.left_s, self._out_work_s)
         out_s = self._out_s + self._again_s
         return fits and out_s + _LOOKS * self.look_every_s + self._restart_s(way) <= self.left_s
 
@@ -73,14 +78,42 @@ class InTime:
             return True
         return self._out_s + self._again_s + self.look_every_s + self._least_restart_s <= self.left_s
 
+    def waits_out(self, way: Way) -> bool:
+        """Return whether to wait for usual prices rather than take a way, which is the best that there is now.
+
+        An hour of waiting saves an hour at today's price, now as later, so that time to spare is used where it
+        saves most. As in one-way trading, the price from which on it is used rises with the share of it that is
+        gone, from little above the usual to the list price: El-Yaniv et al., Optimal Search and One-Way Trading
+        Online Algorithms, Algorithmica 2001. Enough is kept for a spot machine after one on demand.
+        """
+        ways = self.ways
+        spare_s = self._spare_s(self.left_s, 1.0)
+        if spare_s <= self.look_every_s or ways.job.job.checkpoint is None:
+            return False
+        usual_usd, now_usd = ways.usual[0], ways.at_price_usd(way)
+        if now_usd <= _DEAR * usual_usd or now_usd - usual_usd <= ways.hour_usd * way.work_s / HOUR_S:
+            return False
+        dearest_usd = min((ways.at_price_usd(other) for other in ways.out), default=now_usd)
+        whole = (ways.job.steps_done + ways.steps) / ways.steps
+        used = 1.0 - spare_s / max(self._spare_s(self.allowed_s, whole), spare_s)
+        least_usd: float = usual_usd ** (1.0 - used) * dearest_usd**used
+        return now_usd >= min(least_usd, dearest_usd)
+
     def best(self) -> Way | None:
         """The cheapest way that may be tried; where none may, the fastest machine on demand, or else of all."""
-        ways = self.ways
-        can_be_saved = ways.job.job.checkpoint is not None
-        fitting = [way for way in ways.all() if self.may_try(way) and (can_be_saved or way.on_demand)]
-        if fitting:
-            return min(fitting, key=lambda way: way.rank)
-        return min(ways.all(), key=lambda way: (not way.on_demand, way.work_s, way.rank), default=None)
+        if self._fitting:
+            return min(self._fitting, key=lambda way: way.rank)
+        return min(self.ways.all(), key=lambda way: (not way.on_demand, way.work_s, way.rank), default=None)
+
+    def best_at_price(self) -> Way | None:
+        """The cheapest way that may be tried, at the price of this moment: a spike that has just ended counts for
+        nothing."""
+        return min(self._fitting, key=lambda way: (self.ways.at_price_usd(way), way.rank), default=None)
+
+    @cached_property
+    def _fitting(self) -> list[Way]:
+        can_be_saved = self.ways.job.job.checkpoint is not None
+        return [way for way in self.ways.all() if self.may_try(way) and (can_be_saved or way.on_demand)]
 
     def best_spot(self, besides: Container[Market] = ()) -> Way | None:
         """The cheapest spot machine that may be tried, besides those of some markets; None: there is none, or the
@@ -92,6 +125,21 @@ class InTime:
     def _out_s(self) -> float:
         """Seconds from the request of the fastest on-demand machine until the job is done there."""
         return min((way.work_s + self._restart_s(way) for way in self.ways.out), default=float("inf"))
+
+    @cached_property
+    def _out_work_s(self) -> float:
+        """Seconds of work that are left on the fastest on-demand machine."""
+        return min((way.work_s for way in self.ways.out), default=0.0)
+
+    def _spare_s(self, left_s: float, times: float) -> float:
+        """Seconds of some time that an on-demand machine, and a spot machine before or after it, do not need.
+
+        Args:
+            left_s: The time.
+            times: What is to be done in that time, as a multiple of the work that is left.
+        """
+        reserve_s = (_LOOKS + 1.0) * self.look_every_s + 3.0 * self._least_restart_s
+        return left_s - times * self._out_work_s - self._again_s - reserve_s
 
     @cached_property
     def _again_s(self) -> float:
