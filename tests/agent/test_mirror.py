@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -137,6 +138,33 @@ def test_what_is_stored_already_is_not_copied(started: Started, tmp_path: Path, 
     watching.close()
     assert copies == [{"model": "trained on"}]
     assert not watching.has_new(0)
+
+
+def test_a_save_without_room_for_its_copy_is_not_taken_for_stored(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: list[float]
+) -> None:
+    """The next copy has the files of that save, none of a former one."""
+    free = [1 << 40]
+    room = SimpleNamespace(disk_usage=lambda _path: SimpleNamespace(free=free[0]))
+    monkeypatch.setattr("ebbtide.agent.checkpoint_watch.shutil", room)
+    folder, copies = tmp_path / "checkpoints", []
+    watching = mirror(tmp_path, started("import time; time.sleep(600)"), copies, quiet_s=0.2)
+    for name in ("best", "last"):
+        (folder / name).write_text("of step 10")
+    eventually(lambda: copies)
+    free[0] = 0
+    for name in ("best", "last"):
+        (folder / name).write_text("of step 20, longer")
+    since = len(looks)
+    eventually(lambda: len(looks) > since and looks[-1] - looks[since] > 1.0)
+    assert len(copies) == 1
+    assert watching.has_new(0)
+    free[0] = 1 << 40
+    (folder / "last").write_text("of step 30, longer still")
+    eventually(lambda: len(copies) > 1)
+    eventually(lambda: copies[-1]["last"] == "of step 30, longer still")
+    watching.close()
+    assert {copy["best"] for copy in copies[1:]} == {"of step 20, longer"}
 
 
 def test_no_copy_is_made_while_one_is_uploaded(started: Started, tmp_path: Path) -> None:

@@ -64,6 +64,19 @@ def test_two_train_at_the_same_time_and_neither_changes_the_other(machine: Machi
     assert said == {"t-1": f"total {total(0.1, 300)}", "t-2": f"total {total(0.2, 300)}"}
 
 
+def test_one_that_leaves_before_its_program_began_kills_none_beside_it(machine: Machine) -> None:
+    machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000, **HALF)
+    began = machine.until("step", step=5)["step"]
+    # Its checkpoint is not there yet: it is waited for.
+    machine.train(PROGRAM, "--steps", 20, trial="t-2", steps=20, beside=["t-1"], expected=7, **HALF)
+    while "no checkpoint 7" not in machine.until("log")["line"]:
+        pass
+    machine.order("leave", attempt=1, trial="t-2")
+    of(machine, "left", "t-2")
+    of(machine, "step", "t-1", step=began + 50)
+    assert not {"failed", "left"}.intersection(kinds(machine, "t-1"))
+
+
 def test_the_next_waits_for_the_room_of_the_one_that_leaves_and_the_third_trains_on(machine: Machine) -> None:
     both(machine)
     machine.order("leave", attempt=1, trial="t-1")

@@ -307,11 +307,12 @@ class Mirror:
         if self._copied is None:
             remove_tree(self._copies)
             self._copies.mkdir(parents=True)
-        # Unchanged files are shared with the previous copy.
-        needed = sum(entry.data_bytes for entry in set(tree.of("file")).difference(self._stored.entries))
-        if needed * _ROOM > shutil.disk_usage(self._copies).free:
+        if self._copied is not None and not self._has_room(tree):
+            remove_tree(self._copied)
+            self._copied = None
+        if not self._has_room(tree):
+            # `has_new` finds what is there when the program has ended.
             self._tell("there is no room on the disk for a copy of the checkpoint folder; it is stored at its end")
-            self._stored = tree
             return
         self._number += 1
         copy = self._copies / f"{self._number:06d}"
@@ -347,6 +348,12 @@ class Mirror:
             self._before_save = tree
         self._stored, self._stored_s, self._copied = tree, now_s, copy
         self._found(copy, (self._newest_s, self._since_s))
+
+    def _has_room(self, tree: Tree) -> bool:
+        """Return whether the disk has room for a copy, which shares unchanged files with the previous one."""
+        shared = () if self._copied is None else self._stored.entries
+        needed = sum(entry.data_bytes for entry in set(tree.of("file")).difference(shared))
+        return needed * _ROOM <= shutil.disk_usage(self._copies).free
 
     def _is_at_rest(self, tree: Tree, now_s: float) -> bool:
         with self._judging:

@@ -178,12 +178,13 @@ class RentedMachine(Protocol):
         """
         ...
 
-    def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
+    def end_left(self, folder: Path | None = None, program: Program | None = None) -> None:
         """End processes that its programs started and left running.
 
         Args:
-            program: Program whose processes are ended, since others run; None: those of all that ever ran here.
-            folder: The folder for that program's checkpoints, named in the environment of all that it starts.
+            folder: The folder for checkpoints of one program, named in the environment of all that it starts: only
+                these are ended, since other programs run. None: all that any program here started.
+            program: That program; None: it has not begun.
         """
         ...
 
@@ -250,12 +251,12 @@ class ThisMachine:
         """Collect the exit codes of adopted processes; to be called in the thread that starts programs."""
         self._left.reap([program.pid for program in programs])
 
-    def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
+    def end_left(self, folder: Path | None = None, program: Program | None = None) -> None:
         """Kill processes that programs left running."""
-        if program is None or folder is None:
+        if folder is None:
             self._left.end()
         else:
-            self._left.end_of(program.pid, CHECKPOINT_DIR, str(folder))
+            self._left.end_of(None if program is None else program.pid, CHECKPOINT_DIR, str(folder))
 
 
 def checkpoints_of(machine: RentedMachine, trial_id: str) -> CheckpointStore:

@@ -115,14 +115,14 @@ class LeftProcesses:
         """Kill all of these processes, now that their assignment is over."""
         _end(lambda table: [*_adopted(table), *_marked(MACHINE, str(self._folder), table)])
 
-    def end_of(self, program: int, name: str, value: str) -> None:
+    def end_of(self, program: int | None, name: str, value: str) -> None:
         """Kill what one program started, now that its assignment is over, while other programs run.
 
         A process with its own session, a cleared environment and no parent is known only if `remember` saw it
         while it had a parent; if not, it is killed with the last program that runs beside it.
 
         Args:
-            program: Id of the program's process.
+            program: Id of the program's process; None: it has not begun.
             name: Name of an environment variable that all its processes have.
             value: Value of that variable.
         """
@@ -132,7 +132,7 @@ class LeftProcesses:
             own = [
                 each
                 for each in table.values()
-                if each.session == program or self._origins.get(each.key) == program
+                if program is not None and program in (each.session, self._origins.get(each.key))
             ]
             return [*own, *_marked(name, value, table)]
 

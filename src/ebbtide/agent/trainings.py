@@ -228,7 +228,10 @@ class Trainings:
     def _end_left(self, training: TrainingRun) -> None:
         """End what the program of a training left running; if it is alone, what any program here left."""
         is_alone = all(other is training for other in self._here.values())
-        self._machine.end_left(None if is_alone else training.program, training.folder)
+        if is_alone:
+            self._machine.end_left()
+        else:
+            self._machine.end_left(training.folder, training.program)
 
     # If an event of one training cannot be handled, that training fails, and not the others.
 

@@ -223,7 +223,7 @@ class SimulatedMachine:
     def reap(self, programs: Sequence[Program]) -> None:
         """Do nothing: a simulated program leaves no processes."""
 
-    def end_left(self, program: Program | None = None, folder: Path | None = None) -> None:
+    def end_left(self, folder: Path | None = None, program: Program | None = None) -> None:
         """Nothing is left."""
 
 
