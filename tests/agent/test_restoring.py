@@ -116,6 +116,26 @@ def test_a_part_that_is_gone_for_good_costs_the_steps_since_the_checkpoint_befor
     assert 300.0 <= machine.clock.now_s < 400.0
 
 
+def test_a_checkpoint_that_is_gone_for_good_costs_the_steps_since_the_one_before(machine: Machine) -> None:
+    (machine.mount / "trials/run-000/manifests/00000003").unlink()
+    found = machine.restored(KNOWN)
+    assert found.manifest is not None
+    assert found.writer is not None
+    assert (found.manifest.number, found.problem) == (2, "")
+    assert 300.0 <= machine.clock.now_s < 400.0
+    # Should it come back, it is not taken for another.
+    assert found.writer.save(machine.folder / "checkpoint", 250).number == 4
+
+
+def test_storage_that_has_no_checkpoint_at_all_is_the_machine_s_problem(machine: Machine) -> None:
+    machine.mount.rename(machine.folder / "away")
+    machine.mount.mkdir()
+    found = machine.restored(KNOWN)
+    assert found.writer is None
+    assert found.of_machine
+    assert "is it mounted?" in found.problem
+
+
 def test_a_training_of_which_every_checkpoint_lacks_its_content_fails(machine: Machine) -> None:
     for number in (1, 2, 3):
         machine.part("run-000", number).unlink()

@@ -81,6 +81,7 @@ def test_tasks_whose_machine_s_disk_is_too_small_fail(tmp_path: Path, monkeypatc
     assert [type(each) for each in told] == [Log, TaskFailed]
     assert isinstance(told[1], TaskFailed)
     assert "the machine's disk is too small" in told[1].tail[0]
+    assert (told[1].of_machine, told[1].cannot_start) == (True, False)
     assert 300.0 <= now_s < 400.0
 
 

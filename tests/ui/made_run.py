@@ -134,6 +134,7 @@ def _provider(engine: dict[str, Any]) -> dict[str, Any]:
         "speeds": {},
         "out": [],
         "unended": [],
+        "unfit": [],
         "seen": [],
         "numbers": {"next": 0, "epochs": []},
         "reports_every_s": [],

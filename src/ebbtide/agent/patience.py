@@ -18,8 +18,9 @@ LACKS_S = 300.0
 MOST_DAMAGED = 3
 # Seconds between two tries; where the disk is full, each may download many gigabytes.
 _RETRY_S, _FULL_RETRY_S = 1.0, 30.0
-# Errors of a disk that has no room.
+# Errors of a disk that has no room, and of a machine that can begin no program or reach no disk.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_OF_MACHINE = _FULL | {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS}
 
 
 class Patience:
@@ -50,6 +51,14 @@ class Patience:
             return problem
         self._runtime.sleep(_FULL_RETRY_S if isinstance(error, FullDiskError) else _RETRY_S)
         return ""
+
+
+def is_of_machine(error: Exception) -> bool:
+    """Return whether an error is one of this machine, so that another may succeed: its disk is full, or storage with
+    checkpoints that others have written is not mounted here."""
+    if isinstance(error, FullDiskError | LostCheckpointError):
+        return True
+    return isinstance(error, OSError) and error.errno in _OF_MACHINE
 
 
 def lasting_problem(error: Exception) -> str:

@@ -315,6 +315,7 @@ class Ended:
         code: Exit code of the program; None: it was never started.
         tail: The last lines that it printed.
         cannot_start: Whether its executable is missing.
+        of_machine: Whether this machine failed, not the program: its disk is full, or storage is not mounted here.
         began: Resume step of the assignment; None: not told.
     """
 
@@ -329,6 +330,7 @@ class Ended:
     code: int | None = None
     tail: tuple[str, ...] = ()
     cannot_start: bool = False
+    of_machine: bool = False
     began: int | None = None
 
 
@@ -365,6 +367,7 @@ class TaskFailed:
         code: Exit code of its program; None: it was never started.
         tail: The last lines that it printed.
         cannot_start: Whether its executable is missing.
+        of_machine: Whether this machine failed, not the program.
     """
 
     kind: ClassVar[str] = "task-failed"
@@ -374,6 +377,7 @@ class TaskFailed:
     code: int | None = None
     tail: tuple[str, ...] = ()
     cannot_start: bool = False
+    of_machine: bool = False
 
 
 Order = Union[Train, SaveOrder, Leave, Keep, Hand, End, Repeat]  # noqa: UP007 (evaluated by Python 3.10 on machines)
@@ -628,6 +632,7 @@ _READ: Mapping[str, Any] = {
     "how": Ending,
     "code": lambda value: None if value is None else int(_typed(value, int)),
     "cannot_start": bool,
+    "of_machine": bool,
     "alone": bool,
     "reported": bool,
     "began": lambda value: None if value is None else _whole(value),

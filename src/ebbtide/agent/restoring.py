@@ -12,7 +12,7 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import unpack
 from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience, fetching
+from ebbtide.agent.patience import LACKS_S, Patience, fetching, is_of_machine
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -35,6 +35,7 @@ class Restoration:
         problem: Reason why it cannot be restored; empty: it is restored.
         bad: Checkpoints from which training has failed before its first step.
         best: Stored checkpoint with the best value of its metric; None: there is none.
+        of_machine: Whether the reason is one of this machine.
     """
 
     writer: CheckpointWriter | None
@@ -42,6 +43,7 @@ class Restoration:
     problem: str = ""
     bad: tuple[Tree, ...] = ()
     best: Manifest | None = None
+    of_machine: bool = False
 
 
 def restored(
@@ -78,15 +80,15 @@ def restored(
             _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)
             # A gang's part that was missing for long is set aside.
             is_aside = restoring.skips_missing and assignment.resume is not None
-            is_missing = isinstance(error, MissingPartError) and not is_aside
+            is_missing = isinstance(error, LostCheckpointError | MissingPartError) and not is_aside
             if isinstance(error, DamagedCheckpointError) and not is_missing:
                 # The controller decides which whole checkpoint to resume from instead.
                 return Restoration(None, problem=str(error))
             problem = patience.ends_with(error)
             if problem and (restoring.skips_missing or not is_missing):
-                return Restoration(None, problem=problem)
+                return Restoration(None, problem=problem, of_machine=is_of_machine(error))
             if problem:
-                # A part is missing for good: an older checkpoint is better than none.
+                # The newest, or a part of it, is missing for good: an older checkpoint is better than none.
                 restoring.skips_missing, patience = True, Patience(machine.runtime, limit_s, say)
     return None
 
@@ -95,7 +97,7 @@ class _Restoring:
     """The restoring of one training, which is tried until it succeeds.
 
     Attributes:
-        skips_missing: Whether a checkpoint of which storage lacks a part counts as damaged.
+        skips_missing: Whether an older checkpoint is restored where storage lacks the newest, or a part of it.
     """
 
     def __init__(
@@ -119,8 +121,7 @@ class _Restoring:
             tarfile.TarError: The code in storage is gone, or damaged.
         """
         assignment, store = self._assignment, self._store
-        if assignment.expected not in assignment.aside:
-            store.check_is_there()
+        self._check_is_there()
         for number in assignment.aside:
             store.set_aside(number, "training failed from it")
         with fetching():
@@ -136,14 +137,14 @@ class _Restoring:
         try:
             if assignment.resume is None:
                 # Keep the previous checkpoint, too, until training has made a step from the newest.
-                writer.kept = frozenset(each.number for each in islice(store.manifests(), 2))
+                writer.kept = frozenset(each.number for each in islice(self._known.manifests(), 2))
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
                 with fetching():
-                    manifest = store.restore(self._folder, skips_missing=self.skips_missing)
-                if manifest is None and assignment.expected not in assignment.aside:
-                    store.check_is_there()
+                    manifest = self._known.restore(self._folder, skips_missing=self.skips_missing)
+                if manifest is None:
+                    self._check_is_there()
             else:
                 with fetching():
                     manifest = restore_parts(
@@ -156,3 +157,16 @@ class _Restoring:
         if manifest is not None:
             writer.knows(manifest)
         return Restoration(writer, manifest, bad=trees, best=best)
+
+    @property
+    def _known(self) -> CheckpointStore:
+        """The checkpoints to restore from: those that are there, if the newest has been missing for long."""
+        if not self.skips_missing or self._assignment.resume is not None:
+            return self._store
+        there = CheckpointStore(self._machine.objects, self._assignment.trial_id, self._machine.runtime)
+        return there if any(True for _ in there.manifests()) else self._store
+
+    def _check_is_there(self) -> None:
+        """Raise `LostCheckpointError` if storage lacks the newest checkpoint, or all of them once that was long."""
+        if self._assignment.expected not in self._assignment.aside:
+            self._known.check_is_there()

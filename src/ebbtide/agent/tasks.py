@@ -16,7 +16,7 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import PrivateFolder, unpack
 from ebbtide.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import Program, RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience, fetching
+from ebbtide.agent.patience import LACKS_S, FullDiskError, Patience, fetching, is_of_machine
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
@@ -112,9 +112,8 @@ class TaskRunner:
         self._storing_s = 0.0
         self._task_s = math.nan
         self._inputs = inputs_beside(code)
-        # Reason why no task can be done; empty: tasks can be done.
-        self._problem = ""
-        folder.mkdir(parents=True, exist_ok=True)
+        # Reason why no task can be done; None: tasks can be done.
+        self._problem: OSError | ValueError | None = None
         machine.runtime.begin(self._prepare)
 
     @property
@@ -207,15 +206,15 @@ class TaskRunner:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
                 problem = patience.ends_with(error)
                 if problem:
-                    self._put(partial(self._failed_to_prepare, problem))
+                    self._put(partial(self._failed_to_prepare, error, problem))
                     return
                 continue
             self._put(partial(self._prepared, done))
             return
 
-    def _failed_to_prepare(self, problem: str) -> None:
+    def _failed_to_prepare(self, error: Exception, problem: str) -> None:
         """Let every task fail with the same message, since none can be done."""
-        self._problem = problem
+        self._problem = FullDiskError(problem) if is_of_machine(error) else ValueError(problem)
         self._prepared(set())
 
     def _prepared(self, done: set[int]) -> None:
@@ -241,8 +240,8 @@ class TaskRunner:
         if assignment.inputs:
             environment[INPUTS] = str(self._inputs)
         try:
-            if self._problem:
-                raise ValueError(self._problem)
+            if self._problem is not None:
+                raise self._problem
             running.results.mkdir(parents=True)
             place = folder / "code"
             if assignment.code:
@@ -258,7 +257,11 @@ class TaskRunner:
                 running.output.put,
             )
         except (OSError, ValueError) as error:
-            self._over(running, TaskFailed(*self._about, number, None, (str(error),), True))
+            of_machine = is_of_machine(error)
+            report = TaskFailed(
+                *self._about, number, tail=(str(error),), cannot_start=not of_machine, of_machine=of_machine
+            )
+            self._over(running, report)
 
     def _take_output(self, running: _Running) -> None:
         """Read some of what a task printed; the rest waits for the next look."""

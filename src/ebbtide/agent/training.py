@@ -18,6 +18,7 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.core_shares import CoreShare
 from ebbtide.agent.folders import keep_outputs, outputs_id
 from ebbtide.agent.machine import Program, RentedMachine, checkpoints_of
+from ebbtide.agent.patience import is_of_machine
 from ebbtide.agent.program_lines import Heard, is_duration, number_of, step_of
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.progress import LogLines, reported_names
@@ -200,7 +201,7 @@ class TrainingRun:
             return
         if found.writer is None:
             if work.asked_to_leave_s is None:
-                self._failed_to_start(found.problem, code=None)
+                self._failed_to_start(found.problem, code=None, of_machine=found.of_machine)
             return
         if found.manifest is not None:
             work.restored, work.step = found.manifest.number, found.manifest.step
@@ -232,8 +233,9 @@ class TrainingRun:
                 self._output.put,
             )
         except (OSError, ValueError) as error:
-            # There is no such executable, or the command has text that no operating system accepts.
-            self._failed_to_start(str(error))
+            # There is no such executable, the command has text that no operating system accepts, or the disk is full.
+            of_machine = is_of_machine(error)
+            self._failed_to_start(str(error), code=None if of_machine else 127, of_machine=of_machine)
             return
         if self.assignment.reads_log:
             asked = self.assignment
@@ -531,7 +533,7 @@ class TrainingRun:
         )
         self._loop.over(self, ended)
 
-    def _failed_to_start(self, problem: str, *, code: int | None = 127) -> None:
+    def _failed_to_start(self, problem: str, *, code: int | None = 127, of_machine: bool = False) -> None:
         work = self._work
         self._close()
         ended = Ended(
@@ -543,6 +545,7 @@ class TrainingRun:
             code=code,
             tail=(problem,),
             cannot_start=code is not None,
+            of_machine=of_machine,
         )
         self._loop.over(self, ended)
 

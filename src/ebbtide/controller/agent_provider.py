@@ -21,12 +21,14 @@ from ebbtide.agent.heartbeats import Heartbeats
 from ebbtide.agent.protocol import (
     Down,
     End,
+    Ended,
     Log,
     Noticed,
     Rebalance,
     Report,
     Stepped,
     Stranded,
+    TaskFailed,
     Up,
     covered,
     key_of,
@@ -171,6 +173,8 @@ class AgentProvider:
         self._beat_s, self._beating = -math.inf, threading.Lock()
         # Failed boots in a row, and the leases whose agents have reported to this controller.
         self._failed_boots, self._begun = 0, set[int]()
+        # Machines that could not begin a job, and why, until they are given back.
+        self._unfit: dict[int, str] = {}
         self._began_s = -math.inf
         self._missing_since_s: dict[int, float] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
@@ -329,7 +333,7 @@ class AgentProvider:
         return self._machines.trouble
 
     def assign(self, job_id: int, leases: Sequence[Lease]) -> None:
-        self._training.assign(job_id, leases)
+        self._training.assign(job_id, [lease for lease in leases if lease.lease_id not in self._unfit])
 
     def in_use(self, lease: Lease) -> bool:
         return self._training.in_use(lease)
@@ -409,6 +413,7 @@ class AgentProvider:
             "launching": list(self._requests.waiting),
             "out": [event_values(event) for event in self._out],
             "unended": list(unended.items()),
+            "unfit": [pair for pair in self._unfit.items() if self._leases[pair[0]].is_open],
             "seen": self._machines.seen_of(seen_of),
             "reports_every_s": self._reports.promises(seen_of),
             "numbers": self._requests.numbers.record(),
@@ -436,6 +441,7 @@ class AgentProvider:
         self._requests.repeat(kept["launching"])
         self._out.extend(event_of(values) for values in kept["out"])
         self._ends.unended = {int(lease_id): why for lease_id, why in kept["unended"]}
+        self._unfit = {int(lease_id): why for lease_id, why in kept["unfit"]}
         self._reports.restore(kept["reports_every_s"])
         self._machines.seen_s = {
             int(lease_id): seen_s for seen_s, lease_ids in kept["seen"] for lease_id in lease_ids
@@ -461,6 +467,7 @@ class AgentProvider:
                 self._missing_since_s.pop(lease_id, None)
                 self._compare(lease, instance)
                 self._check_heard(lease)
+                self._check_fit(lease)
             elif lease.is_open and lease_id in self._requests.waiting:
                 self._check_answered(lease, silent)
             elif silent is None:
@@ -614,6 +621,17 @@ class AgentProvider:
         if not silence.was_heard:
             self._check_begins(lease)
 
+    def _leave_unfit(self, lease: Lease, why: str) -> None:
+        """Have all jobs save and leave a machine that could not begin one of them: it is given back then."""
+        if lease.state is LeaseState.RUNNING and lease.lease_id not in self._unfit and self._training.leave(lease):
+            _LOGGER.warning("machine %s is given back: %s", self._machines.token(lease.lease_id), why)
+            self._unfit[lease.lease_id] = why
+
+    def _check_fit(self, lease: Lease) -> None:
+        """End a machine that could not begin a job, once no other is on it."""
+        if lease.is_open and lease.lease_id in self._unfit and not self._training.in_use(lease):
+            self._give_back(lease, self._unfit.pop(lease.lease_id))
+
     def _give_back(self, lease: Lease, why: str) -> None:
         """End a machine that is paid for and of no use."""
         self._ends.end(lease)
@@ -673,6 +691,8 @@ class AgentProvider:
                 if isinstance(report, Stepped):
                     self._measure(lease, report)
                 self._training.receive(lease, report)
+                if isinstance(report, Ended | TaskFailed) and report.of_machine:
+                    self._leave_unfit(lease, " | ".join(report.tail[-1:]))
 
     def _measure(self, lease: Lease, stepped: Stepped) -> None:
         """Measure the speed by the times at which programs reported, since messages may arrive much later."""
@@ -692,9 +712,9 @@ class AgentProvider:
     def _head_comes(self) -> bool:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
-    def _newest_whole(self, trial: TrialState) -> Whole | None:
-        expected, aside = trial.stored_parts, trial.aside
-        return newest_whole(self._objects, _ids_of(trial), expected=expected, aside=aside, runtime=self._runtime)
+    def _newest_whole(self, trial: TrialState, expected: Mapping[str, int]) -> Whole | None:
+        ids, aside = _ids_of(trial), trial.aside
+        return newest_whole(self._objects, ids, expected=expected, aside=aside, runtime=self._runtime)
 
     def _stored_bytes(self, trial_id: str, number: int) -> tuple[int, int]:
         with suppress(DamagedCheckpointError, OSError):

@@ -23,7 +23,7 @@ from ebbtide.errors import InputError
 
 # Version of the provider's record below, increased whenever an older Ebbtide would misread it; `migrated` knows
 # all older versions.
-PROVIDER_VERSION = 11
+PROVIDER_VERSION = 12
 
 
 class ProviderSnapshot(TypedDict):
@@ -38,6 +38,7 @@ class ProviderSnapshot(TypedDict):
         speeds: Measured speeds by job id, as text, and instance type.
         out: Events that the engine was not given yet, as `event_values` gives them.
         unended: Pairs of lease id and why the cloud refused to end its machine.
+        unfit: Pairs of the lease ids of machines that are given back once no job is on them, and the reason.
         seen: Pairs of when the cloud last listed machines, seconds since 1970 by its clock, and their lease ids.
         reports_every_s: Pairs of the seconds after which agents report again, and the lease ids of their machines.
         numbers: Numbers of machines that this copy of the run was given.
@@ -54,6 +55,7 @@ class ProviderSnapshot(TypedDict):
     speeds: SpeedRecords
     out: list[dict[str, Any]]
     unended: list[tuple[int, str]]
+    unfit: list[tuple[int, str]]
     seen: list[tuple[float, list[int]]]
     reports_every_s: list[tuple[float, list[int]]]
     numbers: NumberRecord
@@ -201,7 +203,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_9(kept)
     if version < 10:
         kept = _to_version_10(kept)
-    return _to_version_11(kept) if version < 11 else kept  # type: ignore[return-value]
+    if version < 11:
+        kept = _to_version_11(kept)
+    return _to_version_12(kept) if version < 12 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -211,6 +215,11 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_12(kept: dict[str, Any]) -> dict[str, Any]:
+    """Add machines that are to be given back, of which there were none."""
+    return {**kept, "version": 12, "unfit": []}
 
 
 def _to_version_11(kept: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.cloud_as_told import provider
+from tests.runs.cloud_as_told import Clock, provider
 from tests.runs.fake_controller import FakeController, Given, running
 
 from ebbtide.agent.config import Assignment
@@ -41,13 +42,15 @@ class Gang(FakeController):
     Attributes:
         machines: As its file has it.
         bucket: Where the job's checkpoints are stored.
-        whole: The newest whole checkpoint in storage; an error: storage does not answer.
+        whole: The newest whole checkpoint in storage; an error: storage does not answer, or lacks it.
+        older: The newest that storage has where it lacks the newest.
     """
 
     machines: Any = 2
     bucket: Bucket | None = None
     whole: Whole | OSError | None = None
     best: Whole | None = None
+    older: Whole | None = None
 
     def make(self, given: Given) -> AgentTraining:
         return AgentTraining(
@@ -62,10 +65,10 @@ class Gang(FakeController):
         checkpoint = Checkpointing(size_bytes=1_000)
         return {"machines": self.machines, "checkpoint": checkpoint, "bucket": self.bucket}
 
-    def newest(self, _trial: TrialState) -> Whole | None:
-        if isinstance(self.whole, OSError):
+    def newest(self, _trial: TrialState, expected: Mapping[str, int]) -> Whole | None:
+        if isinstance(self.whole, OSError) and (expected or not isinstance(self.whole, LostCheckpointError)):
             raise self.whole
-        return self.whole
+        return self.older if isinstance(self.whole, OSError) else self.whole
 
 
 def test_it_begins_when_all_are_there_and_each_knows_the_others() -> None:
@@ -292,7 +295,7 @@ def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
 ) -> None:
     orders: list[tuple[int, Order]] = []
 
-    def whole(trial: TrialState) -> Whole | None:
+    def whole(trial: TrialState, _expected: Mapping[str, int]) -> Whole | None:
         if trial.progress.job_id == 0:
             raise LostCheckpointError("storage has no checkpoint 4 of trial run-000, which was stored")
         return None
@@ -322,6 +325,29 @@ def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
         rents._look()
     assert [lease_id for lease_id, order in orders if isinstance(order, Train)] == [2, 3]
     assert written == [2]
+
+
+@pytest.mark.parametrize("has_older", [True, False])
+def test_what_storage_lacks_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch, has_older: bool) -> None:
+    """Before, the machines of a gang were paid without end. It goes on from an older one, or fails."""
+    clock = Clock()
+    gang = Gang(machines=2, whole=LostCheckpointError("storage has no checkpoint 4 of trial run-000"))
+    monkeypatch.setattr(gang.training, "_runtime", clock)
+    gang.trial.stored_number = 4
+    gang.older = Whole(20, {rank: part(rank, 20, 2) for rank in range(2)}) if has_older else None
+    gang.rent(2)
+    for clock.now_s in (0.0, 150.0, 300.0):
+        with pytest.raises(LostCheckpointError):
+            gang.training.converge()
+    assert gang.trained() == []
+    clock.now_s = 301.0
+    gang.training.converge()
+    if has_older:
+        assert [assignment.resume for _, assignment in gang.trained()] == [((IDS[0], 2),), ((IDS[1], 2),)]
+    else:
+        assert gang.trial.ended
+        assert gang.trial.problem == "storage has no checkpoint 4 of trial run-000"
+        assert gang.trained() == []
 
 
 def test_older_checkpoints_may_go_once_two_are_whole() -> None:
@@ -406,7 +432,7 @@ def test_one_whose_journal_was_lost_goes_on_above_the_assignments_that_storage_k
             return AgentTraining(
                 "run",
                 *given,
-                newest_whole=lambda _: newest_whole(objects, IDS[:2]),
+                newest_whole=lambda _, __: newest_whole(objects, IDS[:2]),
                 newest_attempt=lambda _: newest_attempt(objects, IDS[:2]),
                 address=lambda lease_id: f"10.0.0.{lease_id}",
             )

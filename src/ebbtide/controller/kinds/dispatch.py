@@ -65,6 +65,18 @@ class AgentJobs:
         """Allow a job to run on these leases, and no others, from now on."""
         self._keeper(job_id).assign(job_id, leases)
 
+    def leave(self, lease: Lease) -> bool:
+        """Have all jobs save and leave a machine for good; returns whether they do.
+
+        A cluster, which works on many machines at once, judges its machines itself.
+        """
+        if any(keeper.in_use(lease) for keeper in self._keepers if isinstance(keeper, AgentCluster)):
+            return False
+        for trial in self.trials:
+            if lease in trial.assigned:
+                self.assign(trial.progress.job_id, [other for other in trial.assigned if other is not lease])
+        return True
+
     def converge(self) -> None:
         """Send the orders that are missing.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ebbtide.agent.config import Assignment
+from ebbtide.agent.patience import LACKS_S
 from ebbtide.agent.protocol import (
     REPORTS,
     Ended,
@@ -92,7 +93,8 @@ class AgentTraining:
         has_checkpoint: Tells whether storage has a trial's checkpoint with a number; by default always true.
         stored_bytes: Gives the size of a trial's checkpoint with a number, and the part that was uploaded, in
             bytes; 0: not known.
-        newest_whole: Gives the newest checkpoint that all machines of a trial have stored; None: there is none.
+        newest_whole: Gives the newest checkpoint that all machines of a trial have stored, by trial and the numbers of
+            parts that are known to be stored; None: there is none.
         best_whole: Gives the one with the best metric, by trial and direction of the metric; None: there is none.
         newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
@@ -115,7 +117,7 @@ class AgentTraining:
         *,
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
         stored_bytes: Callable[[str, int], tuple[int, int]] = lambda _trial, _number: (0, 0),
-        newest_whole: Callable[[TrialState], Whole | None] = lambda _trial: None,
+        newest_whole: Callable[[TrialState, Mapping[str, int]], Whole | None] = lambda _trial, _expected: None,
         best_whole: Callable[[TrialState, str], Whole | None] = lambda _trial, _direction: None,
         newest_attempt: Callable[[TrialState], int] = lambda _trial: 0,
         address: Callable[[int], str] = lambda _lease_id: "",
@@ -147,6 +149,8 @@ class AgentTraining:
         # Trials that train on a lease's machine now, and those assigned to it, by lease id and job id.
         self._on: dict[int, dict[int, TrialState]] = {}
         self._assigned: dict[int, dict[int, TrialState]] = {}
+        # Since when storage has lacked the newest checkpoint of a gang, by job id.
+        self._lost_since_s: dict[int, float] = {}
         self._warned: set[str] = set()
         self._leases: dict[int, Lease] = {}
         # Bytes of the parts that the machines of a gang have uploaded of its newest steps, by job id and step.
@@ -324,7 +328,9 @@ class AgentTraining:
         progress = trial.progress
         if trial.is_gang and not all(self._address(lease.lease_id) for lease in leases):
             return  # the cloud has not reported their addresses yet
-        whole = self._newest_whole(trial) if trial.is_gang else None
+        whole = self._whole(trial) if trial.is_gang else None
+        if trial.ended:
+            return
         if trial.is_gang and (direction := self._assignment(progress).direction):
             self._resumes_best(trial, self._best_whole(trial, direction))
         if trial.is_gang and not trial.attempt:
@@ -347,6 +353,28 @@ class AgentTraining:
             self._order(member.lease_id, self._train_order(trial, member))
         # With a bucket, a single machine's download counts once its report says what it resumes from.
         progress.begin_on(seats, self._now(), downloads=trial.is_gang or progress.job.bucket is None)
+
+    def _whole(self, trial: TrialState) -> Whole | None:
+        """Return the newest whole checkpoint of a gang; an older one, once storage has lacked the newest for long.
+
+        Raises:
+            LostCheckpointError: Storage lacks the newest.
+            OSError: Storage does not answer.
+        """
+        job_id, now_s = trial.progress.job_id, self._runtime.monotonic_s()
+        try:
+            whole = self._newest_whole(trial, trial.stored_parts)
+        except LostCheckpointError as error:
+            if now_s - self._lost_since_s.setdefault(job_id, now_s) <= LACKS_S:
+                raise
+            whole = self._newest_whole(trial, {})
+            if whole is None:
+                # All are gone: it would begin at 0.
+                trial.problem = str(error)
+                self.stop(job_id)
+                return None
+        self._lost_since_s.pop(job_id, None)
+        return whole
 
     def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:
         """Machines by rank: each keeps the rank that it had in the last assignment, if that rank still exists."""

@@ -88,7 +88,7 @@ class CheckpointStore:
         if "/" in trial_id:
             raise InputError(f"{trial_id!r} is no id of a trial: use letters, digits and . _ = -")
         self.objects, self.runtime = objects, runtime
-        self.trial_id, self._expected = trial_id, expected
+        self.trial_id, self.expected = trial_id, expected
         # Numbers that were set aside here, which listings may not show for minutes.
         self._aside: set[int] = set()
         self.folder = checked_key(f"trials/{trial_id}")
@@ -118,17 +118,17 @@ class CheckpointStore:
             if manifest is not None:
                 has_newer = True
                 yield manifest
-            elif number == self._expected and not has_newer and not self.has_manifest(number):
+            elif number == self.expected and not has_newer and not self.has_manifest(number):
                 raise self._lost()
 
     def check_is_there(self) -> None:
         """Raise `LostCheckpointError` if the expected checkpoint is missing: storage cannot be the run's."""
-        if max(self.stored(), default=0) < self._expected:
+        if max(self.stored(), default=0) < self.expected:
             raise self._lost()
 
     def _lost(self) -> LostCheckpointError:
         return LostCheckpointError(
-            f"storage has no checkpoint {self._expected} of trial {self.trial_id}, which was stored: is it "
+            f"storage has no checkpoint {self.expected} of trial {self.trial_id}, which was stored: is it "
             "mounted?"
         )
 
@@ -139,8 +139,8 @@ class CheckpointStore:
         """
         numbers = self.numbers("manifests")
         # The one that is known may be damaged, so those just before it are asked for, too.
-        number, missing = max(max(numbers, default=0) + 1, self._expected - _BEFORE), 0
-        while number <= self._expected or missing < _MISSING:
+        number, missing = max(max(numbers, default=0) + 1, self.expected - _BEFORE), 0
+        while number <= self.expected or missing < _MISSING:
             is_there = self.has_manifest(number)
             numbers |= {number} if is_there else set()
             number, missing = number + 1, 0 if is_there else missing + 1
@@ -390,7 +390,7 @@ class CheckpointWriter:
         self.writer = writer
         self.kept: frozenset[int] = frozenset()
         self.left_out: tuple[tuple[str, str], ...] = ()
-        self._next = max(store.stored(), default=0) + 1
+        self._next = max(store.stored() | {store.expected}) + 1
         self._place = 0
         # The files of the newest checkpoint by inode, length and time of change, and by content.
         self._unchanged: dict[tuple[object, ...], StoredFile] = {}
