@@ -33,6 +33,26 @@ def test_the_newest_claim_holds_and_the_older_ones_say_whose_it_is(tmp_path: Pat
     assert Leadership.take(store, "other-run", KEY).epoch == 1
 
 
+def test_storage_without_the_run_s_claims_is_away_not_empty(tmp_path: Path) -> None:
+    """An unmounted share is an empty folder: nobody trains from the beginning, or claims the run there."""
+    mount, away = tmp_path / "mount", tmp_path / "away"
+    store = FolderStore(mount)
+    claim = Leadership.take(store, "run", KEY)
+    numbers = MachineNumbers(store, "run", KEY)
+    numbers.begin(0, claim.epoch)
+    mount.rename(away)
+    mount.mkdir()
+    for check in (claim.check, numbers.check_is_there):
+        with pytest.raises(StorageError, match=r"lacks runs/run/controllers/000001, .* is it mounted\?"):
+            check()
+    mount.rmdir()
+    away.rename(mount)
+    claim.check()
+    numbers.check_is_there()
+    # A run that was never claimed has nothing there yet.
+    MachineNumbers(store, "new", KEY).check_is_there()
+
+
 def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> None:
     class Busy(FolderStore):
         """Another controller claims the run between the look at the claims and the write."""

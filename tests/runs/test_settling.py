@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def test_down_frees_machines_and_keeps_every_cent(folder: RunFolder, capsys: pyt
     assert after.spent_usd == pytest.approx(math.fsum(line.usd for line in after.lines))
     assert after.spent_usd >= before.spent_usd > 0.0
     assert reads(folder).reserve(3)
+
+
+def test_a_journal_that_went_back_in_time_lowers_no_account(folder: RunFolder, tmp_path: Path) -> None:
+    (before,) = accounts(folder)
+    rented = {line.lease_id for line in lines_of_journal(folder)}
+    older = made_run(tmp_path / "older" / "runs", 6, stops_after_h=0.7)
+    for path in folder.path.glob("journal.sqlite*"):
+        path.unlink()
+    for path in older.path.glob("journal.sqlite*"):
+        shutil.copy(path, folder.path / path.name)
+    assert {line.lease_id for line in lines_of_journal(folder)} < rented
+    assert settle(folder, {}) == ""
+    (after,) = accounts(folder)
+    assert after.spent_usd >= before.spent_usd - 1e-12
+    assert {line.lease_id for line in after.lines} >= {line.lease_id for line in before.lines}
 
 
 def test_machines_that_are_left_count_on(folder: RunFolder) -> None:

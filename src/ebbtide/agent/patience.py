@@ -54,8 +54,10 @@ class Patience:
 
 
 def is_of_machine(error: Exception) -> bool:
-    """Return whether an error is one of this machine, so that another may succeed: its disk is full, or storage with
-    checkpoints that others have written is not mounted here."""
+    """Return whether an error is one of this machine, so that another may succeed.
+
+    Its disk is full, or storage with checkpoints that others have written is not mounted here.
+    """
     if isinstance(error, FullDiskError | LostCheckpointError):
         return True
     return isinstance(error, OSError) and error.errno in _OF_MACHINE

@@ -167,6 +167,6 @@ class _Restoring:
         return there if any(True for _ in there.manifests()) else self._store
 
     def _check_is_there(self) -> None:
-        """Raise `LostCheckpointError` if storage lacks the newest checkpoint, or all of them once that was long."""
+        """Raise `LostCheckpointError` if storage lacks the newest checkpoint; after a while, if it lacks all."""
         if self._assignment.expected not in self._assignment.aside:
             self._known.check_is_there()

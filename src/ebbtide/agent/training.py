@@ -233,7 +233,7 @@ class TrainingRun:
                 self._output.put,
             )
         except (OSError, ValueError) as error:
-            # There is no such executable, the command has text that no operating system accepts, or the disk is full.
+            # There is no such executable, no operating system accepts the command's text, or the disk is full.
             of_machine = is_of_machine(error)
             self._failed_to_start(str(error), code=None if of_machine else 127, of_machine=of_machine)
             return

@@ -103,14 +103,32 @@ class Leadership:
 
         Raises:
             SupersededError: Another controller has.
+            StorageError: Storage lacks this claim: a folder may not be mounted any more.
             OSError: Storage does not answer.
         """
+        check_has_claim(self.objects, self.folder, self.epoch)
         epoch = self.epoch + 1
         while self.objects.has(name := f"{self.folder}/{epoch:06d}"):
             about = _opened(self.objects, name, self.key)
             if about is not None:
                 raise SupersededError(f"another controller has taken this run over{_named(about)}; this one ends")
             epoch += 1
+
+
+def check_has_claim(objects: ObjectStore, folder: str, epoch: int) -> None:
+    """Make sure that storage has a claim that was written.
+
+    Args:
+        objects: Storage of the run.
+        folder: Prefix of the claims of the run.
+        epoch: Number of the claim; 0: there is none.
+
+    Raises:
+        StorageError: Storage lacks it.
+        OSError: Storage does not answer.
+    """
+    if epoch and not objects.has(f"{folder}/{epoch:06d}"):
+        raise StorageError(f"storage lacks {folder}/{epoch:06d}, which this run wrote there: is it mounted?")
 
 
 def newest_claim(objects: ObjectStore, run: str, key: bytes) -> int:
@@ -183,6 +201,15 @@ class MachineNumbers:
         found = self._taken()[1]
         if found is not None:
             self._check_ours(found, newest)
+
+    def check_is_there(self) -> None:
+        """Make sure that storage has the newest claim that this copy of the run knows of.
+
+        Raises:
+            StorageError: Storage lacks it: a folder may not be mounted.
+            OSError: Storage does not answer.
+        """
+        check_has_claim(self.objects, _claims_of(self.run), max((epoch for _, epoch in self.epochs), default=0))
 
     def take(self, newest: int) -> None:
         """Take the numbers up to `newest` before their machines are requested; repeating the call is harmless.

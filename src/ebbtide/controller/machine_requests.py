@@ -122,10 +122,12 @@ class MachineRequests:
         Raises:
             SupersededError: A machine was rented after this copy of the run's folder was made.
             OthersRunError: Somebody else has a run of this name in its storage.
+            StorageError: Storage lacks what this run wrote there: a folder may not be mounted.
             OSError: Storage does not answer.
         """
         with self._told_if_superseded():
             newest_claim(self.numbers.objects, self.numbers.run, self._key)
+            self.numbers.check_is_there()
             self.numbers.check(self._newest)
             with suppress(CloudError):
                 self._check_known(self._machines.listed())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from ebbtide.base.runtime import RUNTIME, Runtime
@@ -49,8 +50,8 @@ def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
     """Write the last account: by the journal or, if that has nothing, as the controller last wrote it."""
     usd_per_hour = 0.0
     try:
-        # A database that failed over to an empty one knows of no amount.
-        lines, journal = lines_of_journal(folder) or account.last_lines(), journal_of(folder, read_only=True)
+        lines = _with_known(lines_of_journal(folder), account.last_lines())
+        journal = journal_of(folder, read_only=True)
         with journal.connected():
             figures, phase = journal.figures(), phase_of(journal)
         if figures is not None and left:
@@ -59,6 +60,33 @@ def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
     except (EbbtideError, OSError, ValueError, LookupError, TypeError, AttributeError):
         lines, state = account.last_lines(), State.DOWN
     return account.note(lambda: lines, left, usd_per_hour, str(state), is_last=True)
+
+
+def _with_known(lines: Sequence[AccountLine], known: Sequence[AccountLine]) -> list[AccountLine]:
+    """Every amount of a journal, with those of the account that it lacks: its database may have gone back in time.
+
+    A lease that is billed in the journal is known for good; of any other, the larger amount counts.
+
+    Args:
+        lines: Amounts of the journal.
+        known: Amounts as the controller last wrote them into the run's account.
+    """
+
+    def by_lease(found: Sequence[AccountLine]) -> dict[int, list[AccountLine]]:
+        grouped: dict[int, list[AccountLine]] = {}
+        for line in found:
+            grouped.setdefault(line.lease_id, []).append(line)
+        return grouped
+
+    if not lines:
+        return [*known]
+    own, others = by_lease(lines), by_lease(known)
+    for lease_id, amounts in others.items():
+        before = own.setdefault(lease_id, amounts)
+        is_billed = any(line.entry in ("charge", "refund") for line in before)
+        if not is_billed and math.fsum(line.usd for line in amounts) > math.fsum(line.usd for line in before):
+            own[lease_id] = amounts
+    return [line for _, amounts in sorted(own.items()) for line in amounts]
 
 
 def lines_of_journal(folder: RunFolder) -> list[AccountLine]:

@@ -318,6 +318,33 @@ def test_a_limit_counts_as_reached_once_the_accounts_are_away_for_long(
     assert mine.room().machines == 3
 
 
+def test_limits_count_as_reached_where_the_accounts_folder_is_not_mounted_any_more(
+    clock: WallTime, tmp_path: Path
+) -> None:
+    """Before, an empty folder in its place lifted all limits after a while."""
+    mounted, away = tmp_path / "mount", tmp_path / "away"
+    store = ShakyStore(mounted)
+    limits = team(monthly_budget_usd=100.0, machines=4)
+    AccountBook(store).write(account("over", 95.0, clock, state="finished"))
+    mine = member(store, clock, limits)
+    mine.check()
+    assert note(mine, 1, 4.0) == ""
+    mounted.rename(away)
+    mounted.mkdir()
+    for _ in range(20):
+        clock.now_s += 60.0
+        assert "is it mounted?" in note(mine, 1, 4.0)
+        assert mine.room().usd <= 5.0
+        assert not mine.reserve(2)
+    assert mine.room() == Room(0.0, 0.0, mine.room().usd_limit, mine.room().machines_limit)
+    assert not any(mounted.iterdir())
+    mounted.rmdir()
+    away.rename(mounted)
+    clock.now_s += 60.0
+    assert note(mine, 1, 4.0) == ""
+    assert mine.room().usd == pytest.approx(5.0)
+
+
 def test_one_whose_own_account_cannot_be_written_does_not_run_on_for_long(
     store: ShakyStore, clock: WallTime
 ) -> None:

@@ -93,8 +93,8 @@ class AgentTraining:
         has_checkpoint: Tells whether storage has a trial's checkpoint with a number; by default always true.
         stored_bytes: Gives the size of a trial's checkpoint with a number, and the part that was uploaded, in
             bytes; 0: not known.
-        newest_whole: Gives the newest checkpoint that all machines of a trial have stored, by trial and the numbers of
-            parts that are known to be stored; None: there is none.
+        newest_whole: Gives the newest checkpoint that all machines of a trial have stored, by trial and the
+            numbers of parts that are known to be stored; None: there is none.
         best_whole: Gives the one with the best metric, by trial and direction of the metric; None: there is none.
         newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.

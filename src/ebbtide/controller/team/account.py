@@ -22,7 +22,7 @@ from ebbtide.controller.team.account_lines import AccountLine, month_of, sums_by
 from ebbtide.controller.team.quotas import QuotaBook, Reservation
 from ebbtide.controller.team.team import Accounting, Team
 from ebbtide.controller.team.team import TeamLimits as TeamLimits
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, StorageError
 from ebbtide.storage.objects import ObjectStore, object_store
 
 _LOGGER = logging.getLogger(__name__)
@@ -143,11 +143,14 @@ class TeamAccount:
         """Every amount of this month and the one before, as the run's account was written last.
 
         Raises:
+            InputError: The account is damaged.
             OSError: The store does not answer.
         """
-        at_s = self._runtime.epoch_s()
+        at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
         months = {month_of(at_s), month_of(at_s - _LONGEST_MONTH_S)}
-        accounts = [one for month in months for one in self._book.read(month, {}) if one.name == self._name]
+        accounts = [one for month in months for one in self._book.read(month, damaged) if one.name == self._name]
+        if self._name in damaged:
+            raise InputError(damaged[self._name])
         return [line for one in accounts for line in one.lines]
 
     def check(self) -> None:
@@ -196,6 +199,7 @@ class TeamAccount:
             if not self._has_quota:
                 return True
             try:
+                self._check_is_there()
                 is_free = self._quotas.write(
                     self._name, self._reservation(machines), partial(self._fits, machines)
                 )
@@ -261,6 +265,7 @@ class TeamAccount:
             return ""
         self._written_s = now_s
         try:
+            self._check_is_there()
             # A writer that saw an old list of versions may have replaced the table, and left this run out.
             if self._has_quota and (self._reserved != machines or not self._quotas.has(self._name, machines)):
                 self._reserved = None
@@ -303,6 +308,18 @@ class TeamAccount:
                 )
             )
             self._unwritten.discard(month)
+
+    def _check_is_there(self) -> None:
+        """Make sure that the store has this run's account: a folder may not be mounted any more.
+
+        Raises:
+            StorageError: The store lacks it.
+            OSError: The store does not answer.
+        """
+        if self._written is not None and not self._book.has(self._written[1], self._name):
+            raise StorageError(
+                f"{self._team.accounts} lacks this run's account, which was written: is it mounted?"
+            )
 
     @property
     def _limits(self) -> list[tuple[str, str | None, TeamLimits]]:

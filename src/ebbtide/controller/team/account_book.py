@@ -133,6 +133,14 @@ class AccountBook:
         with _as_file(json_text(content).encode()) as file:
             self.objects.put_file(_key(account.month, account.name), file)
 
+    def has(self, month: str, name: str) -> bool:
+        """Return whether an account of a month is stored.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        return self.objects.has(_key(month, name))
+
     def read(
         self, month: str, damaged: dict[str, str], *, lines: bool = True, within_s: float = math.inf
     ) -> list[RunAccount]:

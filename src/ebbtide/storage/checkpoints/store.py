@@ -128,8 +128,7 @@ class CheckpointStore:
 
     def _lost(self) -> LostCheckpointError:
         return LostCheckpointError(
-            f"storage has no checkpoint {self.expected} of trial {self.trial_id}, which was stored: is it "
-            "mounted?"
+            f"storage has no checkpoint {self.expected} of trial {self.trial_id}, which was stored: is it mounted?"
         )
 
     def stored(self) -> set[int]:
