@@ -12,7 +12,9 @@ from tests.runs.cloud_as_told import Clock
 
 from ebbtide.agent import tasks
 from ebbtide.agent.config import Assignment
+from ebbtide.agent.folders import FullDiskError
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
+from ebbtide.agent.results import TaskResult, TaskResults
 from ebbtide.agent.tasks import TaskRunner
 from ebbtide.errors import StorageError
 from ebbtide.storage.objects import FolderStore
@@ -91,6 +93,35 @@ def test_a_result_that_storage_refuses_fails_its_task(tmp_path: Path) -> None:
     assert isinstance(report, TaskFailed)
     assert (report.task, report.code) == (0, None)
     assert "could not be stored for 300 s: results/run-000/done/0: AccessDenied (403)" in report.tail[0]
+    assert 300.0 <= now_s < 400.0
+
+
+def test_a_store_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the result was deleted after five minutes, and hours of work with it."""
+    keep, began = TaskResults.keep, []
+
+    def full(results: TaskResults, result: TaskResult, folder: Path) -> TaskResult | None:
+        began.append(result)
+        if len(began) < 2_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return keep(results, result, folder)
+
+    monkeypatch.setattr(TaskResults, "keep", full)
+    (report,), now_s = reports_of(tmp_path, 0.0, 0.0)
+    assert isinstance(report, TaskDone)
+    assert now_s > 1_900.0
+
+
+def test_a_machine_whose_disk_has_no_room_for_results_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise FullDiskError("No space left on device")
+
+    monkeypatch.setattr(TaskResults, "keep", full)
+    (report,), now_s = reports_of(tmp_path, 0.0, 0.0)
+    assert isinstance(report, TaskFailed)
+    assert report.of_machine
     assert 300.0 <= now_s < 400.0
 
 

@@ -6,6 +6,7 @@ that no training overwrites the files of another.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -14,7 +15,8 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +25,9 @@ from ebbtide.errors import InputError, MissingObjectError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import ObjectStore
+
+# Numbers of the errors of a disk, or of a store, that has no room.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -278,3 +283,22 @@ def link_checkpoints(runs_in: Path, checkpoints: str, folder: Path) -> None:
         # The user's own checkpoints, copied with the code.
         link.rename(place / f".{last}.before")
     link.symlink_to(folder, target_is_directory=True)
+
+
+class FullDiskError(OSError):
+    """This machine's disk has no room for what is to be written."""
+
+
+@contextmanager
+def on_own_disk() -> Iterator[None]:
+    """Tell a full disk of this machine from a full store, where something is written here alone.
+
+    Raises:
+        FullDiskError: The disk has no room.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise FullDiskError(str(error)) from error

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import math
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+from ebbtide.agent.folders import NO_ROOM, FullDiskError
 from ebbtide.agent.inputs import DamagedInputError
 from ebbtide.base.runtime import Runtime
 from ebbtide.errors import LostCheckpointError, MissingPartError
@@ -18,9 +18,8 @@ LACKS_S = 300.0
 MOST_DAMAGED = 3
 # Seconds between two tries; where the disk is full, each may download many gigabytes.
 _RETRY_S, _FULL_RETRY_S = 1.0, 30.0
-# Errors of a disk that has no room, and of a machine that can begin no program or reach no disk.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_OF_MACHINE = _FULL | {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS}
+# Errors of a machine that can begin no program, or write to no disk.
+_OF_MACHINE = NO_ROOM | {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS}
 
 
 class Patience:
@@ -72,22 +71,3 @@ def lasting_problem(error: Exception) -> str:
     if isinstance(error, FullDiskError):
         return f"the machine's disk is too small: {error}"
     return ""
-
-
-class FullDiskError(OSError):
-    """This machine's disk has no room for what is fetched."""
-
-
-@contextmanager
-def fetching() -> Iterator[None]:
-    """Tell a full disk of this machine from a full store: what is fetched is written here alone.
-
-    Raises:
-        FullDiskError: The disk has no room.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise FullDiskError(str(error)) from error

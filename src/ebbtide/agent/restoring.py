@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.agent.folders import unpack
+from ebbtide.agent.folders import on_own_disk, unpack
 from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience, fetching, is_of_machine
+from ebbtide.agent.patience import LACKS_S, Patience, is_of_machine
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -124,7 +124,7 @@ class _Restoring:
         self._check_is_there()
         for number in assignment.aside:
             store.set_aside(number, "training failed from it")
-        with fetching():
+        with on_own_disk():
             if assignment.code:
                 unpack(self._machine.objects, assignment.code, self._code)
             fetch_inputs(self._machine.objects, assignment.inputs, inputs_beside(self._code))
@@ -141,12 +141,12 @@ class _Restoring:
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
-                with fetching():
+                with on_own_disk():
                     manifest = self._known.restore(self._folder, skips_missing=self.skips_missing)
                 if manifest is None:
                     self._check_is_there()
             else:
-                with fetching():
+                with on_own_disk():
                     manifest = restore_parts(
                         self._machine, assignment.resume, self._folder, skips_missing=self.skips_missing
                     )

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ebbtide.agent.folders import on_own_disk
 from ebbtide.agent.result_archive import DamagedResultError, pack, unpack
 from ebbtide.errors import MissingObjectError
 from ebbtide.storage.objects import ObjectStore, numbers_below
@@ -72,6 +73,7 @@ class TaskResults:
             folder: Folder with the files that the task wrote; nothing outside it is read.
 
         Raises:
+            FullDiskError: This machine's disk has no room for an archive of the files.
             OSError: Storage does not answer.
         """
         if self.has(result.number):
@@ -81,7 +83,8 @@ class TaskResults:
             key = f"{self._files}/{result.number}/{result.machine}-{result.attempt}.tar.gz"
             with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as place:
                 archive = Path(place) / "files.tar.gz"
-                count, left_out = pack(folder, archive)
+                with on_own_disk():
+                    count, left_out = pack(folder, archive)
                 told = [f"ebbtide: not kept of the results: {each}" for each in left_out[:_MOST_LEFT_OUT]]
                 more = len(left_out) - len(told)
                 told += [f"ebbtide: not kept of the results: {more} more"] if more else []

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from ebbtide.agent.config import Assignment
-from ebbtide.agent.folders import PrivateFolder, unpack
+from ebbtide.agent.folders import NO_ROOM, FullDiskError, PrivateFolder, on_own_disk, unpack
 from ebbtide.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import Program, RentedMachine
-from ebbtide.agent.patience import LACKS_S, FullDiskError, Patience, fetching, is_of_machine
+from ebbtide.agent.patience import LACKS_S, Patience, is_of_machine
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
@@ -197,7 +197,7 @@ class TaskRunner:
         )
         while not self._is_closed:
             try:
-                with fetching():
+                with on_own_disk():
                     if self.assignment.code:
                         unpack(self._machine.objects, self.assignment.code, self._code)
                     fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
@@ -311,7 +311,7 @@ class TaskRunner:
         """Store a result, in a thread of its own, and retry until storage answers.
 
         A result that storage refuses while it answers counts as a failure after a while: it may be too large, or
-        the machine's disk full.
+        the machine's disk full. A store that is full is waited for.
         """
         runtime, refused_s = self._machine.runtime, math.inf
         began_s, duration_s = runtime.monotonic_s(), (running.ended_s or 0.0) - running.began_s
@@ -328,12 +328,17 @@ class TaskRunner:
                 kept = self._results.keep(result, running.results)
             except OSError as error:
                 _LOGGER.warning("the result of task %d is not stored yet: %s", running.number, error)
-                refused_s = (
-                    min(refused_s, runtime.monotonic_s()) if self._is_answered(running.number) else math.inf
-                )
+                is_full_store = error.errno in NO_ROOM and not isinstance(error, FullDiskError)
+                is_refused = not is_full_store and self._is_answered(running.number)
+                refused_s = min(refused_s, runtime.monotonic_s()) if is_refused else math.inf
                 if runtime.monotonic_s() - refused_s > LACKS_S:
                     why = f"its result could not be stored for {LACKS_S:.0f} s: {error}"
-                    failed = TaskFailed(*self._about, running.number, None, (why[:MOST_OF_TEXT],))
+                    failed = TaskFailed(
+                        *self._about,
+                        running.number,
+                        tail=(why[:MOST_OF_TEXT],),
+                        of_machine=isinstance(error, FullDiskError),
+                    )
                     self._put(partial(self._over, running, failed))
                     return
                 runtime.sleep(_RETRY_S)
