@@ -34,7 +34,7 @@ from ebbtide.base.json_values import misfit
 from ebbtide.base.utc import Time, iso, to_epoch_s
 from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.models import SpellModels
-from ebbtide.forecasts.hazard.model import Hazard
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.forecasts.learning_curves.calibration import read_calibration
 from ebbtide.forecasts.price_chain import PriceChain, load_chain
 from ebbtide.market.markets import Market
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
     from ebbtide.forecasts.revocation.serving import Served
 
-# Where the pipeline writes it.
+# Where the pipeline writes it, and the folder of a run's own copy in the run's folder.
 DEFAULT_BUNDLE = Path("models")
+KEPT_MODELS = DEFAULT_BUNDLE.name
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -391,6 +392,16 @@ def _solved_parts(folder: Path, models: Mapping[str, BundlePart]) -> dict[str, B
         return {str(name): BundlePart.from_dict(values) for name, values in content["parts"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"is no manifest of what was solved: {misfit(error)}", file=path) from None
+
+
+def hazard_of(folder: Path) -> Hazard:
+    """The hazard of the bundle in a folder; that of the package where there is no bundle, or it has none.
+
+    Raises:
+        InputError: The folder is no bundle, or a part of it was changed.
+    """
+    kept = ModelBundle.read(folder).hazard if folder.exists() else None
+    return kept or default_hazard()
 
 
 def _model_versions(parts: Mapping[str, BundlePart]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from ebbtide.controller.run_state import (
 from ebbtide.engine.explanation import Explanation
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, TrainingError
-from ebbtide.forecasts.bundle import DEFAULT_BUNDLE, ModelBundle
+from ebbtide.forecasts.bundle import KEPT_MODELS, ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.jobs.job_list import runnable
 from ebbtide.policies.api.protocol import Policy
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 # Models of capacity, in the run's folder.
 _SPELLS = "spells.json"
-# The model bundle, in the run's folder.
-KEPT_MODELS = DEFAULT_BUNDLE.name
 # Marker file there: the policy was given as an object that its name does not lead to.
 _OBJECT = "policy-is-an-object"
 # Real seconds between checks of a run that another process controls.

@@ -29,6 +29,7 @@ from ebbtide.clouds.settings import NewRun, RunFolder
 from ebbtide.controller.run_state import StopRequest, request_stop
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import CloudError, InputError
+from ebbtide.forecasts.hazard.model import default_hazard
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import validated
@@ -41,7 +42,7 @@ from ebbtide.policies.api.actions import Action, Assign, Request, Save, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.view import View
 from ebbtide.runs.rehearsal_figures import Records, Rehearsal, Stopped, rehearsed
-from ebbtide.runs.start_local import MTTR_S, LocalMarket, begin_local, cloud_place, end_local, prices_of, run_local
+from ebbtide.runs.start_local import LocalMarket, begin_local, cloud_place, end_local, prices_of, run_local
 from ebbtide.storage.objects import object_store
 
 if TYPE_CHECKING:
@@ -362,7 +363,7 @@ class Watch:
             first=first,
             second=second,
             ordered_s=self.ordered_s,
-            mttr_s=MTTR_S,
+            mttr_s=default_hazard().usual_life_s(()),
             stopped=stopped,
             failure=self.failure,
             failed_on=self.failed_on,

@@ -29,7 +29,7 @@ from ebbtide.controller.kinds.assignments import secrets_of
 from ebbtide.controller.run_state import LOCK
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, JournalError
-from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.bundle import KEPT_MODELS, ModelBundle, hazard_of
 from ebbtide.jobs.job_list import Runnable, runnable
 from ebbtide.market.availability import Availability
 from ebbtide.market.catalogue import Catalogue
@@ -62,9 +62,6 @@ _PRICES, _CAPACITY = "prices.parquet", "capacity.parquet"
 
 # A folder with more files than this holds data, and is not copied for each training.
 _MOST_FILES = 5_000
-
-# Mean lifetime of machines in market seconds, if nothing else is known.
-MTTR_S = 6 * 3600.0
 
 # Length of the market that is generated if no prices are given, and its instance types and zones.
 GENERATED_DAYS = 20.0
@@ -300,7 +297,7 @@ def run_local(folder: RunFolder, policy: Policy, on_progress: OnProgress | None 
         policy,
         cloud,
         agent,
-        Programs(MTTR_S / speed, code=_code(folder)),
+        Programs(hazard_of(folder.path / KEPT_MODELS).usual_life_s(cloud.markets) / speed, code=_code(folder)),
         PollIntervals(_POLL_S, missing_s=0.0, silent_s=_SETUP_LIMIT_S),
         outside,
     )

@@ -24,6 +24,7 @@ from ebbtide.controller.controller import Controller, OnProgress, Programs
 from ebbtide.controller.kinds.assignments import secrets_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
+from ebbtide.forecasts.bundle import KEPT_MODELS, hazard_of
 from ebbtide.jobs.job_list import OneJob, Runnable, runnable
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.prices import PriceHistory
@@ -31,9 +32,6 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.backoff import backing_off
 from ebbtide.runs.command_check import check_command
 from ebbtide.storage.objects import object_store
-
-# Mean seconds until a machine is revoked, if nothing else is known.
-_MTTR_S = 6 * HOUR_S
 
 
 def begin_rented(
@@ -140,12 +138,15 @@ def run_rented(folder: RunFolder, policy: Policy, on_progress: OnProgress | None
         controller_limit_s=settings.controller_limit_s,
         pins_cores=True,
     )
+    cloud = _cloud(live, machines, prices)
     controller = Controller(
         folder,
         backing_off(policy),
-        _cloud(live, machines, prices),
+        cloud,
         agent,
-        Programs(_MTTR_S, settings.python, _code_of(live)),
+        Programs(
+            hazard_of(folder.path / KEPT_MODELS).usual_life_s(cloud.markets), settings.python, _code_of(live)
+        ),
         PollIntervals(settings.poll_s, silent_s=max(one.setup_limit_s for one in machines.values())),
     )
     return controller.run(on_progress)

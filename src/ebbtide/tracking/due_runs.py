@@ -19,12 +19,12 @@ from ebbtide.base.utc import iso
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.run_state import State, StopRequest, controller_pid, request_stop
 from ebbtide.errors import CloudError, InputError
-from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
+from ebbtide.forecasts.bundle import KEPT_MODELS, MANIFEST, ModelBundle
 from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.schedule import DueJob, due_at_s, read_due_jobs
 from ebbtide.market.prices import PriceHistory
 from ebbtide.runs.by_provider import end_machines
-from ebbtide.runs.handle import KEPT_MODELS, Run
+from ebbtide.runs.handle import Run
 from ebbtide.runs.run import RunOptions, begin
 from ebbtide.runs.settling import settle
 from ebbtide.runs.start_local import LocalMarket

@@ -18,9 +18,8 @@ from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.from_storage import from_storage_of
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.errors import CloudError, EbbtideError, InputError
-from ebbtide.forecasts.bundle import MANIFEST, ModelBundle
+from ebbtide.forecasts.bundle import KEPT_MODELS, MANIFEST, ModelBundle
 from ebbtide.jobs.job_list import Runnable, runnable
-from ebbtide.runs.handle import KEPT_MODELS
 from ebbtide.tracking.live_ending import RunEnd
 from ebbtide.tracking.live_following import Follower, trial_id_of
 from ebbtide.tracking.live_series import MetricLog

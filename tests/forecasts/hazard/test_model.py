@@ -156,3 +156,13 @@ def test_the_time_of_day_holds_for_an_hour() -> None:
     hazard = replace(plain(0.5), base=SpellModel(plain(0.5).base.per_hour, parts))
     found = hazard.by_segment(A, 7 * HOUR_S, 0.0, 6 * HOUR_S)
     assert found == pytest.approx([3 * 0.5 / 6, 3 * 0.5 * 5 / 6, 0.5 * 5])
+
+
+def test_the_usual_life_is_that_of_the_median_market_and_of_all_pooled_where_none_is_named() -> None:
+    hazard = default_hazard()
+    zones = [Market("aws", "us-east-1", f"us-east-1{zone}", "p3.2xlarge") for zone in "abc"]
+    lives_s = sorted(hazard.life_s(Evidence(), zone, 0.0) for zone in zones)
+    assert hazard.usual_life_s(zones) == lives_s[1]
+    # V100 were lost after 2.97 h in the mean in 2022 and 2023.
+    assert 1.5 < hazard.usual_life_s(zones) / HOUR_S < 6.0
+    assert hazard.usual_life_s(()) == hazard.usual_life_s([Market("nobody", "knows", "these", "machines")])

@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -320,6 +320,15 @@ class Hazard:
             alive, before_s = left, end_s
         later = replace(self.base, per_hour=self.base.per_hour * level)
         return total_s + alive * later.mean_left_s(UP, age_s + within_s)
+
+    def usual_life_s(self, markets: Iterable[Market]) -> float:
+        """Mean time until capacity takes a machine that begins with its spell, seconds: the median of markets.
+
+        Args:
+            markets: The markets; none: all that the hazard was fitted to, pooled.
+        """
+        lives_s = [self.life_s(Evidence(), market, 0.0) for market in markets]
+        return float(np.median(lives_s)) if lives_s else self.life_s(Evidence(), _ANY, 0.0)
 
     def loss_factors(
         self, evidence: Evidence, market: Market, now_s: float, age_s: float, price: Price = NO_PRICE
