@@ -281,7 +281,7 @@ def test_a_spike_that_outlasts_the_time_to_spare_costs_the_list_price_only_while
 
 
 def test_time_to_spare_is_kept_for_the_list_price_where_prices_are_only_somewhat_above_the_usual() -> None:
-    """At twice the usual price a third of the time to spare is used, not all: log 2 of log 5.25."""
+    """At twice the usual price four tenths of the time to spare are used, not all: log 2 of log 5.25."""
     outcome = in_spike(spike(24, 80, usd=0.08), 11.0, "ec2-hourly")
     first = outcome.leases[0]
     assert not first.on_demand
@@ -437,7 +437,7 @@ def test_a_machine_that_is_being_refunded_is_left_to_its_provider() -> None:
     """The next machine runs before the old one is taken: to give that back would cost its half hour."""
     rises = history({C3: [(0, 0.04), (1800, 0.30)], R3: [(0, 0.03)]}, hours=HOURS)
     quick = StartDelay(request_s=5.0, boot_s=20.0)
-    outcome = replay(Ebbtide(), [job(4 * 3600)], rises, billing="ec2-second", delay=quick)
+    outcome = replay(Ebbtide(patience=0.0), [job(4 * 3600)], rises, billing="ec2-second", delay=quick)
     first, second = (one for one in outcome.leases if one.is_charged)
     assert second.running_s < first.ended_s
     assert first.state is LeaseState.REVOKED

@@ -53,7 +53,7 @@ class Way:
 
 # While there is time, prices this much above the usual are waited out, and for a market that refuses as long as
 # others cost so much more.
-_DEAR, _DEARER = 1.5, 1.05
+_DEAR, _DEARER = 1.15, 1.05
 # The usual price is the quantile of a market's prices over so many seconds, in the markets of least mean price.
 _USUAL_QUANTILE, _USUAL_S, _USUAL_MARKETS = 0.1, 7 * DAY_S, 12
 
@@ -228,13 +228,30 @@ class Ways:
         """The way of least cost."""
         return min(self.all(), key=lambda way: way.rank, default=None)
 
-    def is_dear(self, way: Way) -> bool:
-        """Return whether a way costs much more than usual, or more than markets that refuse now would.
+    def is_dear(self, way: Way, used: float) -> bool:
+        """Return whether to wait for the usual price rather than take a way.
+
+        An hour of waiting saves an hour at today's price, now as later, so that time to spare is used where it
+        saves most. As in one-way trading, the price from which on it is used rises with the share of it that is
+        gone, from the usual to the list price: El-Yaniv et al., Optimal Search and One-Way Trading Online
+        Algorithms, Algorithmica 2001.
+
+        Args:
+            way: The way.
+            used: Share of the time to spare that is gone.
+        """
+        usual_usd, now_usd = self.usual[0], self.at_price_usd(way)
+        if now_usd <= _DEAR * usual_usd or now_usd - usual_usd <= self.hour_usd * way.work_s / HOUR_S:
+            return False
+        listed_usd = min((self.at_price_usd(other) for other in self.out), default=now_usd)
+        least_usd: float = usual_usd ** (1.0 - used) * max(listed_usd, usual_usd) ** used
+        return now_usd >= min(least_usd, listed_usd)
+
+    def is_dearer(self, way: Way) -> bool:
+        """Return whether a way costs more than markets that refuse now would.
 
         What a market has refunded so far makes it no better to wait for: others may refund as much.
         """
-        if self.at_price_usd(way) > _DEAR * self.usual[0] + 1e-9:
-            return True
         return way.unrefunded_usd > _DEARER * self._least_unrefunded_usd + 1e-9
 
     @cached_property

@@ -54,6 +54,8 @@ _REFUNDED_HALF_S = 1800.0
 
 # A machine of a type that the table does not know has to cost less than this share of what the table expects.
 _CHEAPER = 0.95
+# A job without a deadline waits no longer than this in all, seconds.
+_LONGEST_WAIT_S = 6 * DAY_S
 # Why a machine is left for the deadline's sake.
 _TOO_LATE = "if this machine were taken before the next look, no other might end in time"
 # So long after a machine was to be taken, it is not taken after all, seconds.
@@ -313,12 +315,13 @@ class Ebbtide:
         key = str(job.job_id)
         since_s = waited.setdefault(key, view.now_s)
         waited_s = spent.get(key, 0.0) + view.now_s - since_s
-        if best is not None and (
-            job.job.checkpoint is None or waited_s >= self._patience_s(now, ways, best) or not ways.is_dear(best)
-        ):
-            spent[key] = waited_s
-            del waited[key]
-            return best
+        if best is not None:
+            patience_s = self._patience_s(now, ways, best)
+            may_wait = waited_s < patience_s and job.job.checkpoint is not None
+            if not may_wait or not (ways.is_dearer(best) or ways.is_dear(best, waited_s / patience_s)):
+                spent[key] = waited_s
+                del waited[key]
+                return best
         return None
 
     def _patience_s(self, now: _Now, ways: Ways, instead: Way) -> float:
@@ -328,7 +331,8 @@ class Ebbtide:
         """
         if not self.measured:
             return self.patience * HOUR_S
-        return self.patience * now.steps * min(ways.usual[1], ways.seconds_in(instead.market))
+        work_s = now.steps * min(ways.usual[1], ways.seconds_in(instead.market))
+        return min(self.patience * work_s, _LONGEST_WAIT_S)
 
     def _why(self, in_time: InTime, way: Way) -> Reason:
         """Reason for the way that is taken."""

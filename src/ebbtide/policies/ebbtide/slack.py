@@ -14,9 +14,6 @@ from ebbtide.policies.ebbtide.options import Way, Ways
 # Share of the time until a deadline that may be planned for work on a spot machine.
 _WORKING_SHARE = 0.8
 
-# Under a deadline prices are waited out from this multiple of the usual on.
-_DEAR = 1.5
-
 # Looks that pass before a machine that is asked for is found to be gone, and another is asked for.
 _LOOKS = 3.0
 
@@ -81,23 +78,14 @@ class InTime:
     def waits_out(self, way: Way) -> bool:
         """Return whether to wait for usual prices rather than take a way, which is the best that there is now.
 
-        An hour of waiting saves an hour at today's price, now as later, so that time to spare is used where it
-        saves most. As in one-way trading, the price from which on it is used rises with the share of it that is
-        gone, from little above the usual to the list price: El-Yaniv et al., Optimal Search and One-Way Trading
-        Online Algorithms, Algorithmica 2001. Enough is kept for a spot machine after one on demand.
+        Enough time is kept for a spot machine after one on demand.
         """
         ways = self.ways
         spare_s = self._spare_s(self.left_s, 1.0)
-        if spare_s <= self.look_every_s or ways.job.job.checkpoint is None:
+        if spare_s <= self.look_every_s or ways.job.job.checkpoint is None or ways.steps <= 0.0:
             return False
-        usual_usd, now_usd = ways.usual[0], ways.at_price_usd(way)
-        if now_usd <= _DEAR * usual_usd or now_usd - usual_usd <= ways.hour_usd * way.work_s / HOUR_S:
-            return False
-        dearest_usd = min((ways.at_price_usd(other) for other in ways.out), default=now_usd)
         whole = (ways.job.steps_done + ways.steps) / ways.steps
-        used = 1.0 - spare_s / max(self._spare_s(self.allowed_s, whole), spare_s)
-        least_usd: float = usual_usd ** (1.0 - used) * dearest_usd**used
-        return now_usd >= min(least_usd, dearest_usd)
+        return ways.is_dear(way, 1.0 - spare_s / max(self._spare_s(self.allowed_s, whole), spare_s))
 
     def best(self) -> Way | None:
         """The cheapest way that may be tried; where none may, the fastest machine on demand, or else of all."""
