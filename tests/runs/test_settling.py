@@ -19,7 +19,7 @@ from ebbtide.controller.journal.changes import split
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_book import AccountBook, RunAccount, account_name
-from ebbtide.controller.team.account_lines import month_of
+from ebbtide.controller.team.account_lines import AccountLine, month_of
 from ebbtide.controller.team.team import Accounting, Team
 from ebbtide.engine.snapshot import lease_of
 from ebbtide.errors import InputError
@@ -148,3 +148,23 @@ def test_of_one_that_went_on_from_storage_each_machine_has_its_own_bill(folder: 
     assert lease_named(folder, "m0041") == lease_named(folder, f"{name}-m0041") == lease_named(folder, "1") == 1
     with pytest.raises(InputError, match="is of a journal that was lost"):
         lease_named(folder, "m0039")
+
+
+def test_a_damaged_account_is_written_anew_by_a_whole_journal(folder: RunFolder) -> None:
+    (path,) = (folder.path.parents[1] / "team").rglob("accounts/*/*.json")
+    path.write_bytes(b"torn")
+    assert settle(folder, {}) == ""
+    assert accounts(folder)[0].machines == 0
+
+
+def line(entry: str, lease_id: int, usd: float) -> AccountLine:
+    return AccountLine("2026-11", entry, lease_id, "m", False, "a", "b", None, usd)
+
+
+def test_what_a_journal_lacks_is_taken_of_the_account_lease_by_lease() -> None:
+    known = [line("open", 0, 40.0), line("charge", 1, 30.0), line("charge", 3, 2.0)]
+    older = [line("open", 0, 1.0), line("open", 1, 2.0), line("charge", 2, 5.0), line("charge", 3, 1.5)]
+    found = settling._with_known(older, known)
+    # That of lease 3 is final: part of what the account had was refunded.
+    assert [(each.lease_id, each.usd) for each in found] == [(0, 40.0), (1, 30.0), (2, 5.0), (3, 1.5)]
+    assert settling._with_known([], known) == known

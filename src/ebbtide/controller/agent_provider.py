@@ -43,9 +43,9 @@ from ebbtide.controller.kinds.array import AgentTasks, ArrayPlan, TaskList
 from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
 from ebbtide.controller.kinds.dispatch import AgentJobs
 from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
-from ebbtide.controller.kinds.state import JobState, TrialState, trial_values
+from ebbtide.controller.kinds.state import JobState, TrialState, trial_id_of, trial_values
 from ebbtide.controller.kinds.training import AgentTraining
-from ebbtide.controller.leadership import Leadership
+from ebbtide.controller.leadership import Leadership, LostClaimError
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.controller.machine_requests import MachineRequests
@@ -72,6 +72,8 @@ _LOGGER = logging.getLogger(__name__)
 
 # After this many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
+# Storage without the claim, and without anything else of this run, is taken for not mounted for so long, seconds.
+_CLAIM_MISSED_S = 6 * 3600.0
 _NEVER_HEARD = "its agent was never heard from"
 # Seconds for which messages of ended machines stay, and number of machines whose messages are deleted at once.
 _MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
@@ -175,6 +177,8 @@ class AgentProvider:
         self._failed_boots, self._begun = 0, set[int]()
         # Machines that could not begin a job, and why, until they are given back.
         self._unfit: dict[int, str] = {}
+        # Since when storage has lacked this controller's claim; infinite: it has it.
+        self._claim_lost_s = math.inf
         self._began_s = -math.inf
         self._missing_since_s: dict[int, float] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
@@ -234,6 +238,11 @@ class AgentProvider:
 
     def check_is_newest(self) -> None:
         """Refuse to act if this is an older copy of the run: see `MachineRequests.check_is_newest`."""
+        try:
+            self._requests.check_is_there()
+        except LostClaimError:
+            if not self._has_any():
+                raise
         self._requests.check_is_newest()
 
     def begin_at(self, number: int) -> None:
@@ -450,7 +459,7 @@ class AgentProvider:
     # Machines.
 
     def _look(self) -> None:
-        self._requests.check_claim()
+        self._check_claim()
         self._requests.request_all(len(self._ends.unended))
         while self._requests.refused:
             lease_id, why = self._requests.refused.popleft()
@@ -509,6 +518,35 @@ class AgentProvider:
         self._mailboxes.delete_all(over[:_DELETED_AT_ONCE])
         for lease_id in over[:_DELETED_AT_ONCE]:
             self._over_since_s[lease_id] = math.inf
+
+    def _check_claim(self) -> None:
+        """Make sure that this controller acts for the run; a claim that storage alone has lost is written anew.
+
+        Raises:
+            SupersededError: Another controller has taken the run over.
+            LostClaimError: Storage lacks all that the run is known to have written: it may not be mounted.
+            OSError: Storage does not answer.
+        """
+        now_s = self._runtime.monotonic_s()
+        try:
+            self._requests.check_claim()
+        except LostClaimError:
+            self._claim_lost_s = min(self._claim_lost_s, now_s)
+            if not self._has_any() and now_s - self._claim_lost_s <= _CLAIM_MISSED_S:
+                raise
+            self._requests.claim_again()
+        self._claim_lost_s = math.inf
+
+    def _has_any(self) -> bool:
+        """Return whether storage has something that this run wrote before it could have been unmounted."""
+        numbers, kept = self._requests.numbers, [] if self._kept is None else self._kept["trials"]
+        before = [(trial_id_of(numbers.run, job), trial["stored_number"]) for job, trial in enumerate(kept)]
+        now = [(trial.trial_id, trial.stored_number) for trial in self._training.trainings]
+        return numbers.has_first() or any(
+            CheckpointStore(self._objects, trial_id, self._runtime).has_manifest(number)
+            for trial_id, number in now or before
+            if number
+        )
 
     def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
         """The machines that the cloud lists, and its error: messages reach machines even without the cloud.
@@ -621,9 +659,11 @@ class AgentProvider:
         if not silence.was_heard:
             self._check_begins(lease)
 
-    def _leave_unfit(self, lease: Lease, why: str) -> None:
+    def _leave_unfit(self, lease: Lease, report: Ended | TaskFailed) -> None:
         """Have all jobs save and leave a machine that could not begin one of them: it is given back then."""
-        if lease.state is LeaseState.RUNNING and lease.lease_id not in self._unfit and self._training.leave(lease):
+        is_new = lease.state is LeaseState.RUNNING and lease.lease_id not in self._unfit
+        if is_new and self._training.leave(lease, report):
+            why = " | ".join(report.tail[-1:])
             _LOGGER.warning("machine %s is given back: %s", self._machines.token(lease.lease_id), why)
             self._unfit[lease.lease_id] = why
 
@@ -692,7 +732,7 @@ class AgentProvider:
                     self._measure(lease, report)
                 self._training.receive(lease, report)
                 if isinstance(report, Ended | TaskFailed) and report.of_machine:
-                    self._leave_unfit(lease, " | ".join(report.tail[-1:]))
+                    self._leave_unfit(lease, report)
 
     def _measure(self, lease: Lease, stepped: Stepped) -> None:
         """Measure the speed by the times at which programs reported, since messages may arrive much later."""
@@ -713,8 +753,14 @@ class AgentProvider:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
     def _newest_whole(self, trial: TrialState, expected: Mapping[str, int]) -> Whole | None:
-        ids, aside = _ids_of(trial), trial.aside
-        return newest_whole(self._objects, ids, expected=expected, aside=aside, runtime=self._runtime)
+        return newest_whole(
+            self._objects,
+            _ids_of(trial),
+            expected=expected,
+            savers=() if expected else trial.savers,
+            aside=trial.aside,
+            runtime=self._runtime,
+        )
 
     def _stored_bytes(self, trial_id: str, number: int) -> tuple[int, int]:
         with suppress(DamagedCheckpointError, OSError):

@@ -34,6 +34,10 @@ class SupersededError(InputError):
     """Another controller has taken the run over, or rented machines that this one does not know."""
 
 
+class LostClaimError(StorageError):
+    """Storage lacks a claim that was written: a folder may not be mounted any more."""
+
+
 class OthersRunError(InputError):
     """Storage has a run of this name that belongs to somebody else."""
 
@@ -98,12 +102,21 @@ class Leadership:
             epoch += 1
         return cls(objects, folder, epoch, key)
 
+    def write_again(self) -> None:
+        """Write this claim once more, which storage has lost.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        name = f"{self.folder}/{self.epoch:06d}"
+        self.objects.put_once(name, _sealed(name, _about(), self.key))
+
     def check(self) -> None:
         """Make sure that nobody has claimed the run since.
 
         Raises:
             SupersededError: Another controller has.
-            StorageError: Storage lacks this claim: a folder may not be mounted any more.
+            LostClaimError: Storage lacks this claim.
             OSError: Storage does not answer.
         """
         check_has_claim(self.objects, self.folder, self.epoch)
@@ -124,11 +137,11 @@ def check_has_claim(objects: ObjectStore, folder: str, epoch: int) -> None:
         epoch: Number of the claim; 0: there is none.
 
     Raises:
-        StorageError: Storage lacks it.
+        LostClaimError: Storage lacks it.
         OSError: Storage does not answer.
     """
     if epoch and not objects.has(f"{folder}/{epoch:06d}"):
-        raise StorageError(f"storage lacks {folder}/{epoch:06d}, which this run wrote there: is it mounted?")
+        raise LostClaimError(f"storage lacks {folder}/{epoch:06d}, which this run wrote there: is it mounted?")
 
 
 def newest_claim(objects: ObjectStore, run: str, key: bytes) -> int:
@@ -206,10 +219,18 @@ class MachineNumbers:
         """Make sure that storage has the newest claim that this copy of the run knows of.
 
         Raises:
-            StorageError: Storage lacks it: a folder may not be mounted.
+            LostClaimError: Storage lacks it.
             OSError: Storage does not answer.
         """
         check_has_claim(self.objects, _claims_of(self.run), max((epoch for _, epoch in self.epochs), default=0))
+
+    def has_first(self) -> bool:
+        """Return whether storage says who was given the first number.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        return self.objects.has(f"runs/{self.run}/rented/{0:08d}")
 
     def take(self, newest: int) -> None:
         """Take the numbers up to `newest` before their machines are requested; repeating the call is harmless.

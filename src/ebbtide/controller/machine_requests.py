@@ -122,15 +122,32 @@ class MachineRequests:
         Raises:
             SupersededError: A machine was rented after this copy of the run's folder was made.
             OthersRunError: Somebody else has a run of this name in its storage.
-            StorageError: Storage lacks what this run wrote there: a folder may not be mounted.
             OSError: Storage does not answer.
         """
         with self._told_if_superseded():
             newest_claim(self.numbers.objects, self.numbers.run, self._key)
-            self.numbers.check_is_there()
             self.numbers.check(self._newest)
             with suppress(CloudError):
                 self._check_known(self._machines.listed())
+
+    def check_is_there(self) -> None:
+        """Make sure that storage has the newest claim that this copy of the run knows of.
+
+        Raises:
+            LostClaimError: Storage lacks it.
+            OSError: Storage does not answer.
+        """
+        self.numbers.check_is_there()
+
+    def claim_again(self) -> None:
+        """Write the claim once more, which storage has lost.
+
+        Raises:
+            OSError: Storage does not answer.
+        """
+        if self._claim is not None:
+            _LOGGER.warning("storage has lost this controller's claim to the run; it is written anew")
+            self._claim.write_again()
 
     def begin_at(self, number: int) -> None:
         """Number machines from here on: lower numbers belong to a journal that was lost."""

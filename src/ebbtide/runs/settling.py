@@ -14,7 +14,7 @@ from ebbtide.controller.run_state import State, controller_of, phase_of
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_lines import AccountLine, WallClock, lines_of
 from ebbtide.engine.snapshot import lease_of, ledger_of
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, InputError
 from ebbtide.runs.cost_summary import settled_figures
 
 
@@ -50,7 +50,12 @@ def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
     """Write the last account: by the journal or, if that has nothing, as the controller last wrote it."""
     usd_per_hour = 0.0
     try:
-        lines = _with_known(lines_of_journal(folder), account.last_lines())
+        known: list[AccountLine] = []
+        with suppress(InputError):
+            # A damaged account is written anew by the journal.
+            known = account.last_lines()
+        before, own = _journal_lines(folder)
+        lines = [*before, *_with_known(own, [line for line in known if line not in before])]
         journal = journal_of(folder, read_only=True)
         with journal.connected():
             figures, phase = journal.figures(), phase_of(journal)
@@ -97,15 +102,19 @@ def lines_of_journal(folder: RunFolder) -> list[AccountLine]:
     Raises:
         JournalError: The journal cannot be read.
     """
+    before, own = _journal_lines(folder)
+    return [*before, *own]
+
+
+def _journal_lines(folder: RunFolder) -> tuple[list[AccountLine], list[AccountLine]]:
+    """The amounts of a run from before its journal was lost, if it was, and those of the journal."""
     journal = journal_of(folder, read_only=True)
     with journal.connected():
         kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
         lost = from_storage_of(journal)
-    before = [] if lost is None else lost.lines
+    before = [] if lost is None else list(lost.lines)
     if kept is None or figures is None:
-        return before
+        return before, []
     leases = [lease_of(values) for values in kept["engine"]["leases"]]
-    return [
-        *before,
-        *lines_of(ledger_of(kept["engine"]), leases, dict(figures["open_usd"]), WallClock.of(figures)),
-    ]
+    clock = WallClock.of(figures)
+    return before, lines_of(ledger_of(kept["engine"]), leases, dict(figures["open_usd"]), clock)

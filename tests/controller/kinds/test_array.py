@@ -231,6 +231,23 @@ def test_a_program_that_is_not_there_ends_it_at_once() -> None:
     assert array.trial.problem == "cannot be started: no such program"
 
 
+def test_machines_that_can_begin_no_task_fail_the_array_and_no_task() -> None:
+    """Five in a row, however many tasks each was handed; a task that is done between begins the count anew."""
+    array = Array(tasks=9)
+    for count in (1, 2, 3, 4, 1, 2, 3, 4, 5):
+        if (count, array.trial.failures) == (1, 4):
+            (good,) = array.rent()
+            array.done(good, array.handed(good)[0])
+            array.take(good)
+        (full,) = array.rent()
+        for number in array.handed(full):
+            array.fail(full, number, code=None, tail=("the disk is full",), of_machine=True)
+        assert array.trial.failures == count
+        array.take(full, LeaseState.RELEASED)
+    assert array.trial.problem == "5 machines in a row could not begin it, last with the disk is full"
+    assert (array.trial.tasks.failed, array.trial.tasks.failures) == ((), {})
+
+
 def test_machines_that_give_up_at_once_do_not_do_so_for_ever() -> None:
     array = Array()
     (one,) = array.rent()

@@ -287,3 +287,18 @@ def test_a_machine_that_the_market_may_take_is_no_head_while_one_on_demand_boots
     (head,) = cluster.rent(on_demand=True)
     assert cluster.trained(head)[0][1].rank == 0
     assert cluster.trained(worker)[0][1].rank == 1
+
+
+def test_a_machine_on_which_the_head_cannot_begin_is_left_and_another_has_the_head() -> None:
+    cluster = Cluster()
+    one, *others = cluster.rent(3)
+    assert isinstance(cluster.training, AgentCluster)
+    cluster.end(one, Ending.FAILED, of_machine=True)
+    assert cluster.training.leave(one, "run-000")
+    assert one not in cluster.training._given
+    cluster.training.converge()
+    head = next(assignment for lease in others for _, assignment in cluster.trained(lease) if not assignment.rank)
+    assert head.addresses in (("10.0.0.1",), ("10.0.0.2",))
+    # A worker's machine is judged by how often it fails while others work.
+    assert not cluster.training.leave(others[1], f"run-000-w{others[1].lease_id}")
+    assert others[1] in cluster.training._given

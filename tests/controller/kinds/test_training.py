@@ -386,3 +386,21 @@ def test_of_very_many_metrics_some_are_kept_and_the_last(monkeypatch: pytest.Mon
     assert kept[:10] == list(range(1, 11))
     assert kept[-1] == 100
     assert len(kept) < 40
+
+
+def test_machines_that_cannot_begin_say_nothing_against_a_checkpoint() -> None:
+    """Each counts as a failure; no checkpoint is set aside."""
+    trained = Trained()
+    (first,) = trained.rent()
+    trained.tell(first, Saved(TRIAL, 1, 40, 1))
+    trained.take(first)
+    for failures in (1.0, 2.0, 3.0):
+        (lease,) = trained.rent()
+        _, assignment = trained.trained(lease)[-1]
+        trained.tell(lease, Restored(TRIAL, assignment.attempt, 40, 1))
+        full = Ended(TRIAL, assignment.attempt, Ending.FAILED, 40, number=1, began=40, of_machine=True)
+        trained.tell(lease, full)
+        trained.take(lease, LeaseState.RELEASED)
+        assert (trained.trial.failures, trained.trial.aside, trained.trial.from_one) == (failures, (), {})
+    (good,) = trained.rent()
+    assert trained.trained(good)[-1][1].aside == ()

@@ -206,3 +206,15 @@ def test_no_older_whole_checkpoint_is_taken_for_one_that_each_saver_is_known_to_
     older = newest_whole(objects, IDS, expected=known, aside=[2])
     assert older is not None
     assert (older.step, older.numbers()) == (10, {"t": 1, "t-r1": 1})
+
+
+def test_a_rank_that_is_known_to_save_is_not_taken_for_one_that_saves_nothing(
+    objects: Stale, tmp_path: Path
+) -> None:
+    """All that it stored is gone: without it no checkpoint is whole."""
+    for rank, trial_id in enumerate(IDS):
+        writer = CheckpointStore(objects, trial_id).begin_writing("m", attempt=1, machines=2)
+        save(writer, tmp_path / f"work-{rank}", 10, oldest=0)
+    objects.delete("trials/t-r1/manifests/00000001")
+    assert newest_whole(objects, IDS) is not None
+    assert newest_whole(objects, IDS, savers=[0, 1]) is None

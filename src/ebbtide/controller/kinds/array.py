@@ -122,6 +122,8 @@ class AgentTasks:
         self._heard_s: dict[int, tuple[float, int]] = {}
         # By task that failed and waits: the leases on whose machines it did.
         self._failed_on: dict[int, set[int]] = {}
+        # Leases on whose machines no task could be begun.
+        self._unfit: set[int] = set()
         self._leases: dict[int, Lease] = {}
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
@@ -382,6 +384,7 @@ class AgentTasks:
         progress.checkpoints += 1
         progress.steps_on[member.lease_id] = progress.steps_on.get(member.lease_id, 0.0) + 1
         trial.has_saved = True
+        trial.failures = 0.0
         self._reached(trial)
 
     def _failed(self, trial: ArrayState, member: ArrayMachine, failed: TaskFailed) -> None:
@@ -393,7 +396,11 @@ class AgentTasks:
         last = " | ".join(line for line in lines[-3:] if line.strip())
         how = last if failed.code is None else f"exit code {failed.code}{': ' * bool(last)}{last}"
         _LOGGER.warning("task %d of %s failed: %s", number, trial.trial_id, how)
-        if failed.cannot_start:
+        if failed.of_machine:
+            trial.tasks = replace(trial.tasks, waiting=trial.tasks.waiting.put([number]))
+            self._failed_on.setdefault(number, set()).add(member.lease_id)
+            self._note_unfit(trial, member, how)
+        elif failed.cannot_start:
             trial.tail = lines
             self._give_up(trial, f"cannot be started: {how}")
         elif count < MOST_FAILURES:
@@ -409,6 +416,15 @@ class AgentTasks:
             self._log(trial.trial_id, f"ebbtide: task {number} ({value}) failed {count} times, last with {how}")
             if not trial.tasks.done and len(trial.tasks.failed) >= _MOST_AT_FIRST:
                 self._give_up(trial, f"{trial.problem}; so did all {len(trial.tasks.failed)} that were tried")
+
+    def _note_unfit(self, trial: ArrayState, member: ArrayMachine, how: str) -> None:
+        """Count a machine that could begin no task: after some with no task done between, the array fails."""
+        if member.leaving or member.lease_id in self._unfit:
+            return
+        self._unfit.add(member.lease_id)
+        trial.failures += 1
+        if trial.failures >= _MOST_AT_FIRST:
+            self._give_up(trial, f"{trial.failures:g} machines in a row could not begin it, last with {how}")
 
     def _give_up(self, trial: ArrayState, problem: str) -> None:
         trial.problem = problem

@@ -111,6 +111,13 @@ class AgentCluster:
         with suppress(OSError):
             self._converge()
 
+    def leave(self, lease: Lease, trial_id: str) -> bool:
+        """Leave a machine on which the head could not begin; returns whether the id is the head's."""
+        if not self._head.is_trial(trial_id):
+            return False
+        self.assign(self._trial.progress.job_id, [other for other in self._given if other is not lease])
+        return True
+
     def converge(self) -> None:
         """Send the orders that are missing."""
         self._converge()

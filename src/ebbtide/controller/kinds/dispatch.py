@@ -65,13 +65,16 @@ class AgentJobs:
         """Allow a job to run on these leases, and no others, from now on."""
         self._keeper(job_id).assign(job_id, leases)
 
-    def leave(self, lease: Lease) -> bool:
+    def leave(self, lease: Lease, report: OfTrial) -> bool:
         """Have all jobs save and leave a machine for good; returns whether they do.
 
-        A cluster, which works on many machines at once, judges its machines itself.
+        Args:
+            lease: Lease of the machine.
+            report: The report that a job could not begin there; a cluster judges the machines of workers itself.
         """
-        if any(keeper.in_use(lease) for keeper in self._keepers if isinstance(keeper, AgentCluster)):
-            return False
+        keeper = self._keeper_of(report.trial)
+        if isinstance(keeper, AgentCluster):
+            return keeper.leave(lease, report.trial)
         for trial in self.trials:
             if lease in trial.assigned:
                 self.assign(trial.progress.job_id, [other for other in trial.assigned if other is not lease])

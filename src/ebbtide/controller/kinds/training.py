@@ -317,6 +317,8 @@ class AgentTraining:
         if trial.ended or trial.stopping:
             return
         target, present = self._target(trial), trial.present
+        if not target:
+            self._lost_since_s.pop(trial.progress.job_id, None)
         if not present:
             if target:
                 self._train(trial, target)

@@ -45,12 +45,12 @@ def count_failure(trial: TrialState, ended: Ended, now_epoch_s: float) -> Failur
     number = str(trial.began_number if trial.is_gang else ended.number)
     # A program may be killed by a machine short of memory, or by anyone else: that counts half.
     killed = ended.code == -signal.SIGKILL
-    # A failure after some progress, or by being killed, does not speak against the checkpoint.
-    is_from_it = not ended.came and not killed
+    # A failure after some progress, by being killed, or of the machine does not speak against the checkpoint.
+    is_from_it = not ended.came and not killed and not ended.of_machine
     is_proved = _is_proved(trial, int(number))
     if is_from_it:
         trial.from_one = {**trial.from_one, number: trial.from_one.get(number, 0) + 1}
-    is_bad = number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE[is_proved]
+    is_bad = is_from_it and number != "0" and trial.from_one.get(number, 0) >= _FAILURES_FROM_ONE[is_proved]
     if is_bad and int(number) not in trial.aside:
         trial.aside = (*trial.aside, int(number))
     # A bad checkpoint says nothing against the program.

@@ -310,16 +310,17 @@ class TeamAccount:
             self._unwritten.discard(month)
 
     def _check_is_there(self) -> None:
-        """Make sure that the store has this run's account: a folder may not be mounted any more.
+        """Make sure that the store is that of the team: a folder may not be mounted any more.
 
         Raises:
-            StorageError: The store lacks it.
+            StorageError: The store lacks this run's account, which was written, and all others that are known.
             OSError: The store does not answer.
         """
-        if self._written is not None and not self._book.has(self._written[1], self._name):
-            raise StorageError(
-                f"{self._team.accounts} lacks this run's account, which was written: is it mounted?"
-            )
+        known = self._others.values()
+        if self._written is None or not known or self._book.has(self._written[1], self._name):
+            return
+        if not any(self._book.has(one.month, one.name) for one in known):
+            raise StorageError(f"{self._team.accounts} lacks the accounts that were there: is it mounted?")
 
     @property
     def _limits(self) -> list[tuple[str, str | None, TeamLimits]]:
@@ -391,6 +392,7 @@ class TeamAccount:
 
     def _read(self) -> None:
         self._tried_s = self._runtime.monotonic_s()
+        self._check_is_there()
         at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
         month, before = month_of(at_s), month_of(at_s - self._carried_s)
         read = partial(self._book.read, lines=False, within_s=_READ_WITHIN_S)

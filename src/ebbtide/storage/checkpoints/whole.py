@@ -66,6 +66,7 @@ def newest_whole(
     trial_ids: Sequence[str],
     *,
     expected: Mapping[str, int] = MappingProxyType({}),
+    savers: Collection[int] = (),
     aside: Collection[int] = (),
     runtime: Runtime = RUNTIME,
 ) -> Whole | None:
@@ -78,6 +79,7 @@ def newest_whole(
         objects: Storage that holds the checkpoints.
         trial_ids: Ids under which the machines save, by rank; of all ranks that there have been.
         expected: Numbers of the parts of a whole checkpoint that is known to be stored, by id of the machine.
+        savers: Ranks of machines that are known to save, whatever storage has of them.
         aside: Numbers of whole checkpoints that must not be resumed from.
         runtime: Gives the time, and reads of several trials at once.
 
@@ -99,8 +101,8 @@ def newest_whole(
                     f"storage has no checkpoint {number} of trial {store.trial_id}, which was stored: is it "
                     "mounted?"
                 )
-    savers = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected}
-    wholes = _wholes(stored, savers)
+    known = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected}
+    wholes = _wholes(stored, known.union(savers))
     return next((whole for whole in wholes if whole.number not in aside), None)
 
 
