@@ -15,6 +15,7 @@ EbbtideError
 ├── StorageError                 object storage does not answer, or refused (also an OSError)
 │   ├── DamagedResultError       what is stored of a task's result is not what was stored
 │   ├── LostCheckpointError      storage lacks a checkpoint that the run knows of
+│   ├── LostClaimError           storage lacks a controller's claim to the run, which was written
 │   └── MissingObjectError       nothing is stored under the name (also a KeyError)
 ├── CheckpointError              a checkpoint cannot be used, or may not be written
 │   ├── DamagedCheckpointError   its content is not what its manifest says

@@ -141,10 +141,11 @@ def test_nothing_is_loaded_from_elsewhere(client: TestClient) -> None:
 
 def test_prometheus_can_read_it(client: TestClient, runs: Path) -> None:
     with controlling(runs / "made"):
-        families = {one.name: one for one in text_string_to_metric_families(client.get("/metrics").text)}
-        status = client.get("/api/runs/made").json()
+        before, metrics, after = (client.get(path) for path in ("/api/runs/made", "/metrics", "/api/runs/made"))
+    families = {one.name: one for one in text_string_to_metric_families(metrics.text)}
     spent = {sample.labels["run"]: sample.value for sample in families["ebbtide_run_spent_usd"].samples}
-    assert spent["made"] == pytest.approx(status["money"]["paid_usd"], rel=1e-3)
+    # Its machines are paid while it is asked.
+    assert 0.0 < before.json()["money"]["paid_usd"] <= spent["made"] <= after.json()["money"]["paid_usd"]
     state = {sample.labels["state"]: sample.value for sample in families["ebbtide_run_state"].samples}
     assert sum(state.values()) == state["running"] == 1
     assert sum(sample.value for sample in families["ebbtide_run_trials"].samples) == 4
