@@ -13,7 +13,14 @@ from tests.runs.sweeps import START_S, A
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.clouds.cloud import Instance
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks
-from ebbtide.controller.leadership import Leadership, MachineNumbers, OthersRunError, SupersededError
+from ebbtide.controller.leadership import (
+    Leadership,
+    LostClaimError,
+    MachineNumbers,
+    OthersRunError,
+    SupersededError,
+    check_has_claim,
+)
 from ebbtide.errors import InputError, StorageError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.storage.objects import FolderStore
@@ -33,24 +40,19 @@ def test_the_newest_claim_holds_and_the_older_ones_say_whose_it_is(tmp_path: Pat
     assert Leadership.take(store, "other-run", KEY).epoch == 1
 
 
-def test_storage_without_the_run_s_claims_is_away_not_empty(tmp_path: Path) -> None:
-    """An unmounted share is an empty folder: nobody trains from the beginning, or claims the run there."""
-    mount, away = tmp_path / "mount", tmp_path / "away"
-    store = FolderStore(mount)
+def test_claims_that_storage_has_lost_are_not_given_again(tmp_path: Path) -> None:
+    """Machines obey the newest controller: a purge of old files makes none of its numbers free."""
+    store = FolderStore(tmp_path)
     claim = Leadership.take(store, "run", KEY)
     numbers = MachineNumbers(store, "run", KEY)
     numbers.begin(0, claim.epoch)
-    mount.rename(away)
-    mount.mkdir()
-    for check in (claim.check, numbers.check_is_there):
-        with pytest.raises(StorageError, match=r"lacks runs/run/controllers/000001, .* is it mounted\?"):
-            check()
-    mount.rmdir()
-    away.rename(mount)
-    claim.check()
-    numbers.check_is_there()
+    check_has_claim(store, "run", numbers.newest_epoch)
+    (tmp_path / "runs/run/controllers/000001").unlink()
+    with pytest.raises(LostClaimError, match=r"lacks runs/run/controllers/000001, .* is it mounted\?"):
+        check_has_claim(store, "run", numbers.newest_epoch)
+    assert Leadership.take(store, "run", KEY, numbers.newest_epoch).epoch == 2
     # A run that was never claimed has nothing there yet.
-    MachineNumbers(store, "new", KEY).check_is_there()
+    check_has_claim(store, "new", MachineNumbers(store, "new", KEY).newest_epoch)
 
 
 def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from ebbtide.agent.messages import MessageLog
 from ebbtide.agent.protocol import REPORTS, Channel, Envelope, Up, key_of
 from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
-from ebbtide.controller.leadership import Leadership, LostClaimError
 from ebbtide.errors import CloudError, InputError, StorageError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.policies.api.events import Event, Wake
@@ -415,37 +414,3 @@ def test_one_that_hangs_while_no_controller_runs_ends(tmp_path: Path) -> None:
     again.rents.start([], watch_prices=False)
     assert ended(again.look_for(LIMIT_S - 120.0)) == []
     assert [lease_id for lease_id, _ in ended(again.look_for(LIMIT_S))] == [0]
-
-
-def test_a_claim_that_storage_alone_has_lost_is_written_anew(tmp_path: Path) -> None:
-    """A purge of old files ends no run; a share that is not mounted is waited for."""
-    claim = tmp_path / "store/runs/run/controllers/000001"
-    one = Rented(tmp_path / "store", Cloud(Clock()), machines=0)
-    one.rents.claim_run(Leadership.take(one.store, "run", KEY))
-    one.leases = [one.rent(0)]
-    one.hear(0)
-    one.look_for(20.0)
-    claim.unlink()
-    one.rents._look()
-    assert claim.exists()
-    # The next controller's copy of the run knows of that claim.
-    again = Rented(tmp_path / "store", one.cloud, machines=0)
-    again.rents.resume_from(one.rents.snapshot(), one.leases)
-    claim.unlink()
-    again.rents.check_is_newest()
-    (tmp_path / "store").rename(tmp_path / "away")
-    for rents in (one.rents._look, again.rents.check_is_newest):
-        with pytest.raises(LostClaimError, match="is it mounted"):
-            rents()
-    assert not claim.exists()
-    (tmp_path / "away").rename(tmp_path / "store")
-    again.rents.check_is_newest()
-    # What is gone for good is not waited for without end.
-    for path in (tmp_path / "store/runs/run").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    with pytest.raises(LostClaimError):
-        one.rents._look()
-    one.cloud.clock.now_s += 6 * 3600.0 + 1.0
-    one.rents._look()
-    assert claim.exists()

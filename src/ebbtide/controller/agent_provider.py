@@ -43,9 +43,9 @@ from ebbtide.controller.kinds.array import AgentTasks, ArrayPlan, TaskList
 from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
 from ebbtide.controller.kinds.dispatch import AgentJobs
 from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
-from ebbtide.controller.kinds.state import JobState, TrialState, trial_id_of, trial_values
+from ebbtide.controller.kinds.state import JobState, TrialState, trial_values
 from ebbtide.controller.kinds.training import AgentTraining
-from ebbtide.controller.leadership import Leadership, LostClaimError
+from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.controller.machine_requests import MachineRequests
@@ -72,8 +72,6 @@ _LOGGER = logging.getLogger(__name__)
 
 # After this many machines in a row that ended before their agent reported, the set-up is at fault.
 _MOST_FAILED_BOOTS = 3
-# Storage without the claim, and without anything else of this run, is taken for not mounted for so long, seconds.
-_CLAIM_MISSED_S = 6 * 3600.0
 _NEVER_HEARD = "its agent was never heard from"
 # Seconds for which messages of ended machines stay, and number of machines whose messages are deleted at once.
 _MESSAGES_KEPT_S, _DELETED_AT_ONCE = 3600.0, 8
@@ -177,8 +175,6 @@ class AgentProvider:
         self._failed_boots, self._begun = 0, set[int]()
         # Machines that could not begin a job, and why, until they are given back.
         self._unfit: dict[int, str] = {}
-        # Since when storage has lacked this controller's claim; infinite: it has it.
-        self._claim_lost_s = math.inf
         self._began_s = -math.inf
         self._missing_since_s: dict[int, float] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
@@ -238,11 +234,6 @@ class AgentProvider:
 
     def check_is_newest(self) -> None:
         """Refuse to act if this is an older copy of the run: see `MachineRequests.check_is_newest`."""
-        try:
-            self._requests.check_is_there()
-        except LostClaimError:
-            if not self._has_any():
-                raise
         self._requests.check_is_newest()
 
     def begin_at(self, number: int) -> None:
@@ -253,6 +244,15 @@ class AgentProvider:
         """Act only while this claim to the run is the newest. Until a claim is given, none is checked."""
         self._mailboxes.epoch = self._heartbeats.epoch = claim.epoch
         self._requests.claim(claim)
+
+    @property
+    def known_epoch(self) -> int:
+        """Number of the newest claim that this copy of the run knows of; 0: it knows of none."""
+        return self._requests.numbers.newest_epoch
+
+    def has_open_machines(self) -> bool:
+        """Return whether a machine of this copy of the run may still be paid."""
+        return any(lease.is_open for lease in self._leases.values())
 
     @property
     def epoch(self) -> int:
@@ -459,7 +459,7 @@ class AgentProvider:
     # Machines.
 
     def _look(self) -> None:
-        self._check_claim()
+        self._requests.check_claim()
         self._requests.request_all(len(self._ends.unended))
         while self._requests.refused:
             lease_id, why = self._requests.refused.popleft()
@@ -518,35 +518,6 @@ class AgentProvider:
         self._mailboxes.delete_all(over[:_DELETED_AT_ONCE])
         for lease_id in over[:_DELETED_AT_ONCE]:
             self._over_since_s[lease_id] = math.inf
-
-    def _check_claim(self) -> None:
-        """Make sure that this controller acts for the run; a claim that storage alone has lost is written anew.
-
-        Raises:
-            SupersededError: Another controller has taken the run over.
-            LostClaimError: Storage lacks all that the run is known to have written: it may not be mounted.
-            OSError: Storage does not answer.
-        """
-        now_s = self._runtime.monotonic_s()
-        try:
-            self._requests.check_claim()
-        except LostClaimError:
-            self._claim_lost_s = min(self._claim_lost_s, now_s)
-            if not self._has_any() and now_s - self._claim_lost_s <= _CLAIM_MISSED_S:
-                raise
-            self._requests.claim_again()
-        self._claim_lost_s = math.inf
-
-    def _has_any(self) -> bool:
-        """Return whether storage has something that this run wrote before it could have been unmounted."""
-        numbers, kept = self._requests.numbers, [] if self._kept is None else self._kept["trials"]
-        before = [(trial_id_of(numbers.run, job), trial["stored_number"]) for job, trial in enumerate(kept)]
-        now = [(trial.trial_id, trial.stored_number) for trial in self._training.trainings]
-        return numbers.has_first() or any(
-            CheckpointStore(self._objects, trial_id, self._runtime).has_manifest(number)
-            for trial_id, number in now or before
-            if number
-        )
 
     def _listed(self) -> tuple[Mapping[str, Instance], CloudError | None]:
         """The machines that the cloud lists, and its error: messages reach machines even without the cloud.

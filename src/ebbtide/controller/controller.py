@@ -28,7 +28,7 @@ from ebbtide.controller.kinds.assignments import (
     programs_of,
     secrets_of,
 )
-from ebbtide.controller.leadership import Leadership, LostJournalError, SupersededError
+from ebbtide.controller.leadership import Leadership, LostJournalError, SupersededError, check_has_claim
 from ebbtide.controller.policy_watchdog import Attendant
 from ebbtide.controller.progress_news import ProgressNews
 from ebbtide.controller.run_logs import append_line
@@ -70,6 +70,8 @@ _KEEPING_SHARE = 20.0
 # Seconds to retry a request to storage; after that the next poll repeats it, and sees a user's request, too.
 _STORAGE_S = 8.0
 _POLL_AGAIN_S, _WARN_AGAIN_S = 0.5, 60.0
+# Longest waits for storage that lacks what the run wrote there: with machines that are paid, and without.
+_MISSED_S, _MISSED_WITHOUT_MACHINES_S = 300.0, 3600.0
 # Journal states that other code writes.
 _KEPT_STATES = ("tracking", "environment", FROM_STORAGE)
 # Seconds without any machine after which the user is warned, since the run looks as if it hung.
@@ -425,14 +427,19 @@ class Controller:
             InputError: The user requested a stop before storage answered, or the run is somebody else's.
             SupersededError: This is an older copy of the run.
         """
-        warned_s, claim = -math.inf, None
+        warned_s, claim, run, known = -math.inf, None, self._settings.run, self._provider.known_epoch
+        # An unmounted folder is empty. What is gone for good is not waited for without end.
+        waits_s = _MISSED_S if self._provider.has_open_machines() else _MISSED_WITHOUT_MACHINES_S
+        until_s = self._runtime.monotonic_s() + waits_s
         while True:
             try:
+                if claim is None and self._runtime.monotonic_s() < until_s:
+                    check_has_claim(self._objects, run, known)
                 self._provider.check_is_newest()
                 if claim is not None:
                     return claim
                 # Checked once more after this: until then, another controller may have rented.
-                claim = Leadership.take(self._objects, self._settings.run, self._folder.key)
+                claim = Leadership.take(self._objects, run, self._folder.key, known)
             except OSError as error:
                 now_s = self._runtime.monotonic_s()
                 if now_s - warned_s >= _WARN_AGAIN_S:

@@ -83,43 +83,33 @@ class Leadership:
     key: bytes = field(repr=False)
 
     @classmethod
-    def take(cls, objects: ObjectStore, run: str, key: bytes) -> Leadership:
+    def take(cls, objects: ObjectStore, run: str, key: bytes, known: int = 0) -> Leadership:
         """Claim a run, superseding any earlier controller.
 
         Args:
             objects: Storage of the run.
             run: Id of the run.
             key: The run's key.
+            known: Number of a claim that was written, whether storage still has it or not.
 
         Raises:
             OthersRunError: The run is somebody else's.
             OSError: Storage does not answer.
         """
-        folder, epoch = _claims_of(run), newest_claim(objects, run, key) + 1
+        folder, epoch = _claims_of(run), max(newest_claim(objects, run, key), known) + 1
         while not objects.put_once(name := f"{folder}/{epoch:06d}", _sealed(name, _about(), key)):
             # The claim that came first may be that of another run of the same name, which begins now.
             newest_claim(objects, run, key)
             epoch += 1
         return cls(objects, folder, epoch, key)
 
-    def write_again(self) -> None:
-        """Write this claim once more, which storage has lost.
-
-        Raises:
-            OSError: Storage does not answer.
-        """
-        name = f"{self.folder}/{self.epoch:06d}"
-        self.objects.put_once(name, _sealed(name, _about(), self.key))
-
     def check(self) -> None:
         """Make sure that nobody has claimed the run since.
 
         Raises:
             SupersededError: Another controller has.
-            LostClaimError: Storage lacks this claim.
             OSError: Storage does not answer.
         """
-        check_has_claim(self.objects, self.folder, self.epoch)
         epoch = self.epoch + 1
         while self.objects.has(name := f"{self.folder}/{epoch:06d}"):
             about = _opened(self.objects, name, self.key)
@@ -128,20 +118,20 @@ class Leadership:
             epoch += 1
 
 
-def check_has_claim(objects: ObjectStore, folder: str, epoch: int) -> None:
+def check_has_claim(objects: ObjectStore, run: str, epoch: int) -> None:
     """Make sure that storage has a claim that was written.
 
     Args:
         objects: Storage of the run.
-        folder: Prefix of the claims of the run.
+        run: Id of the run.
         epoch: Number of the claim; 0: there is none.
 
     Raises:
         LostClaimError: Storage lacks it.
         OSError: Storage does not answer.
     """
-    if epoch and not objects.has(f"{folder}/{epoch:06d}"):
-        raise LostClaimError(f"storage lacks {folder}/{epoch:06d}, which this run wrote there: is it mounted?")
+    if epoch and not objects.has(name := f"{_claims_of(run)}/{epoch:06d}"):
+        raise LostClaimError(f"storage lacks {name}, which this run wrote there: is it mounted?")
 
 
 def newest_claim(objects: ObjectStore, run: str, key: bytes) -> int:
@@ -215,22 +205,10 @@ class MachineNumbers:
         if found is not None:
             self._check_ours(found, newest)
 
-    def check_is_there(self) -> None:
-        """Make sure that storage has the newest claim that this copy of the run knows of.
-
-        Raises:
-            LostClaimError: Storage lacks it.
-            OSError: Storage does not answer.
-        """
-        check_has_claim(self.objects, _claims_of(self.run), max((epoch for _, epoch in self.epochs), default=0))
-
-    def has_first(self) -> bool:
-        """Return whether storage says who was given the first number.
-
-        Raises:
-            OSError: Storage does not answer.
-        """
-        return self.objects.has(f"runs/{self.run}/rented/{0:08d}")
+    @property
+    def newest_epoch(self) -> int:
+        """Number of the newest claim that this copy of the run knows of; 0: it knows of none."""
+        return max((epoch for _, epoch in self.epochs), default=0)
 
     def take(self, newest: int) -> None:
         """Take the numbers up to `newest` before their machines are requested; repeating the call is harmless.

@@ -130,25 +130,6 @@ class MachineRequests:
             with suppress(CloudError):
                 self._check_known(self._machines.listed())
 
-    def check_is_there(self) -> None:
-        """Make sure that storage has the newest claim that this copy of the run knows of.
-
-        Raises:
-            LostClaimError: Storage lacks it.
-            OSError: Storage does not answer.
-        """
-        self.numbers.check_is_there()
-
-    def claim_again(self) -> None:
-        """Write the claim once more, which storage has lost.
-
-        Raises:
-            OSError: Storage does not answer.
-        """
-        if self._claim is not None:
-            _LOGGER.warning("storage has lost this controller's claim to the run; it is written anew")
-            self._claim.write_again()
-
     def begin_at(self, number: int) -> None:
         """Number machines from here on: lower numbers belong to a journal that was lost."""
         self._machines.first = self.numbers.next = number

@@ -233,7 +233,7 @@ def test_a_program_that_is_not_there_ends_it_at_once() -> None:
 
 def test_machines_that_can_begin_no_task_fail_the_array_and_no_task() -> None:
     """Five in a row, however many tasks each was handed; a task that is done between begins the count anew."""
-    array = Array(tasks=9)
+    array = Array(tasks=60)
     for count in (1, 2, 3, 4, 1, 2, 3, 4, 5):
         if (count, array.trial.failures) == (1, 4):
             (good,) = array.rent()
@@ -244,8 +244,25 @@ def test_machines_that_can_begin_no_task_fail_the_array_and_no_task() -> None:
             array.fail(full, number, code=None, tail=("the disk is full",), of_machine=True)
         assert array.trial.failures == count
         array.take(full, LeaseState.RELEASED)
-    assert array.trial.problem == "5 machines in a row could not begin it, last with the disk is full"
+    assert array.trial.problem == "5 machines in a row could do no task, last with the disk is full"
     assert (array.trial.tasks.failed, array.trial.tasks.failures) == ((), {})
+
+
+def test_a_task_that_fills_the_disk_of_each_machine_fails_alone() -> None:
+    """It comes last, so that its machine has done another before: then it counts against the task."""
+    array, rented, done = Array(tasks=12), 0, set[int]()
+    while not array.trial.tasks.failed and not array.trial.ended:
+        (lease,) = array.rent()
+        rented += 1
+        while mine := [number for number in array.handed(lease) if number not in done]:
+            if mine[0] == 3:
+                array.fail(lease, 3, code=None, tail=("the disk is full",), of_machine=True)
+                break
+            array.done(lease, mine[0])
+            done.add(mine[0])
+        array.take(lease, LeaseState.RELEASED)
+    assert array.trial.tasks.failed == (3,)
+    assert rented <= 6
 
 
 def test_machines_that_give_up_at_once_do_not_do_so_for_ever() -> None:

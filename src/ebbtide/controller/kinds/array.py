@@ -122,8 +122,8 @@ class AgentTasks:
         self._heard_s: dict[int, tuple[float, int]] = {}
         # By task that failed and waits: the leases on whose machines it did.
         self._failed_on: dict[int, set[int]] = {}
-        # Leases on whose machines no task could be begun.
-        self._unfit: set[int] = set()
+        # Leases on whose machines no task could be begun, and the tasks that were tried there, which come last.
+        self._unfit, self._late = set[int](), set[int]()
         self._leases: dict[int, Lease] = {}
 
     def begin(self, jobs: Sequence[JobProgress]) -> None:
@@ -312,14 +312,15 @@ class AgentTasks:
         self, trial: ArrayState, member: ArrayMachine, target: Mapping[int, Lease], count: int
     ) -> tuple[tuple[int, ...], TaskRanges]:
         """Tasks for a machine, and what is left: what failed on it is done by another machine, if there is any."""
-        if not self._failed_on:
+        if not self._failed_on and not self._late:
             return trial.tasks.waiting.take(count)
         able = {each.lease_id for each in trial.members if not each.leaving and each.lease_id in target}
         not_here = {
             number for number, leases in self._failed_on.items() if member.lease_id in leases and able - leases
         }
-        found, waiting = trial.tasks.waiting.take(count + len(not_here))
-        numbers = tuple(number for number in found if number not in not_here)[:count]
+        found, waiting = trial.tasks.waiting.take(count + len(not_here) + len(self._late))
+        able_here = sorted(set(found) - not_here, key=lambda number: (number in self._late, number))
+        numbers = tuple(able_here[:count])
         return numbers, waiting.put(set(found).difference(numbers))
 
     def _leave(self, trial: ArrayState, members: Sequence[ArrayMachine]) -> None:
@@ -396,7 +397,10 @@ class AgentTasks:
         last = " | ".join(line for line in lines[-3:] if line.strip())
         how = last if failed.code is None else f"exit code {failed.code}{': ' * bool(last)}{last}"
         _LOGGER.warning("task %d of %s failed: %s", number, trial.trial_id, how)
-        if failed.of_machine:
+        # The task itself may fill the disk: its machine has done others, or another machine could not do it, too.
+        elsewhere = self._failed_on.get(number, set()) - {member.lease_id}
+        if failed.of_machine and not member.done and not (elsewhere and trial.tasks.done):
+            self._late.add(number)
             trial.tasks = replace(trial.tasks, waiting=trial.tasks.waiting.put([number]))
             self._failed_on.setdefault(number, set()).add(member.lease_id)
             self._note_unfit(trial, member, how)
@@ -418,13 +422,13 @@ class AgentTasks:
                 self._give_up(trial, f"{trial.problem}; so did all {len(trial.tasks.failed)} that were tried")
 
     def _note_unfit(self, trial: ArrayState, member: ArrayMachine, how: str) -> None:
-        """Count a machine that could begin no task: after some with no task done between, the array fails."""
+        """Count a machine that could do no task: after some with no task done between, the array fails."""
         if member.leaving or member.lease_id in self._unfit:
             return
         self._unfit.add(member.lease_id)
         trial.failures += 1
         if trial.failures >= _MOST_AT_FIRST:
-            self._give_up(trial, f"{trial.failures:g} machines in a row could not begin it, last with {how}")
+            self._give_up(trial, f"{trial.failures:g} machines in a row could do no task, last with {how}")
 
     def _give_up(self, trial: ArrayState, problem: str) -> None:
         trial.problem = problem

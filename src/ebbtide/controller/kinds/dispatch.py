@@ -75,6 +75,8 @@ class AgentJobs:
         keeper = self._keeper_of(report.trial)
         if isinstance(keeper, AgentCluster):
             return keeper.leave(lease, report.trial)
+        if any(other.in_use(lease) for other in self._keepers if isinstance(other, AgentCluster)):
+            return False
         for trial in self.trials:
             if lease in trial.assigned:
                 self.assign(trial.progress.job_id, [other for other in trial.assigned if other is not lease])

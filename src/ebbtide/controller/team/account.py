@@ -316,10 +316,9 @@ class TeamAccount:
             StorageError: The store lacks this run's account, which was written, and all others that are known.
             OSError: The store does not answer.
         """
-        known = self._others.values()
-        if self._written is None or not known or self._book.has(self._written[1], self._name):
+        if self._written is None or self._book.has(self._written[1], self._name):
             return
-        if not any(self._book.has(one.month, one.name) for one in known):
+        if not any(self._book.has(one.month, one.name) for one in self._others.values()):
             raise StorageError(f"{self._team.accounts} lacks the accounts that were there: is it mounted?")
 
     @property
