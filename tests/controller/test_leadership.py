@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.runs.cloud_as_told import Clock
 from tests.runs.sweeps import START_S, A
 
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.clouds.cloud import Instance
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks
+from ebbtide.controller.controller import Controller
 from ebbtide.controller.leadership import (
     Leadership,
     LostClaimError,
@@ -53,6 +55,29 @@ def test_claims_that_storage_has_lost_are_not_given_again(tmp_path: Path) -> Non
     assert Leadership.take(store, "run", KEY, numbers.newest_epoch).epoch == 2
     # A run that was never claimed has nothing there yet.
     check_has_claim(store, "new", MachineNumbers(store, "new", KEY).newest_epoch)
+
+
+@pytest.mark.parametrize(("pays", "waits_s"), [(True, 300.0), (False, 3600.0)])
+def test_a_run_that_is_resumed_waits_for_storage_that_lacks_its_claim(
+    tmp_path: Path, pays: bool, waits_s: float
+) -> None:
+    """A share may not be mounted yet; what is gone for good is not waited for without end."""
+    clock = Clock()
+    controller: Any = SimpleNamespace(
+        _provider=SimpleNamespace(known_epoch=3, has_open_machines=lambda: pays, check_is_newest=lambda: None),
+        _settings=SimpleNamespace(run="run"),
+        _folder=SimpleNamespace(key=KEY),
+        _objects=FolderStore(tmp_path / "store"),
+        _runtime=clock,
+        _waits_no_more=lambda: False,
+    )
+    assert Controller._claim(controller).epoch == 4
+    assert waits_s <= clock.now_s < waits_s + 1.0
+    # The claim of the last controller is there: nothing is waited for.
+    controller._provider.known_epoch = 4
+    before_s = clock.now_s
+    assert Controller._claim(controller).epoch == 5
+    assert clock.now_s == before_s
 
 
 def test_a_claim_that_another_writes_first_is_the_next_one(tmp_path: Path) -> None:
