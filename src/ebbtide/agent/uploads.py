@@ -173,6 +173,7 @@ class Uploads:
     def _clear(self, only: str) -> None:
         """Remove checkpoints from this machine that are older than the one just stored."""
         if only:
-            for path in self._folder.iterdir():
+            # Without the folder, the training is over on this machine.
+            for path in self._folder.iterdir() if self._folder.is_dir() else ():
                 if path.is_dir() and path.name < only and not path.name.startswith("."):
                     remove_tree(path)
