@@ -308,6 +308,7 @@ class Mirror:
             remove_tree(self._copies)
             self._copies.mkdir(parents=True)
         if self._copied is not None and not self._has_room(tree):
+            # No upload of it is under way; without it there may be room.
             remove_tree(self._copied)
             self._copied = None
         if not self._has_room(tree):

@@ -348,7 +348,7 @@ def test_limits_count_as_reached_where_the_accounts_folder_is_not_mounted_any_mo
 def test_a_run_whose_own_account_is_removed_writes_it_anew_where_others_are_there(
     store: ShakyStore, clock: WallTime
 ) -> None:
-    """Where none is, the folder may not be mounted: another member may be spending the same budget elsewhere."""
+    """Without any account the folder may not be mounted: another member may be spending the same budget elsewhere."""
     own = f"accounts/{month_of(clock.epoch_s())}/mine.json"
     AccountBook(store).write(account("over", 95.0, clock, state="finished"))
     mine = member(store, clock, team(monthly_budget_usd=100.0, machines=4))

@@ -248,15 +248,15 @@ def test_a_deadline_that_cannot_be_kept_is_refused_before_anything_is_rented() -
         replay(Ebbtide(deadline_s=HOUR_S), [job(6 * 3600)], CALM)
 
 
-# The price of c3.xlarge is 0.04 for a day, above the list price of 0.21 for some hours, and 0.04 again.
 def spike(from_h: float, until_h: float, usd: float = 0.5) -> PriceHistory:
+    """Prices of c3.xlarge: 0.04, for some hours more, and 0.04 again; the list price is 0.21."""
     return history({C3: [(0, 0.04), (from_h * HOUR_S, usd), (until_h * HOUR_S, 0.04)]}, hours=HOURS)
 
 
-def in_spike(prices: PriceHistory, deadline_h: float, billing: str, steps: int = 5 * 3600) -> Outcome:
-    """A job of five hours at most, begun after a day and an hour: an hour into the spike."""
+def in_spike(prices: PriceHistory, deadline_h: float, billing: str) -> Outcome:
+    """Replay a job of five hours, begun after a day and an hour: an hour into the spike."""
     policy = Ebbtide(deadline_s=deadline_h * HOUR_S)
-    return Scenario((job(steps),), prices, eb.billing_preset(billing)).run(policy, START_S + 25 * HOUR_S)
+    return Scenario((job(5 * 3600),), prices, eb.billing_preset(billing)).run(policy, START_S + 25 * HOUR_S)
 
 
 @pytest.mark.parametrize("billing", ["ec2-hourly", "ec2-second"])
