@@ -424,11 +424,16 @@ def test_storage_that_lacks_what_was_stored_is_no_reason_to_begin_again(
     machine.train(PROGRAM, "--steps", 3, attempt=3, steps=3, expected=newer, aside=(newer,))
     assert machine.until("restored")["attempt"] == 3
     machine.until("finished")
-    # If it stays away, that is an end, and is said.
+    # The newest that stays away while an older one is there is lost alone: training resumes from the older one.
     machine.train(PROGRAM, "--steps", 3, attempt=4, steps=3, expected=900)
+    assert machine.until("restored")["attempt"] == 4
+    machine.until("finished")
+    # If all stay away, that is an end, and is said.
+    trials.rename(away)
+    machine.train(PROGRAM, "--steps", 3, attempt=5, steps=3, expected=900)
     failed = machine.until("failed")
     assert failed["tail"] == ["storage has no checkpoint 900 of trial t-1, which was stored: is it mounted?"]
-    assert (failed["attempt"], failed["code"], failed["cannot_start"]) == (4, None, False)
+    assert (failed["attempt"], failed["code"], failed["cannot_start"]) == (5, None, False)
     machine.close()
 
 
