@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
+from ebbtide.agent.program_lines import metric_of
 from ebbtide.agent.progress import LogLines
 
 
@@ -188,3 +192,21 @@ def test_a_metric_that_is_no_number_is_not_reported() -> None:
         {"step": 2},
         {"step": 3},
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ({"step": 1, "loss": 0.5}, 0.5),
+        ({"step": 1}, math.nan),
+        ({"step": 1, "loss": None}, math.nan),
+        ({"step": 1, "loss": "high"}, math.nan),
+        ({"step": 1, "loss": math.nan}, math.inf),
+        ({"step": 1, "loss": -math.inf}, math.inf),
+        ({"step": 1, "loss": -(10**400)}, math.inf),
+        ({"step": 1, "loss": None, "not_finite": ["loss"]}, math.inf),
+        ({"step": 1, "loss": 0.5, "not_finite": ["other"]}, 0.5),
+    ],
+)
+def test_a_metric_that_is_not_finite_is_told_from_none(line: dict[str, Any], value: float) -> None:
+    assert metric_of(line, "loss") == pytest.approx(value, nan_ok=True)

@@ -89,7 +89,9 @@ def test_tasks_whose_machine_s_disk_is_too_small_fail(tmp_path: Path, monkeypatc
 
 def test_a_result_that_storage_refuses_fails_its_task(tmp_path: Path) -> None:
     """Before, its machine was paid for ever, and nobody was told."""
-    (report,), now_s = reports_of(tmp_path, 0.0, 1e9)
+    (line, report), now_s = reports_of(tmp_path, 0.0, 1e9)
+    assert isinstance(line, Log)
+    assert "the result of task 0 is not stored" in line.line
     assert isinstance(report, TaskFailed)
     assert (report.task, report.code) == (0, None)
     assert "could not be stored for 300 s: results/run-000/done/0: AccessDenied (403)" in report.tail[0]
@@ -107,9 +109,29 @@ def test_a_store_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: pytest.
         return keep(results, result, folder)
 
     monkeypatch.setattr(TaskResults, "keep", full)
-    (report,), now_s = reports_of(tmp_path, 0.0, 0.0)
+    (line, report), now_s = reports_of(tmp_path, 0.0, 0.0)
+    assert isinstance(line, Log)
+    assert "the result of task 0 is not stored: [Errno 28] No space left on device; asked again" in line.line
     assert isinstance(report, TaskDone)
     assert now_s > 1_900.0
+
+
+@pytest.mark.parametrize(("number", "limit_s"), [(errno.ENOSPC, 3600.0), (errno.EFBIG, 300.0)])
+def test_a_result_for_which_a_store_never_has_room_fails_its_task(
+    number: int, limit_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, its machine was paid without end, and nobody was told."""
+
+    def full(*_: object) -> None:
+        raise OSError(number, "no room")
+
+    monkeypatch.setattr(TaskResults, "keep", full)
+    (line, report), now_s = reports_of(tmp_path, 0.0, 0.0)
+    assert isinstance(line, Log)
+    assert isinstance(report, TaskFailed)
+    assert f"its result could not be stored for {limit_s:.0f} s" in report.tail[0]
+    assert not report.of_machine
+    assert limit_s <= now_s < limit_s + 100.0
 
 
 def test_a_machine_whose_disk_has_no_room_for_results_is_given_back(
@@ -119,7 +141,7 @@ def test_a_machine_whose_disk_has_no_room_for_results_is_given_back(
         raise FullDiskError("No space left on device")
 
     monkeypatch.setattr(TaskResults, "keep", full)
-    (report,), now_s = reports_of(tmp_path, 0.0, 0.0)
+    (_, report), now_s = reports_of(tmp_path, 0.0, 0.0)
     assert isinstance(report, TaskFailed)
     assert report.of_machine
     assert 300.0 <= now_s < 400.0
@@ -127,6 +149,43 @@ def test_a_machine_whose_disk_has_no_room_for_results_is_given_back(
 
 @pytest.mark.parametrize(("away_until_s", "refuses_until_s"), [(2_000.0, 2_100.0), (0.0, 200.0)])
 def test_storage_that_is_away_is_waited_for(tmp_path: Path, away_until_s: float, refuses_until_s: float) -> None:
-    (report,), now_s = reports_of(tmp_path, away_until_s, refuses_until_s)
+    (*_, report), now_s = reports_of(tmp_path, away_until_s, refuses_until_s)
     assert isinstance(report, TaskDone)
     assert now_s >= refuses_until_s
+
+
+def test_a_task_that_cannot_begin_beside_others_waits_for_them(tmp_path: Path) -> None:
+    """Before, its machine was given back, and all that ran there was killed."""
+    clock, told, begun = Immediate(), list[Report](), []
+
+    def start(*_: object) -> SimpleNamespace:
+        if sum(each.exit_code is None for each in begun) == 2:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        begun.append(SimpleNamespace(exit_code=None, kill=lambda: None))
+        return begun[-1]
+
+    machine = SimpleNamespace(
+        runtime=clock, objects=FolderStore(tmp_path / "store"), start=start, end_left=lambda: None
+    )
+    runner = TaskRunner(
+        Assignment("run-000", ("true",), 0, "", side_by_side=4),
+        tmp_path / "work",
+        tmp_path / "code",
+        "run-m0000",
+        1.0,
+        machine,  # type: ignore[arg-type]
+        lambda do: do(),
+        lambda report, _: told.append(report),
+    )
+    runner.hand(Hand(0, (0, 1, 2, 3), ("a", "b", "c", "d")))
+    for _ in range(20):
+        clock.now_s += 1.0
+        runner.tick(clock.now_s, float("inf"))
+        if clock.now_s > 5.0:
+            begun[0].exit_code = 0
+        if clock.now_s > 10.0:
+            for each in begun:
+                each.exit_code = 0
+    done = sorted(report.task for report in told if isinstance(report, TaskDone))
+    assert done == [0, 1, 2, 3]
+    assert not any(isinstance(report, TaskFailed) for report in told)

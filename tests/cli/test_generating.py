@@ -68,7 +68,7 @@ def test_the_demo_leaves_what_its_next_commands_need(
     monkeypatch.chdir(tmp_path)
     # Few replays of a short history: its figures are not looked at here.
     monkeypatch.setattr("ebbtide.cli.demo._STARTS", 1)
-    monkeypatch.setattr("ebbtide.cli.demo._DAYS", 8.0)
+    monkeypatch.setattr("ebbtide.cli.demo._DAYS", 4.0)
     assert ended("demo") == 0
     told = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == [

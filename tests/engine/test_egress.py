@@ -100,7 +100,7 @@ def six_days(seed: int) -> eb.PriceHistory:
     return eb.generate_prices([EAST, EUROPE, azure], days=6, seed=seed, kind="auction")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.sampled_from(list(MoveWhen)), st.floats(0.05, 6.0), st.integers(0, 5), st.booleans())
 def test_a_budget_is_not_passed_by_egress(when: MoveWhen, budget_usd: float, seed: int, overlap: bool) -> None:
     prices = six_days(seed)
@@ -170,7 +170,7 @@ def test_migrate_counts_the_saves_to_come() -> None:
     assert moves == {"none": 1, "here": 0, "there": 1}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(list(MoveWhen)),
     st.floats(0.02, 1.2),

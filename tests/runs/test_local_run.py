@@ -342,3 +342,13 @@ def test_trials_that_share_machines_resume_together_elsewhere(begun: list[RunFol
     listed = default_catalogue().on_demand_usd_per_hour(A, START_S)
     assert listed is not None
     assert 0.0 < money.on_demand_usd <= lived_s / 3600.0 * listed
+
+
+def test_a_store_is_the_same_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a run that was resumed from another folder looked for its checkpoints there."""
+    monkeypatch.chdir(tmp_path)
+    market = LocalMarket(flapping(), START_S)
+    folder = begin_local(
+        sweep(tmp_path), tmp_path, NewRun(tmp_path / "runs"), market, policy="reactive", store="checkpoints"
+    )
+    assert Path(folder.settings.store).is_relative_to(tmp_path / "checkpoints")

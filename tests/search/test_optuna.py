@@ -19,7 +19,16 @@ from tests.harness.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 
 from ebbtide.controller.run_state import State  # noqa: E402
 from ebbtide.runs.handle import Run  # noqa: E402
-from ebbtide.search.optuna import COST_USD, GAVE_UP, REVOCATIONS, RUN, SpotTrials, _Running  # noqa: E402
+from ebbtide.search.optuna import (  # noqa: E402
+    ASKED_BY,
+    COST_USD,
+    GAVE_UP,
+    REVOCATIONS,
+    RUN,
+    SpotTrials,
+    _asked,
+    _Running,
+)
 
 PROGRAM = """
 import sys, time
@@ -37,7 +46,7 @@ for step in trial.steps(8):
     time.sleep(pause_s)
     if x > 9:
         raise RuntimeError("too far")
-    trial.report(loss=(x - 3) ** 2 + 8 - step)
+    trial.report(loss=float("nan") if x < -8.5 and step > 4 else (x - 3) ** 2 + 8 - step)
 """
 
 
@@ -213,6 +222,44 @@ def test_a_trial_whose_budget_is_too_small_holds_up_no_study(tmp_path: Path) -> 
     assert all(one.user_attrs[GAVE_UP] and one.user_attrs[COST_USD] <= 1e-6 for one in study.trials)
 
 
+@pytest.mark.usefixtures("processes")
+def test_a_trial_that_diverges_fails(tmp_path: Path) -> None:
+    """Before, it was complete with its value from before it diverged, and was the best of its study."""
+    trained = trials(tmp_path / "code", {0: -9.0})
+    study = study_in(tmp_path, pruner=optuna.pruners.NopPruner())
+    trained.optimize(study, 1)
+    (diverged,) = study.trials
+    assert (diverged.state, diverged.value) == (TrialState.FAIL, None)
+    assert max(diverged.intermediate_values) == 4
+    (found,) = Run(trained_run(tmp_path, diverged)).status().trials
+    assert found.diverged_at == 8
+    assert any("is no finite number at step 8" in warning for warning in found.warnings)
+
+
+def test_trials_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a plain trial of Optuna was failed after two minutes, and another host's trained a second time."""
+    monkeypatch.setattr("ebbtide.search.optuna._BEGINS_WITHIN_S", 0.0)
+    trained, study = trials(tmp_path / "code"), study_in(tmp_path)
+    plain = study.ask()
+    plain.report(1.0, 1)
+    slow = study.ask()
+    elsewhere = study.ask()
+    elsewhere.set_user_attr(ASKED_BY, "another-host")
+    elsewhere.set_user_attr(RUN, "trial-2-elsewhere")
+    trained.optimize(study, 3)
+    assert [one.state for one in study.trials] == [TrialState.RUNNING] * 3
+    assert not (tmp_path / "code" / "runs").exists()
+    assert [study.tell(one, 1.0).state for one in (plain, slow, elsewhere)] == [TrialState.COMPLETE] * 3
+
+
+def test_a_trial_is_ours_from_its_first_moment_on(tmp_path: Path) -> None:
+    study = study_in(tmp_path)
+    study.enqueue_trial({"x": 2.0})
+    assert [_asked(study).number, _asked(study).number] == [0, 1]
+    assert all(ASKED_BY in one.user_attrs for one in study.trials)
+    assert study.trials[0].system_attrs["fixed_params"] == {"x": 2.0}
+
+
 class Ended:
     """A run that its policy has ended."""
 
@@ -222,7 +269,8 @@ class Ended:
         return True
 
     def status(self) -> Any:
-        return SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=1.5), revoked=2)
+        money = SimpleNamespace(paid_usd=1.5)
+        return SimpleNamespace(state=State.GAVE_UP, money=money, revoked=2, trials=())
 
 
 @pytest.mark.parametrize(("direction", "best"), [("minimize", 3.0), ("maximize", 5.0)])
@@ -280,9 +328,9 @@ def test_what_somebody_else_tells_at_the_same_time_is_told_once(monkeypatch: pyt
 
 
 def asked_for(after: timedelta) -> Any:
-    """A study with a trial that was asked for so long after now."""
+    """A study with a trial that another host asked for so long after now."""
     study = optuna.create_study()
-    distant = optuna.trial.create_trial(state=TrialState.RUNNING)
+    distant = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={ASKED_BY: "another-host"})
     distant.datetime_start = datetime.now() + after
     study.add_trial(distant)
     return study
@@ -293,8 +341,8 @@ def test_what_killed_processes_left_is_taken_up(tmp_path: Path, monkeypatch: pyt
     """One was killed after it had asked for a trial, and one when the study had the name of its run."""
     monkeypatch.setattr("ebbtide.search.optuna._BEGINS_WITHIN_S", -1.0)
     trained, study = trials(tmp_path / "code", {1: 4.0}), study_in(tmp_path, pruner=optuna.pruners.NopPruner())
-    study.ask()
-    named = study.ask()
+    _asked(study)
+    named = _asked(study)
     named.set_user_attr(RUN, "trial-1-named")
     trained.optimize(study, 1)
     states = [one.state for one in study.trials]

@@ -20,9 +20,12 @@ from ray.tune.schedulers import ASHAScheduler  # noqa: E402
 from tests.harness.spiking_market import OneAZone, SpikingMarket  # noqa: E402
 from tests.search.test_optuna import PROGRAM  # noqa: E402
 
-from ebbtide.clouds.settings import RunFolder  # noqa: E402
+from ebbtide.clouds.settings import NewRun, RunFolder  # noqa: E402
 from ebbtide.controller.run_state import State  # noqa: E402
+from ebbtide.jobs.parsing import validated  # noqa: E402
+from ebbtide.jobs.sweep import Sweep  # noqa: E402
 from ebbtide.runs.handle import Run  # noqa: E402
+from ebbtide.runs.start_local import begin_local  # noqa: E402
 from ebbtide.search.ray_tune import spot_trainable  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.long]
@@ -100,3 +103,26 @@ def test_the_best_value_of_a_run_that_was_given_up_is_a_number(direction: str, b
     # A program that diverged before it was given up; NaN is neither the least nor the most of anything.
     assert trial._ended({1: math.nan, 2: 0.9, 3: 0.2, 4: math.inf})["loss"] == best
     assert math.isnan(trial._ended({1: math.nan})["loss"])
+
+
+def test_a_run_is_not_taken_for_one_of_other_values(tmp_path: Path) -> None:
+    """Before, population based training was told the loss of a configuration that was never trained."""
+    name = "trial-a"
+    work = {"command": "python x.py {x}", "metric": "loss", "max_trial_steps": 9}
+    trial: Any = object.__new__(spot_trainable(work, options={"runs": tmp_path}))
+    trial._trial_info = SimpleNamespace(trial_id="a")
+    sweep = validated(Sweep, {**work, "name": name, "grid": {"x": [9.0]}, "theta": 1.0, "mcnt": 1})
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "x.py").write_text("")
+    market = SpikingMarket(zones=1, first_s=8.0, between_s=8.0, high_s=2.0).local((1,))
+    begin_local(sweep, tmp_path / "train", NewRun(tmp_path, name), market, policy="reactive")
+    with pytest.raises(InputError, match=r"trains other values than Ray's trial a: \{'x': \[9.0\]\}"):
+        trial.setup({"x": 4.2})
+
+
+def test_without_a_direction_the_last_value_is_told() -> None:
+    work = {"command": "python x.py", "metric": "loss", "max_trial_steps": 9}
+    trial: Any = object.__new__(spot_trainable(work))
+    status = SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=0.1), revoked=0)
+    trial._run, trial._work, trial._reported = SimpleNamespace(error=None, status=lambda: status), work, 3
+    assert trial._ended({1: 0.1, 2: 0.7, 3: 0.9})["loss"] == 0.9

@@ -58,6 +58,16 @@ def number_of(value: object) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+def metric_of(line: Mapping[str, Any], name: str) -> float:
+    """The value of a metric in a program's line; NaN: it has none; infinity: one that is not finite."""
+    strange = line.get("not_finite")
+    if isinstance(strange, list) and name in strange:
+        return math.inf
+    value = number_of(line.get(name))
+    is_number = isinstance(line.get(name), int | float)
+    return value if math.isfinite(value) or not is_number else math.inf
+
+
 def is_duration(seconds: float) -> bool:
     """Return whether a number of seconds can be a duration: finite and not negative."""
     return 0.0 <= seconds < math.inf

@@ -232,7 +232,7 @@ class Stepped:
         step: Highest step that it reported.
         told_s: Time at which it reported that, seconds since 1970 by the machine's clock.
         at: Step at which the metric was measured.
-        metric: Value of the metric; NaN: none was reported.
+        metric: Value of the metric; NaN: none was reported; infinity: one that is not finite.
         began: Resume step of the assignment, as in `Restored`, which may be lost; None: not told.
         restored: Number of the checkpoint that it resumed from; 0: there was none.
     """

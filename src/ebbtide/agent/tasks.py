@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -26,7 +27,11 @@ from ebbtide.trial import INPUTS, RESULT_DIR, TASK, TASK_NUMBER
 _LOGGER = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+# Longest time for which a store that has no room for a result is waited for.
+_NO_ROOM_S = 3600.0
 _TAIL_LINES = 30
+# Errors of a machine that can begin no further process beside those that run.
+_CROWDED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 # Of a notice, this multiple of the time that storing a result has taken is kept for storing.
 _FACTOR = 1.5
 
@@ -104,6 +109,8 @@ class TaskRunner:
         self._results = TaskResults(machine.objects, assignment.trial_id)
         self._waiting: deque[tuple[int, str]] = deque()
         self._running: list[_Running] = []
+        # Fewer than asked for, once no more could be begun.
+        self._side_by_side = assignment.side_by_side
         # What was reported of each task, to be repeated on request.
         self._told: dict[int, TaskDone | TaskFailed] = {}
         self._known: set[int] = set()
@@ -186,7 +193,7 @@ class TaskRunner:
             return
         # With a notice, only what is likely to end in time is begun.
         fits = math.isinf(taken_at_s) or now_s + self._task_s < kill_at_s
-        while fits and self._waiting and len(self._running) < self.assignment.side_by_side:
+        while fits and self._waiting and len(self._running) < self._side_by_side:
             self._begin(*self._waiting.popleft(), now_s)
 
     def _prepare(self) -> None:
@@ -257,6 +264,14 @@ class TaskRunner:
                 running.output.put,
             )
         except (OSError, ValueError) as error:
+            others = len(self._running) - 1
+            if others and isinstance(error, OSError) and error.errno in _CROWDED:
+                _LOGGER.warning("only %d tasks are run side by side: %s", others, error)
+                self._side_by_side = others
+                self._waiting.appendleft((number, value))
+                self._running.remove(running)
+                self._over(running, None)
+                return
             of_machine = is_of_machine(error)
             report = TaskFailed(
                 *self._about, number, tail=(str(error),), cannot_start=not of_machine, of_machine=of_machine
@@ -311,9 +326,9 @@ class TaskRunner:
         """Store a result, in a thread of its own, and retry until storage answers.
 
         A result that storage refuses while it answers counts as a failure after a while: it may be too large, or
-        the machine's disk full. A store that is full is waited for.
+        the machine's disk full. A store that is full is waited for longer. Each reason is told once.
         """
-        runtime, refused_s = self._machine.runtime, math.inf
+        runtime, refused_s, told = self._machine.runtime, math.inf, ""
         began_s, duration_s = runtime.monotonic_s(), (running.ended_s or 0.0) - running.began_s
         result = TaskResult(
             running.number,
@@ -328,11 +343,17 @@ class TaskRunner:
                 kept = self._results.keep(result, running.results)
             except OSError as error:
                 _LOGGER.warning("the result of task %d is not stored yet: %s", running.number, error)
-                is_full_store = error.errno in NO_ROOM and not isinstance(error, FullDiskError)
-                is_refused = not is_full_store and self._is_answered(running.number)
+                no_room = error.errno in NO_ROOM - {errno.EFBIG} and not isinstance(error, FullDiskError)
+                limit_s = _NO_ROOM_S if no_room else LACKS_S
+                is_refused = no_room or self._is_answered(running.number)
                 refused_s = min(refused_s, runtime.monotonic_s()) if is_refused else math.inf
-                if runtime.monotonic_s() - refused_s > LACKS_S:
-                    why = f"its result could not be stored for {LACKS_S:.0f} s: {error}"
+                why = f"the result of task {running.number} is not stored: {error}"
+                if is_refused and why != told:
+                    told = why
+                    line = f"ebbtide: {why}; asked again for {limit_s / 60.0:.0f} min"
+                    self._put(partial(self._tell, Log(self.assignment.trial_id, line), True))
+                if runtime.monotonic_s() - refused_s > limit_s:
+                    why = f"its result could not be stored for {limit_s:.0f} s: {error}"
                     failed = TaskFailed(
                         *self._about,
                         running.number,

@@ -19,7 +19,7 @@ from ebbtide.agent.core_shares import CoreShare
 from ebbtide.agent.folders import keep_outputs, outputs_id
 from ebbtide.agent.machine import Program, RentedMachine, checkpoints_of
 from ebbtide.agent.patience import is_of_machine
-from ebbtide.agent.program_lines import Heard, is_duration, number_of, step_of
+from ebbtide.agent.program_lines import Heard, is_duration, metric_of, number_of, step_of
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.progress import LogLines, reported_names
 from ebbtide.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
@@ -338,7 +338,7 @@ class TrainingRun:
                 work.mirror.stepped()
             if step > work.began:
                 work.prove()
-            metric, told_s = number_of(line.get(self.assignment.metric)), self._runtime.epoch_s()
+            metric, told_s = metric_of(line, self.assignment.metric), self._runtime.epoch_s()
             if math.isfinite(metric):
                 work.told(step, metric, self._runtime.monotonic_s(), self.times.save_s)
             self._loop.tell(Stepped(*work.about, work.step, told_s, step, metric, *work.origin), False)

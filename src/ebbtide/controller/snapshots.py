@@ -23,7 +23,7 @@ from ebbtide.errors import InputError
 
 # Version of the provider's record below, increased whenever an older Ebbtide would misread it; `migrated` knows
 # all older versions.
-PROVIDER_VERSION = 12
+PROVIDER_VERSION = 13
 
 
 class ProviderSnapshot(TypedDict):
@@ -205,7 +205,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_10(kept)
     if version < 11:
         kept = _to_version_11(kept)
-    return _to_version_12(kept) if version < 12 else kept  # type: ignore[return-value]
+    if version < 12:
+        kept = _to_version_12(kept)
+    return _to_version_13(kept) if version < 13 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -215,6 +217,11 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_13(kept: dict[str, Any]) -> dict[str, Any]:
+    """Add metrics that are not finite, which were not kept."""
+    return {**kept, "version": 13, "trials": [{**trial, "diverged_at": 0} for trial in kept["trials"]]}
 
 
 def _to_version_12(kept: dict[str, Any]) -> dict[str, Any]:

@@ -196,7 +196,8 @@ def begin_local(
         policy: Name of the policy, with which the run can be resumed.
         parameters: Its parameters that differ from the defaults, by name.
         seed: Seed of all random numbers.
-        store: Storage for checkpoints; by default in the run's folder.
+        store: Storage for checkpoints, an address or a folder, relative to the working directory; by default in
+            the run's folder.
         catalogue: Instance types and list prices, kept with the run; by default those that ship with Ebbtide.
 
     Raises:
@@ -208,7 +209,9 @@ def begin_local(
     prices.check_inside(begins_s)
     folder = new.folder(sweep.name)
     run, name = folder.path.name, folder.unique_name
-    where = own_store(store, name) if store else str(folder.path / "objects")
+    # A run may be resumed from another folder.
+    absolute = store if "://" in store else str(Path(store).resolve())
+    where = own_store(absolute, name) if store else str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed, "least_notice_s": market.notice_s}
     if market.boots_s is not None:
         options["boots_s"] = list(market.boots_s)

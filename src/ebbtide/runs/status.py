@@ -42,7 +42,7 @@ class TrialStanding:
         steps_saved: Step of the newest checkpoint; None: there is none.
         best: Best value of the metric; None: it reported none.
         best_step: Step of the best value; None: there is none.
-        last: Last value of the metric; None: it reported none.
+        last: Last value of the metric that is a finite number; None: it reported none.
         kept: Value of the metric with which its best checkpoint was stored; None: there is none.
         kept_step: Step of that checkpoint.
         machine: Market of its present machine; empty: it is on none.
@@ -50,6 +50,7 @@ class TrialStanding:
         problem: Why it failed, in one line; empty: it has not.
         tail: The last lines that a failed program printed.
         warnings: Warnings for its user, one sentence each.
+        diverged_at: Step at which its metric was last reported, if that is no finite number; 0: it is one.
     """
 
     number: int
@@ -68,6 +69,7 @@ class TrialStanding:
     problem: str
     tail: tuple[str, ...]
     warnings: tuple[str, ...]
+    diverged_at: int = 0
 
     @property
     def failure(self) -> str:
@@ -362,7 +364,14 @@ def _trial(
         f"{settings.store}/{'results' if sweep.kind == 'array' else 'trials'}/{trial_id}" if has_saved else "",
         live["problem"],
         tuple(live["tail"]),
-        tuple(live["warnings"]),
+        (*live["warnings"], *([_diverged(live["diverged_at"])] if live["diverged_at"] and metrics else ())),
+        live["diverged_at"],
+    )
+
+
+def _diverged(step: int) -> str:
+    return (
+        f"its metric is no finite number at step {step}, the last that it reported: its best value is an older one"
     )
 
 

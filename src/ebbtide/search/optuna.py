@@ -10,12 +10,15 @@
 
 Optuna's sampler suggests values and its pruner decides which trials continue; each trial is a run of Ebbtide. A
 revocation does not end a trial: its run continues on another machine, and the study does not notice. If this
-program ends before its trials, they stay in the study with their intermediate values; the next call resumes them.
+program ends before its trials, they stay in the study with their intermediate values; the next call on the same
+host resumes them. Several hosts, and plain calls of Optuna, may share a study; none touches another's trials.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -40,8 +43,10 @@ from ebbtide.policies.api.protocol import Policy
 from ebbtide.runs.handle import Run, resume
 from ebbtide.runs.run import RunOptions, run
 
-# User attributes of a trial, about its run.
-RUN, RUNS_IN = "ebbtide_run", "ebbtide_runs"
+_LOGGER = logging.getLogger(__name__)
+
+# User attributes of a trial: the host that asked for it, and about its run.
+ASKED_BY, RUN, RUNS_IN = "ebbtide_host", "ebbtide_run", "ebbtide_runs"
 COST_USD, REVOCATIONS = "ebbtide_cost_usd", "ebbtide_revocations"
 # Flags of a trial: its policy gave it up, as when its budget was spent; or its run was never begun.
 GAVE_UP, NEVER_BEGUN = "ebbtide_gave_up", "ebbtide_never_begun"
@@ -52,6 +57,9 @@ _BEGINS_WITHIN_S, _TIME_ZONES_S = 120.0, 26 * 3600.0
 
 # Real seconds between polls of the runs.
 _LOOK_S = 0.5
+
+# Name of this host, as trials have it.
+_HOST = socket.gethostname()
 
 _DIRECTIONS = {StudyDirection.MINIMIZE: Direction.MINIMIZE, StudyDirection.MAXIMIZE: Direction.MAXIMIZE}
 
@@ -97,12 +105,12 @@ class SpotTrials:
         seen_s: dict[int, float] = {}
         try:
             for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                if RUN in left.user_attrs:
-                    open_[left.number] = self._gone_on_with(study, left)
+                if RUN in left.user_attrs and (running := self._gone_on_with(study, left)) is not None:
+                    open_[left.number] = running
             while True:
                 asked = self._asked_only(study, seen_s)
                 while len(open_) < parallel and self._is_due(study, n_trials, budget_usd, open_.values()):
-                    trial = study.ask()
+                    trial = _asked(study)
                     try:
                         open_[trial.number] = self._begun(study, trial)
                     except BaseException:
@@ -123,10 +131,14 @@ class SpotTrials:
                     stopped.callback(running.stop)
 
     def _asked_only(self, study: Study, seen_s: dict[int, float]) -> bool:
-        """Return whether other processes' trials still have no run; marks abandoned ones as failed."""
+        """Return whether other processes' trials still have no run; marks abandoned ones as failed.
+
+        Only trials that a call of `optimize` asked for count: others are trained by somebody else.
+        """
         found = False
         for left in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if RUN in left.user_attrs:
+            is_ours = ASKED_BY in left.user_attrs and not left.params and not left.intermediate_values
+            if RUN in left.user_attrs or not is_ours:
                 continue
             seen_for_s = time.monotonic() - seen_s.setdefault(left.number, time.monotonic())
             began = left.datetime_start
@@ -183,18 +195,39 @@ class SpotTrials:
         options = {**self.options, "name": run_id}
         return _Running(trial, run(sweep, self.policy, self.provider, **options))  # type: ignore[call-overload]
 
-    def _gone_on_with(self, study: Study, left: FrozenTrial) -> _Running:
+    def _gone_on_with(self, study: Study, left: FrozenTrial) -> _Running | None:
+        """Continue with a trial of an earlier call; None: another host has its run."""
         trial = Trial(study, left._trial_id)
         runs = left.user_attrs.get(RUNS_IN, self.options.get("runs", RUNS))
         name = left.user_attrs[RUN]
         policy = None if isinstance(self.policy, str) else self.policy
         folder = RunFolder(Path(runs) / name)
         if not folder.is_begun:
+            host = left.user_attrs.get(ASKED_BY, _HOST)
+            if host != _HOST:
+                _LOGGER.warning(
+                    "trial %d is left to host %s, which has its run %s; if that host is gone, end the trial with "
+                    "study.tell(%d, state=optuna.trial.TrialState.FAIL)",
+                    left.number,
+                    host,
+                    name,
+                    left.number,
+                )
+                return None
             return self._started(study, trial, name)
         found = Run(folder)
         if found.status().state not in (*OVER, State.GAVE_UP):
             found = resume(name, runs=runs, policy=policy)
         return _Running(trial, found, reported=max(left.intermediate_values, default=0))
+
+
+def _asked(study: Study) -> Trial:
+    """Ask for a trial that is marked as ours from its first moment on, or for one that waits in the study."""
+    if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        study.enqueue_trial({}, user_attrs={ASKED_BY: _HOST})
+    trial = study.ask()
+    trial.set_user_attr(ASKED_BY, _HOST)
+    return trial
 
 
 @dataclass
@@ -248,8 +281,14 @@ class _Running:
         error = self.run.error
         if error is not None and not isinstance(error, TrainingError):
             raise error
-        metrics, state = self._metrics(), self.run.status().state
-        if state is State.FINISHED and metrics:
+        metrics, standing = self._metrics(), self.run.status()
+        state, diverged_at = standing.state, standing.trials[0].diverged_at if standing.trials else 0
+        if state is State.FINISHED and diverged_at:
+            _LOGGER.warning(
+                "trial %d fails: its metric is no finite number at step %d", self.trial.number, diverged_at
+            )
+            self._tell(study, TrialState.FAIL)
+        elif state is State.FINISHED and metrics:
             self._tell(study, TrialState.COMPLETE, metrics[max(metrics)])
         elif state is State.GAVE_UP:
             # Its policy gave it up, for example because its budget was spent: its best value counts.

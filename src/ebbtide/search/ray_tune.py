@@ -98,17 +98,24 @@ class _SpotTrainable(tune.Trainable):
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{self._work.get('name', 'trial')}-{self.trial_id}")
         folder = RunFolder(Path(self._options["runs"]) / name)
         self._reported = 0
-        if folder.is_begun:
-            found = Run(folder)
-            is_over = found.status().state in _OVER
-            self._run = found if is_over else resume(name, runs=self._options["runs"])
-            return
         if not config:
             raise InputError("param_space names no value, and the command needs some")
         grid = {name: [value] for name, value in config.items()}
         # Ray ends trials early, so theta 1 keeps the sweep's own rule from ending any.
         own = {"name": name, "grid": grid, "theta": 1.0, "mcnt": 1}
         sweep = validated(Sweep, {**self._work, **own})
+        if folder.is_begun:
+            before = folder.settings.sweep["grid"]
+            if before != sweep.model_dump(mode="json")["grid"]:
+                raise InputError(
+                    f"run {name} trains other values than Ray's trial {self.trial_id}: {before}; a scheduler that "
+                    "changes a trial's values, such as population based training, is not supported, and each "
+                    "experiment needs a folder of runs of its own"
+                )
+            found = Run(folder)
+            is_over = found.status().state in _OVER
+            self._run = found if is_over else resume(name, runs=self._options["runs"])
+            return
         options = {**self._options, "name": name}
         self._run = run(sweep, self._policy, self._provider, **options)  # type: ignore[call-overload]
 
@@ -129,7 +136,8 @@ class _SpotTrainable(tune.Trainable):
             new = sorted(step for step in metrics if step > self._reported)
             if new:
                 self._reported = new[0]
-                return self._result(metrics[new[0]], is_over=has_ended and len(new) == 1)
+                is_last = has_ended and len(new) == 1 and not self._run.status().trials[0].diverged_at
+                return self._result(metrics[new[0]], is_over=is_last)
             if has_ended:
                 return self._ended(metrics)
             time.sleep(_LOOK_S)
@@ -159,13 +167,20 @@ class _SpotTrainable(tune.Trainable):
         if status.state is State.FAILED or not metrics:
             raise TrainingError(f"run {self._run.id}: {status.trials[0].problem or 'it has told no metric'}", None)
         if status.state is State.GAVE_UP:
-            # Its policy gave it up, for example because its budget was spent: its best value counts.
-            best = max if self._work.get("direction") == Direction.MAXIMIZE else min
-            known = [value for value in metrics.values() if math.isfinite(value)]
-            return self._result(best(known, default=math.nan), is_over=True)
+            # Its policy gave it up, for example because its budget was spent: its best value counts, or its last
+            # if the work does not say which is better.
+            choose = {Direction.MAXIMIZE: max, Direction.MINIMIZE: min}.get(self._work.get("direction", ""))
+            known = {step: value for step, value in metrics.items() if math.isfinite(value)}
+            value = (
+                choose(known.values(), default=math.nan) if choose else known.get(max(known, default=0), math.nan)
+            )
+            return self._result(value, is_over=True)
         if status.state is not State.FINISHED:
             # The user stopped the run.
             raise InputError(f"run {self._run.id} ended before its training: {status.state}")
+        if status.trials[0].diverged_at:
+            self._reported = status.trials[0].diverged_at
+            return self._result(math.nan, is_over=True)
         return self._result(metrics[max(metrics)], is_over=True)
 
     def _result(self, value: float, *, is_over: bool) -> dict[str, Any]:

@@ -404,3 +404,28 @@ def test_machines_that_cannot_begin_say_nothing_against_a_checkpoint() -> None:
         assert (trained.trial.failures, trained.trial.aside, trained.trial.from_one) == (failures, (), {})
     (good,) = trained.rent()
     assert trained.trained(good)[-1][1].aside == ()
+
+
+def test_a_metric_that_is_no_number_any_more_is_told_to_policies() -> None:
+    """Before, a diverged trial was taken for as good as its last finite value, and trained to its end."""
+    trained = Trained()
+    lease = trained.machine()
+    trained.tell(
+        lease,
+        Restored(TRIAL, 1, 0, 0),
+        Stepped(TRIAL, 1, 10, 0.0, at=10, metric=0.5),
+        Stepped(TRIAL, 1, 20, 0.0, at=20, metric=math.inf),
+        # A step without a metric says nothing of it.
+        Stepped(TRIAL, 1, 21, 0.0, at=21),
+    )
+    steps, metric = trained.training.measured(0)
+    assert steps.tolist() == [10.0, 20.0]
+    assert metric[0] == 0.5
+    assert math.isnan(metric[1])
+    trained.tell(lease, Stepped(TRIAL, 1, 30, 0.0, at=30, metric=0.4))
+    assert trained.training.measured(0)[1].tolist() == [0.5, 0.4]
+    # What is trained again from before it may go better.
+    trained.tell(lease, Stepped(TRIAL, 1, 40, 0.0, at=40, metric=math.inf))
+    trained.take(lease)
+    trained.tell(trained.machine(), Restored(TRIAL, 2, 35, 1))
+    assert trained.trial.diverged_at == 0

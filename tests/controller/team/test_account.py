@@ -444,3 +444,19 @@ def test_runs_that_ended_last_month_are_not_missed_in_the_next(
         mine.room()
         note(mine, 1)
     assert "is gone" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("2026-11-30T12:00:00Z", "2026-12-01T12:00:00Z"), ("2026-02-10T00:00:00Z", "2026-03-02T00:00:00Z")],
+)
+def test_the_last_lines_are_those_of_last_month_too(
+    written: str, read: str, store: ShakyStore, clock: WallTime
+) -> None:
+    """Before, a month of 30 days or less was forgotten on the day after its end."""
+    clock.now_s = to_epoch_s(written)
+    one = member(store, clock, team())
+    line = AccountLine(written[:7], "charge", 0, "m", False, "", "", None, 1.5)
+    one.note(lambda: [line], 0, 0.0, "running", is_last=True)
+    clock.now_s = to_epoch_s(read)
+    assert member(store, clock, team()).last_lines() == [line]

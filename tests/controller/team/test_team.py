@@ -21,7 +21,7 @@ from ebbtide.controller.team.account_lines import (
     month_of,
     sums_by_month,
 )
-from ebbtide.controller.team.team import Accounting, accounting_of, read_team
+from ebbtide.controller.team.team import Accounting, Team, accounting_of, named_team, read_team
 from ebbtide.errors import InputError
 from ebbtide.policies.baselines import Reactive
 from ebbtide.testing.scripted import replay
@@ -95,6 +95,22 @@ def test_a_team_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         accounting_of("bob")
     monkeypatch.delenv("EBBTIDE_TEAM")
     assert accounting_of() == Accounting()
+
+
+def test_accounts_in_a_folder_are_the_same_from_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each working directory had accounts of its own, and the whole budget."""
+    (tmp_path / "team.yaml").write_text("accounts: shared/accounts\nmonthly_budget_usd: 5\n")
+    found = set()
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found.add(named_team(tmp_path / "team.yaml").accounts)
+        found.add(accounting_of(team="../team.yaml").team.accounts)
+    assert found == {str(tmp_path / "shared" / "accounts")}
+    assert accounting_of(team=Team(accounts="own")).team.accounts == str(tmp_path / "other" / "own")
+    assert accounting_of(team=Team(accounts="s3://bucket/x")).team.accounts == "s3://bucket/x"
 
 
 @pytest.mark.parametrize(

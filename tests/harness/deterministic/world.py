@@ -284,12 +284,9 @@ class _World:
             if any(process.is_alive for process in self.processes):
                 alone_since_s = now_s
             for machine in self._open():
-                # While storage is away, nobody can know that a machine is silent.
-                silent_s = now_s - max(
-                    machine.hangs_since_s,
-                    self.controlled_since_s,
-                    self.storage.away_until_s + self.scenario.poll_s,
-                )
+                # While storage is away, nobody can know that a machine is silent; while the disk is full, nobody looks.
+                looked_since_s = max(self.storage.away_until_s, self.disk.full_until_s) + self.scenario.poll_s
+                silent_s = now_s - max(machine.hangs_since_s, self.controlled_since_s, looked_since_s)
                 is_controlled = self.controller is not None and self.controller.is_alive
                 if is_controlled and silent_s > SILENT_S + _SILENT_ENDS_S:
                     self.invariants.violated("a silent machine is paid on", machine.wanted.token)

@@ -40,8 +40,8 @@ def test_pairs_and_larger_sets_of_what_was_recorded_together() -> None:
 
 def test_nobody_beats_the_optimum_and_all_are_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     # Tables of long work take long to solve.
-    monkeypatch.setattr(advised_zones_study, "WORK_H", 6.0)
-    monkeypatch.setattr(advised_zones_study, "DEADLINES_H", (9.0, 12.0))
+    monkeypatch.setattr(advised_zones_study, "WORK_H", 3.0)
+    monkeypatch.setattr(advised_zones_study, "DEADLINES_H", (5.0, 6.0))
     records = [record("a", 1), record("b", 2), record("c", 3)]
     chosen = sets_together(records)[0]
     found = study_advised_zones(records, chosen, starts=2, seed=0)

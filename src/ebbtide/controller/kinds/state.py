@@ -208,6 +208,7 @@ class TrialState(JobState):
         best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
         best_stored_step: Step of that checkpoint.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
+        diverged_at: Step from which on its metric was reported as no finite number; 0: it is finite.
     """
 
     machine: ClassVar[type[Member]] = Member
@@ -229,6 +230,7 @@ class TrialState(JobState):
     best_stored: float = math.nan
     best_stored_step: int = 0
     resumed: int = 0
+    diverged_at: int = 0
 
     @property
     def present(self) -> list[Member]:
@@ -431,6 +433,7 @@ class TrialRecord(TypedDict):
     best_stored: float
     best_stored_step: int
     resumed: int
+    diverged_at: int
     tasks: TaskStateRecord | None
     workers: list[MemberRecord]
     worker_attempt: int

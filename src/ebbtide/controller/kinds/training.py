@@ -233,8 +233,14 @@ class AgentTraining:
             self._reached(trial)
 
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
-        """Steps and metric values that a job reported: two arrays of the same length, in order of steps."""
-        found = sorted(self._of_job[job_id].metrics.items())
+        """Steps and metric values that a job reported: two arrays of the same length, in order of steps.
+
+        Of values that are not finite, only the last is there, as NaN, and only if none came after it.
+        """
+        trial = self._of_job[job_id]
+        found = sorted(trial.metrics.items())
+        if trial.diverged_at and (not found or found[-1][0] < trial.diverged_at):
+            found.append((trial.diverged_at, math.nan))
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:
@@ -584,6 +590,8 @@ class AgentTraining:
         trial.lost_above = 0.0
         progress.steps_saved = progress.steps_done = step
         trial.began_step, trial.began_number = step, number
+        if trial.diverged_at > step:
+            trial.diverged_at = 0
         trial.stretches = resumed(trial.stretches, step, number)
 
     def _warn(self, trial: TrialState, *, is_over: bool = False) -> None:
@@ -632,6 +640,8 @@ class AgentTraining:
                 if math.isfinite(metric):
                     note_metric(trial, at, metric)
                     self._withdraw_warnings(trial)
+                if at >= trial.diverged_at and not math.isnan(metric):
+                    trial.diverged_at = at if math.isinf(metric) else 0
                 self._reached(trial)
             case Named(names=names):
                 trial.fields = tuple(sorted({*trial.fields, *names}))

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from ebbtide.base.runtime import Runtime
+from ebbtide.base.utc import DAY_S
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.team.account_book import UNSEEN_S, AccountBook, RunAccount, account_name, counts
 from ebbtide.controller.team.account_lines import AccountLine, month_of, sums_by_month
@@ -41,7 +42,8 @@ _READ_WITHIN_S = 20.0
 _CLOCKS_S = 600.0
 # Seconds after which machines of most runs have ended without their controller.
 _UNATTENDED_S = 1800.0
-_LONGEST_MONTH_S = 31 * 86_400.0
+# Days after which it is last month: the first for most days, the second for the last of a long one.
+_MONTH_DAYS = (28, 31)
 # USD below which nothing is left, since a policy cannot be given a limit of zero.
 LEAST_USD = 1e-6
 
@@ -147,7 +149,7 @@ class TeamAccount:
             OSError: The store does not answer.
         """
         at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
-        months = {month_of(at_s), month_of(at_s - _LONGEST_MONTH_S)}
+        months = {month_of(at_s), *(month_of(at_s - days * DAY_S) for days in _MONTH_DAYS)}
         accounts = [one for month in months for one in self._book.read(month, damaged) if one.name == self._name]
         if self._name in damaged:
             raise InputError(damaged[self._name])

@@ -43,6 +43,7 @@ class Team(TeamLimits):
 
     Attributes:
         accounts: Storage of the accounts, the same for all: a folder, `s3://bucket/prefix` or `gs://bucket/prefix`.
+            The path of a folder is relative to the team's file.
         owners: Limits of each member by name; if there are any, nobody else may rent.
     """
 
@@ -122,12 +123,13 @@ def accounting_of(
     Args:
         owner: Name of whoever pays for the run; None: the user of this machine, if there is a team.
         tags: Tags of the run, value by name.
-        team: The team, or the path of its file; None: the file that `EBBTIDE_TEAM` names, if any.
+        team: The team, whose accounts are relative to the working directory, or the path of its file; None: the
+            file that `EBBTIDE_TEAM` names, if any.
 
     Raises:
         InputError: The file does not describe a team, the owner is not in it, or a name cannot be a tag.
     """
-    found = team if isinstance(team, Team) else named_team(team)
+    found = _with_absolute_accounts(team, Path.cwd()) if isinstance(team, Team) else named_team(team)
     if owner is None:
         owner = _user() if found is not None else ""
     return Accounting(owner, dict(tags or {}), found)
@@ -150,7 +152,14 @@ def read_team(path: str | Path) -> Team:
         InputError: There is no such file, or it does not describe a team.
     """
     content: dict[str, Any] = read_mapping(path, "team: a mapping with accounts, monthly_budget_usd, owners...")
-    return validated(Team, content, path)
+    return _with_absolute_accounts(validated(Team, content, path), Path(path).parent)
+
+
+def _with_absolute_accounts(team: Team, folder: Path) -> Team:
+    """The team with accounts in the same folder wherever its runs are begun and resumed."""
+    if "://" in team.accounts:
+        return team
+    return team.model_copy(update={"accounts": str((folder / Path(team.accounts).expanduser()).resolve())})
 
 
 def _user() -> str:
