@@ -1,4 +1,4 @@
-"""`ebbtide hazard fit` and `evaluate`."""
+"""`ebbtide hazard fit`, `evaluate` and `intervals`."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ def test_fitted_and_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "plotly" in (tmp_path / "out.html").read_text()[:200_000].lower()
 
 
+def test_the_interval_that_a_record_implies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record, out = probes(tmp_path / "probes.parquet"), tmp_path / "out.json"
+    assert ebbtide("hazard", "intervals", "--traces", record, "--save", 120, "--json", out) == 0
+    found = json.loads(out.read_text())
+    (row,) = found["rows"]
+    assert (found["save_s"], found["restore_s"], row["data"]) == (120.0, 90.0, "probes")
+    assert 1.0 <= row["ratio"] < 1.1
+    assert "saves of 120 s" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -68,6 +78,7 @@ def test_fitted_and_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("evaluate", "--traces", "empty"), "holds no record of markets"),
         (("evaluate", "--traces", "probes.parquet", "--learnt-share", "2"), "a share between 0 and 1"),
         (("evaluate", "--traces", "probes.parquet", "--prior", "x.json"), "x.json"),
+        (("intervals", "--traces", "probes.parquet", "--save", "0"), "positive numbers are needed"),
         (("fit", "other.parquet", "--out", "x.json"), "no observations of markets"),
     ],
 )

@@ -20,10 +20,12 @@ from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.markets import Market
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
+from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.risk import LOSSES_TOGETHER, SHORTAGES_TOGETHER, MarketRisk, together
 from ebbtide.policies.spottune.offers import StepCost
 from ebbtide.policies.spottune.policy import SpotTune
+from ebbtide.testing.scripted import replay
 
 OTHER = Market("aws", "us-east-1", "us-east-1c", "c3.xlarge")
 FAR = Market("aws", "us-west-2", "us-west-2a", "c3.xlarge")
@@ -47,6 +49,7 @@ def policies(*, capacity: bool) -> list[Any]:
         DeepSpotCloud(MoveWhen.PERIOD_END, capacity=capacity),
         DynamicPricing(Goal.COST, capacity=capacity),
         ExoSphere(capacity=capacity),
+        Ebbtide(capacity=capacity),
     ]
 
 
@@ -69,7 +72,7 @@ def test_a_market_that_takes_its_machines_is_left(place: int) -> None:
     assert with_hazard[2] < 1.02 * without[2]
 
 
-@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("place", range(5))
 def test_where_the_price_takes_machines_prices_decide(place: int) -> None:
     """Until a market refuses at a price that is high enough, policies decide as published."""
     prices = history({C3: [(0, 0.05), (DAY_S + 7000, 0.5)], OTHER: [(0, 0.1)]})
@@ -212,3 +215,32 @@ def test_what_a_run_sees_of_a_market_raises_its_risk() -> None:
     first, last = watching.seen[1], watching.seen[-1]
     assert last[1] > first[1]
     assert last[2] < first[2]
+
+
+def test_reasons_say_which_hazard_decided_and_from_which_data() -> None:
+    work = job(10 * 3600, save_s=60.0, restore_s=120.0)
+    for policy in policies(capacity=True):
+        outcome = replay(
+            policy, [work], PRICES, billing="gcp-spot", start_s=START_S + DAY_S, availability=TAKEN, seed=1
+        )
+        told = [one.how for each in outcome.made for one in each.alternatives]
+        assert any("capacity refuses it with probability" in how for how in told), policy.name
+        assert any("hazard of 7 records" in how for how in told), policy.name
+
+
+def test_by_default_a_market_that_takes_its_machines_is_not_gone_back_to() -> None:
+    """Though it is 5 % cheaper, as long as it has taken all machines after half an hour."""
+    prices = history({C3: [(0, 0.095)], OTHER: [(0, 0.1)]}, hours=400.0)
+    work = job(40 * 3600, save_s=60.0, restore_s=120.0)
+    revoked = [
+        replay(
+            Ebbtide(capacity=capacity),
+            [work],
+            prices,
+            billing="gcp-spot",
+            start_s=START_S + DAY_S,
+            availability=TAKEN,
+        ).revocations
+        for capacity in (True, False)
+    ]
+    assert revoked[0] <= 0.5 * revoked[1]

@@ -1,7 +1,8 @@
-"""`ebbtide hazard fit` and `evaluate`: the chance that a machine is refused or lost."""
+"""`ebbtide hazard fit`, `evaluate` and `intervals`: the chance that a machine is refused or lost."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide.backtesting.checkpoint_intervals import IntervalScore, score_interval
 from ebbtide.base.files import write_text
 from ebbtide.base.json_values import json_text
 from ebbtide.base.utc import HOUR_S, MINUTE_S
@@ -31,6 +33,11 @@ hazard_app = typer.Typer(
 
 _NO_PRIOR = "none"
 
+TracesOption = Annotated[
+    list[Path],
+    typer.Option("--traces", metavar="PATH", help="A folder of records, or one record; may be repeated."),
+]
+
 PriorOption = Annotated[
     str | None,
     typer.Option(
@@ -44,10 +51,7 @@ PriorOption = Annotated[
 
 @hazard_app.command("evaluate")
 def evaluate_command(
-    traces: Annotated[
-        list[Path],
-        typer.Option("--traces", metavar="PATH", help="A folder of records, or one record; may be repeated."),
-    ],
+    traces: TracesOption,
     learnt_share: Annotated[float, typer.Option(help="Share of each record that is learnt from.")] = LEARNT_SHARE,
     prior: PriorOption = None,
     json_path: Annotated[
@@ -65,31 +69,21 @@ def evaluate_command(
 
         ebbtide hazard evaluate --traces records/ --json hazard.json
     """
-    files = _records(traces)
-    start = _prior(prior)
     rows: list[HazardScore] = []
     curves: dict[str, tuple[np.ndarray, Floats]] = {}
-    with progress("scoring", len(files)) as state:
-        for file in files:
-            state.begin(file.stem)
-            try:
-                # On what the package's hazard was fitted to, it would know the rest of the record.
-                is_known = prior is None and start is not None and file.stem in start.learnt_from
-                own_start = None if is_known else start
-                found = evaluate_hazard(_read(file, instance_types), file.stem, own_start, learnt_share)
-            except InputError as error:
-                if len(files) == 1:
-                    raise
-                typer.echo(f"{file.name} is left out: {error.problem}", err=True)
-                continue
-            rows += found.rows
-            curves |= {
-                f"{file.stem}: {event} {_time(horizon_s)}": (happened > 0.0, chances)
+
+    def score(observations: list[MarketObservations], name: str, start: Hazard | None) -> None:
+        found = evaluate_hazard(observations, name, start, learnt_share)
+        rows.extend(found.rows)
+        curves.update(
+            {
+                f"{name}: {event} {_time(horizon_s)}": (happened > 0.0, chances)
                 for (event, horizon_s), (chances, happened) in found.chances.items()
                 if len(happened)
             }
-    if not rows:
-        raise InputError("no record could be scored", file=traces[0])
+        )
+
+    _each_record(traces, prior, instance_types, score)
     if json_path:
         write_text(json_path, json_text({"rows": [asdict(row) for row in rows]}))
     if plot:
@@ -123,6 +117,78 @@ def fit_command(
         found = fit_hazard(observations, _prior(prior), [record.stem for record in records])
     (found.pooled() if pooled else found).write(out)
     print_written(out)
+
+
+@hazard_app.command("intervals")
+def intervals_command(
+    traces: TracesOption,
+    save: Annotated[float, typer.Option(metavar="SECONDS", help="Time that a save takes.")] = 60.0,
+    restore: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time that a machine takes to restore.")
+    ] = 90.0,
+    learnt_share: Annotated[float, typer.Option(help="Share of each record that is learnt from.")] = LEARNT_SHARE,
+    prior: PriorOption = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write all intervals to.")
+    ] = None,
+    instance_types: InstanceTypesOption = None,
+) -> None:
+    """Compare the interval between checkpoints that each record implies with the best by search.
+
+    The hazard of a record's first part gives the mean life of machines, and that the interval (Young 1974). The
+    lives in the rest of the record say how much machine time a second of kept work costs with it, and with the
+    interval that would have been best there.
+
+        ebbtide hazard intervals --traces records/ --save 120 --json intervals.json
+    """
+    found: list[IntervalScore] = []
+
+    def score(observations: list[MarketObservations], name: str, start: Hazard | None) -> None:
+        found.append(score_interval(observations, name, start, learnt_share, save_s=save, restore_s=restore))
+
+    _each_record(traces, prior, instance_types, score)
+    if json_path:
+        rows = [{**asdict(each), "ratio": each.ratio} for each in found]
+        write_text(json_path, json_text({"save_s": save, "restore_s": restore, "rows": rows}))
+    table = Table(title=f"saves of {save:g} s: machine time for a second of kept work", box=SIMPLE_HEAD)
+    for heading in ("record", "lives", "lost", "mean life", "interval", "best", "cost", "best cost", "ratio"):
+        table.add_column(heading, justify="left" if heading == "record" else "right", no_wrap=True)
+    for each in found:
+        spans = [_time(span_s) for span_s in (each.mean_life_s, each.interval_s, each.best_interval_s)]
+        costs = [f"{cost:.4f}" for cost in (each.cost, each.best_cost, each.ratio)]
+        table.add_row(each.data, str(each.lives), str(each.lost), *spans, *costs)
+    terminal().print(table)
+    print_written(json_path)
+
+
+def _each_record(
+    traces: list[Path],
+    prior: str | None,
+    instance_types: Path | None,
+    score: Callable[[list[MarketObservations], str, Hazard | None], None],
+) -> None:
+    """Score each record, on top of the hazard that does not know it; those that cannot be are named.
+
+    Raises:
+        InputError: No record can be scored.
+    """
+    files = _records(traces)
+    start = _prior(prior)
+    scored = 0
+    with progress("scoring", len(files)) as state:
+        for file in files:
+            state.begin(file.stem)
+            try:
+                # On what the package's hazard was fitted to, it would know the rest of the record.
+                is_known = prior is None and start is not None and file.stem in start.learnt_from
+                score(_read(file, instance_types), file.stem, None if is_known else start)
+                scored += 1
+            except InputError as error:
+                if len(files) == 1:
+                    raise
+                typer.echo(f"{file.name} is left out: {error.problem}", err=True)
+    if not scored:
+        raise InputError("no record could be scored", file=traces[0])
 
 
 def _records(traces: list[Path]) -> list[Path]:

@@ -52,6 +52,7 @@ def _ebbtide(models: ModelBundle | None = None, spells: SpellModels | None = Non
     return Ebbtide(
         predictor=None if models is None else models.early_curve,
         spells=spells or learnt or default_spell_models(),
+        hazard=_hazard(models),
     )
 
 
@@ -95,7 +96,7 @@ ASK_MODELS: dict[str, tuple[str, ...]] = {
     "spottune-full": ("revpred", "earlycurve", "hazard"),
     "spottune-bid": ("earlycurve",),
     str(DeadlineRule.TABLE): ("spells",),
-    "ebbtide": ("earlycurve", "spells"),
+    "ebbtide": ("earlycurve", "hazard", "spells"),
     **{f"deepspotcloud-{when}": ("hazard",) for when in MoveWhen},
     **{f"dynamic-pricing-{goal}": ("hazard",) for goal in Goal},
     "exosphere": ("hazard",),

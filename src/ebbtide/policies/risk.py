@@ -186,6 +186,21 @@ class MarketRisk:
             return 0.0
         return self.hazard.refused(self.evidence, market, self.view.now_s, self._price(market)).value
 
+    def text(self, market: Market) -> str:
+        """Chances of a spot machine and the data that they come from, in words; empty: capacity does not count.
+
+        Args:
+            market: The market.
+        """
+        if self.hazard is None or not self.counts(market):
+            return ""
+        seen = self.evidence.ends.get(region_of(market), [0.0] * 4)
+        of_run = f" and this run: {seen[2]:g} losses there, {seen[3]:.2g} expected" if seen[3] or seen[2] else ""
+        return (
+            f"; capacity refuses it with probability {self.refused(market):.3f}, takes it within the hour with "
+            f"{-np.expm1(-self.losses(market)):.3f} (hazard of {len(self.hazard.learnt_from)} records{of_run})"
+        )
+
     def _age_s(self, market: Market) -> float:
         assert self.hazard is not None
         return self.hazard.likely_age_s(self.evidence, market, self.view.now_s)

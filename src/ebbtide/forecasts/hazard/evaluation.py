@@ -104,9 +104,7 @@ def evaluate_hazard(
     Raises:
         InputError: The first part of the record has no spell, or the rest no moment that can be scored.
     """
-    if not 0.0 < learnt_share < 1.0:
-        raise InputError(f"is {learnt_share:g}; a share between 0 and 1 is needed", field="learnt_share")
-    split_s = _splits_s(observations, learnt_share)
+    split_s = splits_s(observations, learnt_share)
     later = _scored(observations, split_s, frozenset(), prior)
     rows = list(later.rows(data))
     places = [(each.market.cloud, each.market.zone, each.clock) for each in observations]
@@ -134,8 +132,14 @@ def _others(
     return [(n, each) for n, each in enumerate(observations) if n not in left_out]
 
 
-def _splits_s(observations: Sequence[MarketObservations], learnt_share: float) -> Floats:
-    """End of the first part of each market's clock, seconds since 1970, shape (markets,)."""
+def splits_s(observations: Sequence[MarketObservations], learnt_share: float) -> Floats:
+    """End of the first part of each market's clock, seconds since 1970, shape (markets,).
+
+    Raises:
+        InputError: The share is not between 0 and 1.
+    """
+    if not 0.0 < learnt_share < 1.0:
+        raise InputError(f"is {learnt_share:g}; a share between 0 and 1 is needed", field="learnt_share")
     spans: dict[str, tuple[float, float]] = {}
     for each in observations:
         begin_s, end_s = spans.get(each.clock, (math.inf, -math.inf))

@@ -11,9 +11,10 @@ booted: less time is lost, but two machines are paid for a while.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import ClassVar
 
 from ebbtide.base.utc import DAY_S, HOUR_S
@@ -237,7 +238,27 @@ class DeepSpotCloud:
                 yield WakeAt(view.now_s + RETRY_S)
         else:
             why = "the job needs a machine: this market is cheapest for each step now (III-A)"
-            yield Request(market, list_price(view, market), job=job.job_id, because=Reason(why))
+            because = partial(self._reason, view, job, why, {"spot": market}, market)
+            yield Request(market, list_price(view, market), job=job.job_id, because=because)
+
+    def _reason(self, view: View, job: JobView, why: str, choices: Mapping[str, Market], target: Market) -> Reason:
+        """Reason for a machine of a market, with the cost of a step there and of other choices."""
+        risk = self._risk(view)
+        left = "" if job.steps_left > UNKNOWN_STEPS / 2 else f" x {job.steps_left:g}"
+        costs = {what: usd_per_step(view, job.job, one, risk) for what, one in choices.items()}
+        return Reason(
+            why,
+            [
+                Alternative(
+                    what,
+                    costs[what] * job.steps_left,
+                    f"{costs[what]:.8g} USD a step{left}" + ("" if risk is None else risk.text(one)),
+                    one,
+                    one == target,
+                )
+                for what, one in choices.items()
+            ],
+        )
 
     def _is_due(self, view: View, lease: LeaseView) -> bool:
         """Return whether to consider a voluntary move from a machine now."""
@@ -258,23 +279,8 @@ class DeepSpotCloud:
             target = market
 
             def because() -> Reason:
-                here = [(f"stay on lease {lease.lease_id}", lease.market), ("spot", target)]
-                left = "" if job.steps_left > UNKNOWN_STEPS / 2 else f" x {job.steps_left:g}"
-                risk = self._risk(view)
-                sums = [(what, one, usd_per_step(view, job.job, one, risk)) for what, one in here]
-                return Reason(
-                    "a move there costs less than it saves (III-A)",
-                    [
-                        Alternative(
-                            what,
-                            usd * job.steps_left,
-                            f"{usd:.8g} USD a step{left}",
-                            one,
-                            one == target,
-                        )
-                        for what, one, usd in sums
-                    ],
-                )
+                here = {f"stay on lease {lease.lease_id}": lease.market, "spot": target}
+                return self._reason(view, job, "a move there costs less than it saves (III-A)", here, target)
 
             yield Request(market, list_price(view, market), job=job.job_id, because=because)
             if not self.overlap:

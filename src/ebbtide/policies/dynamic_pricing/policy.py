@@ -505,7 +505,7 @@ class DynamicPricing:
             if rented_by_others(view)[kind]:
                 yield WakeAt(view.now_s + _RETRY_S)
             return
-        because = partial(_by_type, view, self._cheapest(view), job, kind, market)
+        because = partial(_by_type, view, self._cheapest(view), job, kind, market, self._risk(view))
         yield Request(market, list_price(view, market), job=job.job_id, keep=True, because=because)
 
     def _last_call(self, view: View, job: JobView) -> Iterator[Action]:
@@ -552,14 +552,16 @@ def _coming(view: View) -> dict[int, list[str]]:
     }
 
 
-def _by_type(view: View, cheapest: Mapping[str, Market], job: JobView, kind: str, market: Market) -> Reason:
+def _by_type(
+    view: View, cheapest: Mapping[str, Market], job: JobView, kind: str, market: Market, risk: MarketRisk
+) -> Reason:
     """Reason for a machine of a type: the round's allocation, and the cheapest market of the type."""
     alternatives = []
     for other, where in cheapest.items():
         rate, price = view.steps_per_s(job.job, where), view.price(where)
         if rate > 0.0:
             work_h = job.steps_left / rate / HOUR_S
-            how = f"{price:.6f} USD/h x {work_h:.6f} h; a type's cheapest market"
+            how = f"{price:.6f} USD/h x {work_h:.6f} h; a type's cheapest market{risk.text(where)}"
             alternatives.append(Alternative("spot", price * work_h, how, where, other == kind and where == market))
     why = f"the round's allocation, solved over all jobs, gives the job a {kind}; this is its cheapest market"
     return Reason(why, alternatives)

@@ -22,6 +22,7 @@ from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.backoff import RefusedMarkets
 from ebbtide.policies.migration import list_price, save_usd
+from ebbtide.policies.risk import MarketRisk
 from ebbtide.policies.spottune.offers import BestBid, Offer
 
 
@@ -34,7 +35,8 @@ class Way:
         on_demand: Whether at the list price.
         max_price_usd_per_hour: The most to pay, USD per machine-hour.
         usd: Expected cost until the job is done, the value of its time included, USD.
-        unrefunded_usd: The same without what the market may refund because it takes machines that it lacks, USD.
+        unrefunded_usd: The same without what the market may refund because it takes machines that it lacks, and
+            without the time that losses cost, USD.
         work_s: Seconds of pure work.
     """
 
@@ -119,6 +121,7 @@ class Ways:
         start_s: Seconds for which a machine is paid before it trains, restoring aside.
         hour_usd: What an hour of the job's time is worth, USD.
         bid: Chooses max prices where revocations are refunded; None: the list price is the max price.
+        risk: Risk of losing machines for capacity; None: prices alone.
     """
 
     view: View
@@ -130,6 +133,7 @@ class Ways:
     start_s: float
     hour_usd: float
     bid: BestBid | None = None
+    risk: MarketRisk | None = None
 
     def all(self) -> list[Way]:
         """Every way that is open now."""
@@ -204,7 +208,7 @@ class Ways:
             offer.market,
             False,
             offer.max_price_usd_per_hour,
-            share * usd + arriving_usd,
+            share * usd * (1.0 + self.again(offer.market)) + arriving_usd,
             usd + arriving_usd,
             self.steps * offer.seconds_per_step,
         )
@@ -360,6 +364,18 @@ class Ways:
             return 1.0
         return self._refunds.paid_share(way.market)
 
+    def again(self, market: Market) -> float:
+        """Time that losses and refusals in a market are expected to cost, as a share of the work."""
+        if self.risk is None:
+            return 0.0
+        if market not in self._again:
+            self._again[market] = self.risk.overhead(self.job.job, market, self.start_s)
+        return self._again[market]
+
+    @cached_property
+    def _again(self) -> dict[Market, float]:
+        return {}
+
     def lasts_s(self, market: Market, work_s: float) -> float:
         """Seconds for which machines of a market are held for so many seconds of work."""
         return self.start_s + self.restore_s(market) + work_s
@@ -372,13 +388,14 @@ class Ways:
     def _way(self, market: Market, seconds: float, price: float, most: float, *, on_demand: bool) -> Way:
         share = 1.0 if on_demand else self._refunds.paid_share(market)
         arriving_usd = self.arriving_usd(market)
-        usd = self._usd(market, seconds, share * price) + arriving_usd
+        again = 0.0 if on_demand else self.again(market)
+        usd = self._usd(market, seconds, share * price, again) + arriving_usd
         unrefunded_usd = self._usd(market, seconds, price) + arriving_usd
         return Way(market, on_demand, most, usd, unrefunded_usd, self._work_s(seconds))
 
-    def _usd(self, market: Market, seconds: float, price: float) -> float:
-        """Of machines at a price, charged in whole periods, USD."""
-        work_s = self._work_s(seconds)
+    def _usd(self, market: Market, seconds: float, price: float, again: float = 0.0) -> float:
+        """Of machines at a price, charged in whole periods, with some of the work done again, USD."""
+        work_s = self._work_s(seconds) * (1.0 + again)
         time_usd = self.hour_usd * self.lasts_s(market, work_s)
         return (self.job.job.most_machines * price * self.paid_s(market, work_s) + time_usd) / HOUR_S
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.forecasts.learning_curves.early_curve import EarlyCurve
 from ebbtide.market.markets import Market
 from ebbtide.policies.api.actions import Action, Hold, Release, Request, WakeAt
@@ -38,6 +39,7 @@ from ebbtide.policies.ebbtide.reasons import reason
 from ebbtide.policies.ebbtide.slack import InTime
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.migration import take_over
+from ebbtide.policies.risk import MarketRisk
 from ebbtide.policies.spottune.offers import BestBid, Offer
 from ebbtide.policies.spottune.policy import ObservedStepTimes
 from ebbtide.policies.spottune.selection import TrialSelection
@@ -89,6 +91,8 @@ class Ebbtide:
         predictor: Predicts final metrics; None: EarlyCurve as calibrated.
         spells: Models of how capacity comes and goes.
         bid: Chooses market and max price where prices revoke.
+        hazard: Chances of losing machines for capacity, which count beside prices.
+        capacity: Whether they count; else prices alone.
         name: The policy's name in tables.
         wakes_on: Empty: only the events that are always delivered.
     """
@@ -112,6 +116,8 @@ class Ebbtide:
     predictor: EarlyCurve | None = None
     spells: SpellModels = field(default_factory=default_spell_models, repr=False)
     bid: BestBid = field(default_factory=BestBid, repr=False)
+    hazard: Hazard = field(default_factory=default_hazard, repr=False)
+    capacity: bool = True
     name: str = "ebbtide"
     wakes_on: frozenset[Wake] = frozenset()
 
@@ -446,7 +452,8 @@ class Ebbtide:
     def _now(self, view: View) -> _Now:
         refusals = RefusedMarkets(view, _FIRST_REFUSAL_S, _LONGEST_REFUSAL_S)
         times = ObservedStepTimes.in_memory(view.memory, self.parallel)
-        return _Now(view, refusals, times, lambda job: self._end(view, job))
+        risk = MarketRisk.now(view, self.hazard if self.capacity else None)
+        return _Now(view, refusals, times, lambda job: self._end(view, job), risk)
 
     def _ways(self, now: _Now, job: JobView) -> Ways:
         """The ways for a job; jobs that are alike share them."""
@@ -464,7 +471,16 @@ class Ebbtide:
             else:
                 seconds = now.times.of_all(view, job, able)
             now.known[key] = Ways(
-                view, job, steps, able, np.array(seconds), now.refusals, _CHARGED_S, self.hour_usd, self._bid
+                view,
+                job,
+                steps,
+                able,
+                np.array(seconds),
+                now.refusals,
+                _CHARGED_S,
+                self.hour_usd,
+                self._bid,
+                now.risk,
             )
         return now.known[key]
 
@@ -478,6 +494,7 @@ class _Now:
         refusals: Markets that have just refused.
         times: Seconds per step that were observed.
         end: Returns the step up to which a job is to be trained, as far as is decided.
+        risk: Risk of losing machines for capacity.
         known: The ways of jobs that are alike, once they are made.
     """
 
@@ -485,6 +502,7 @@ class _Now:
     refusals: RefusedMarkets
     times: ObservedStepTimes
     end: Callable[[JobView], int]
+    risk: MarketRisk
     known: dict[Any, Ways] = field(default_factory=dict)
 
     @cached_property

@@ -45,7 +45,12 @@ def _made(why: str, in_time: InTime, taken: Way | None, waiting: Alternative | N
         Alternative(
             choice_of(way),
             way.usd,
-            "; ".join((sum_of(ways, way), *_against(way, in_time, (way.market, way.on_demand) in open_now))),
+            "; ".join(
+                (
+                    sum_of(ways, way) + _risk_of(ways, way),
+                    *_against(way, in_time, (way.market, way.on_demand) in open_now),
+                )
+            ),
             way.market,
             way == taken,
         )
@@ -70,6 +75,7 @@ def sum_of(ways: Ways, way: Way) -> str:
     share = ways.paid_share(way)
     paid = f" x {share:.4f} paid so far of first hours there" if share != 1.0 else ""
     offer = None if way.on_demand else ways.offer_in(way.market)
+    lost = 0.0 if way.on_demand else ways.again(way.market)
     if offer is not None:
         revoked = (
             f"; revoked within the hour with probability {offer.revoked:.3f}"
@@ -77,15 +83,22 @@ def sum_of(ways: Ways, way: Way) -> str:
             else ""
         )
         steps = "" if unknown else f" x {ways.steps:g} steps"
-        return f"{offer.usd_per_step:.8g} USD a step{steps}{times}{paid}{egress}{revoked}"
+        more = f" x {1.0 + lost:.4f} for losses" if lost else ""
+        return f"{offer.usd_per_step:.8g} USD a step{steps}{times}{more}{paid}{egress}{revoked}"
     price = ways.price_of(way)
     if unknown:
         value = f" + {ways.hour_usd:g} USD/h of time" if ways.hour_usd else ""
         return f"{price:.6f} USD/h{times}{paid}{value}"
-    lasts_s, paid_s = ways.lasts_s(way.market, way.work_s), ways.paid_s(way.market, way.work_s)
+    work_s = way.work_s * (1.0 + lost)
+    lasts_s, paid_s = ways.lasts_s(way.market, work_s), ways.paid_s(way.market, work_s)
     value = f" + {ways.hour_usd:g} USD/h x {lasts_s / HOUR_S:.4f} h of time" if ways.hour_usd else ""
     parts = f"start {ways.start_s:.0f} s, restore {ways.restore_s(way.market):.0f} s, work {way.work_s:.0f} s"
+    parts += f", losses {way.work_s * lost:.0f} s" if lost else ""
     return f"{price:.6f} USD/h x {paid_s / HOUR_S:.6f} h{times}{paid}{value}{egress} ({parts})"
+
+
+def _risk_of(ways: Ways, way: Way) -> str:
+    return "" if ways.risk is None or way.on_demand else ways.risk.text(way.market)
 
 
 def _against(way: Way, in_time: InTime, is_open: bool) -> list[str]:

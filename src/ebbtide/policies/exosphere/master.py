@@ -318,7 +318,7 @@ class ExoSphere:
         bids = {holding.market: holding.bid_usd_per_hour for holding in open_now}
         for market, count in counts.items():
             if count > 0:
-                because = partial(_by_portfolio, account.holdings, market)
+                because = partial(_by_portfolio, account.holdings, market, self._risk(view))
                 yield Request(market, bids[market], job=job.job_id, count=count, keep=True, because=because)
         sharing.rented(job)
 
@@ -414,12 +414,12 @@ class ExoSphere:
             yield Release(lease_id, save=False, because=Reason("no application needs it any more"))
 
 
-def _by_portfolio(holdings: Sequence[Holding], market: Market) -> Reason:
+def _by_portfolio(holdings: Sequence[Holding], market: Market, risk: MarketRisk | None) -> Reason:
     """Reason to rent servers in a market: its share in the portfolio."""
     shares = [
         Alternative(
             f"spot, at most {one.bid_usd_per_hour:.4f} USD/h",
-            how=f"{one.share:.4f} of the cluster's resources",
+            how=f"{one.share:.4f} of the cluster's resources" + ("" if risk is None else risk.text(one.market)),
             market=one.market,
             is_chosen=one.market == market,
         )

@@ -74,6 +74,10 @@ class Provisioner(Protocol):
         """Cost per step, USD, of staying in the market at index `place`, on a machine without further refunds."""
         ...
 
+    def risk(self, view: View) -> MarketRisk:
+        """The risk of losing machines for capacity, as the offers count it."""
+        ...
+
 
 @dataclass(frozen=True)
 class StepCost:
@@ -104,7 +108,7 @@ class StepCost:
         seconds: Floats,
     ) -> list[Offer]:
         mean = np.array([view.mean_price(market, HOUR_S) for market in markets])
-        risk = MarketRisk.now(view, self.hazard if self.capacity else None)
+        risk = self.risk(view)
         # A step costs more where machines are lost.
         again = np.array([risk.overhead(job.job, market, START_S) for market in markets])
         sure = seconds * (1.0 + again) * (1.0 + self.doubt) * mean / HOUR_S
@@ -129,6 +133,9 @@ class StepCost:
 
     def staying(self, view: View, place: int, markets: Sequence[Market], seconds: Floats) -> float:
         return float(seconds[place] * view.mean_price(markets[place], HOUR_S) / HOUR_S)
+
+    def risk(self, view: View) -> MarketRisk:
+        return MarketRisk.now(view, self.hazard if self.capacity else None)
 
     def _max_prices(self, view: View, markets: Sequence[Market]) -> Floats:
         prices = np.array([view.price(market) for market in markets])
@@ -208,6 +215,10 @@ class BestBid:
             revoked = 1.0 - float(chances[best, -1]) if asks else math.nan
             found.append(Offer(market, max_price, float(per_step[best]), revoked, step_s))
         return found
+
+    def risk(self, view: View) -> MarketRisk:
+        """Return a risk that counts no capacity: prices and refunds alone make these offers."""
+        return MarketRisk.now(view, None)
 
     def staying(self, view: View, place: int, markets: Sequence[Market], seconds: Floats) -> float:
         mean = _mean_prices(view, markets)

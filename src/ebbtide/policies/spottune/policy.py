@@ -31,6 +31,7 @@ from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.field_checks import check_fields
+from ebbtide.policies.risk import MarketRisk
 from ebbtide.policies.spottune.offers import BestBid, Offer, Provisioner, StepCost
 from ebbtide.policies.spottune.selection import TrialSelection
 
@@ -264,7 +265,7 @@ class SpotTune:
                 yield WakeAt(view.now_s + 5 * 60.0)
             else:
                 offer, left = _least(kept), self._selection.end(view, job) - job.steps_done
-                because = partial(_by_step_cost, kept, offer, left)
+                because = partial(_by_step_cost, kept, offer, left, self.provisioner.risk(view))
                 yield Request(offer.market, offer.max_price_usd_per_hour, job=job.job_id, because=because)
 
     def _best(self, view: View, job: JobView, times: ObservedStepTimes) -> Offer | None:
@@ -307,7 +308,7 @@ def _least(offers: Sequence[Offer]) -> Offer:
     return min(offers, key=lambda offer: (offer.usd_per_step, offer.market))
 
 
-def _by_step_cost(offers: Sequence[Offer], chosen: Offer, steps_left: float) -> Reason:
+def _by_step_cost(offers: Sequence[Offer], chosen: Offer, steps_left: float, risk: MarketRisk) -> Reason:
     """Reason for taking an offer: the lowest expected cost of a step."""
     steps = "" if steps_left > UNKNOWN_STEPS / 2 else f" x {steps_left:g} steps"
     alternatives = [
@@ -319,7 +320,8 @@ def _by_step_cost(offers: Sequence[Offer], chosen: Offer, steps_left: float) -> 
                 ""
                 if math.isnan(offer.revoked)
                 else f"; revoked within the hour with probability {offer.revoked:.3f}"
-            ),
+            )
+            + risk.text(offer.market),
             offer.market,
             offer is chosen,
         )
