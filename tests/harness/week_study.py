@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from tests.harness.deterministic import cloud, machines, renting, scenario, world
 from tests.harness.deterministic.scenario import Scenario
+from tests.harness.deterministic.simulate import in_memory
 from tests.harness.memory_study import quarters
 from tests.harness.study import failed, run_study
 
@@ -158,15 +159,15 @@ def _slower() -> Iterator[None]:
         yield
 
 
-def studied(place: Path, days: float, seed: int) -> Sequence[WeekReport]:
-    """Run the three trainings once with each policy.
+def studied(_runs: Path, days: float, seed: int) -> Sequence[WeekReport]:
+    """Run the three trainings once with each policy, with their files in memory: they are written very often.
 
     Args:
-        place: Folder for the runs.
         days: Virtual days that the trainings take.
         seed: Seed of the simulation.
     """
-    return [_studied(place / policy, days, seed, policy) for policy in ("on-demand", "reactive")]
+    with in_memory() as place:
+        return [_studied(place / policy, days, seed, policy) for policy in ("on-demand", "reactive")]
 
 
 def _studied(place: Path, days: float, seed: int, policy: str) -> WeekReport:
