@@ -394,14 +394,15 @@ def _solved_parts(folder: Path, models: Mapping[str, BundlePart]) -> dict[str, B
         raise InputError(f"is no manifest of what was solved: {misfit(error)}", file=path) from None
 
 
-def hazard_of(folder: Path) -> Hazard:
-    """The hazard of the bundle in a folder; that of the package where there is no bundle, or it has none.
+def hazard_of(models: ModelBundle | Path | None) -> Hazard:
+    """The hazard of a bundle, or of that in a folder; the package's where there is no bundle, or it has none.
 
     Raises:
         InputError: The folder is no bundle, or a part of it was changed.
     """
-    kept = ModelBundle.read(folder).hazard if folder.exists() else None
-    return kept or default_hazard()
+    if isinstance(models, Path):
+        models = ModelBundle.read(models) if models.exists() else None
+    return (models and models.hazard) or default_hazard()
 
 
 def _model_versions(parts: Mapping[str, BundlePart]) -> dict[str, str]:

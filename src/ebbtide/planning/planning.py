@@ -14,7 +14,7 @@ from ebbtide.backtesting.summary import models_note
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
-from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.bundle import ModelBundle, hazard_of
 from ebbtide.forecasts.capacity.drawing import drawn_availability
 from ebbtide.forecasts.capacity.fitting import UP
 from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models, fit_market_spells
@@ -22,7 +22,7 @@ from ebbtide.forecasts.capacity.probes import probes_of_capacity
 from ebbtide.forecasts.champions import read_models
 from ebbtide.forecasts.hazard.chances import evidence_of
 from ebbtide.forecasts.hazard.evidence import Evidence
-from ebbtide.forecasts.hazard.model import Hazard, default_hazard
+from ebbtide.forecasts.hazard.model import Hazard
 from ebbtide.forecasts.hazard.observations import observations_of_probes
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.checkpoint_interval import fits_notice, saved_periodically
@@ -172,7 +172,7 @@ def plan(
     notes += [models_note(bundle.versions)] if bundle else []
     places: tuple[PlanPlace, ...] = ()
     if by_capacity:
-        hazard = (bundle.hazard if bundle else None) or default_hazard()
+        hazard = hazard_of(bundle)
         places = plan_places(
             jobs[0],
             allowed,

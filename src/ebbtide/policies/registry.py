@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ebbtide.errors import InputError, unknown_name
-from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.bundle import ModelBundle, hazard_of
 from ebbtide.forecasts.capacity.models import SpellModels, default_spell_models
 from ebbtide.forecasts.champions import read_models
-from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.baselines import CheapestSpot, FastestSpot, OnDemand, Reactive
@@ -33,7 +32,7 @@ from ebbtide.policies.spottune.policy import SpotTune
 def _spottune(models: ModelBundle | None = None, _spells: SpellModels | None = None, **settings: Any) -> SpotTune:
     """SpotTune with the bundle's revocation model and EarlyCurve; without a bundle with what the package has."""
     forecast = None if models is None else models.revocation
-    cost = StepCost(hazard=_hazard(models))
+    cost = StepCost(hazard=hazard_of(models))
     own = {"provisioner": cost if forecast is None else replace(cost, forecast=forecast)} | settings
     return SpotTune(predictor=None if models is None else models.early_curve, **own)
 
@@ -52,13 +51,8 @@ def _ebbtide(models: ModelBundle | None = None, spells: SpellModels | None = Non
     return Ebbtide(
         predictor=None if models is None else models.early_curve,
         spells=spells or learnt or default_spell_models(),
-        hazard=_hazard(models),
+        hazard=hazard_of(models),
     )
-
-
-def _hazard(models: ModelBundle | None) -> Hazard:
-    learnt = None if models is None else models.hazard
-    return learnt or default_hazard()
 
 
 def _without_models(make: Callable[[], Policy]) -> Callable[..., Policy]:
@@ -66,7 +60,7 @@ def _without_models(make: Callable[[], Policy]) -> Callable[..., Policy]:
 
 
 def _with_hazard(make: Callable[..., Policy]) -> Callable[..., Policy]:
-    return lambda models=None, _spells=None: make(hazard=_hazard(models))
+    return lambda models=None, _spells=None: make(hazard=hazard_of(models))
 
 
 # Each makes the policy with its default parameters; given a model bundle, with what that has learnt.

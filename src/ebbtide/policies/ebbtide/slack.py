@@ -34,7 +34,7 @@ class InTime:
     left_s: float
     start_s: float
     look_every_s: float
-    allowed_s: float = float("inf")
+    allowed_s: float
 
     @property
     def can_be_kept(self) -> bool:
@@ -94,8 +94,7 @@ class InTime:
         return min(self.ways.all(), key=lambda way: (not way.on_demand, way.work_s, way.rank), default=None)
 
     def best_at_price(self) -> Way | None:
-        """The cheapest way that may be tried, at the price of this moment: a spike that has just ended counts for
-        nothing."""
+        """The way that may be tried and is cheapest at the price of this moment, whatever it was before."""
         return min(self._fitting, key=lambda way: (self.ways.at_price_usd(way), way.rank), default=None)
 
     @cached_property
@@ -104,8 +103,8 @@ class InTime:
         return [way for way in self.ways.all() if self.may_try(way) and (can_be_saved or way.on_demand)]
 
     def best_spot(self, besides: Container[Market] = ()) -> Way | None:
-        """The cheapest spot machine that may be tried, besides those of some markets; None: there is none, or the
-        job cannot be saved."""
+        """The cheapest spot machine that may be tried, besides some markets; None: there is none."""
+        # A job that cannot be saved would lose all with it.
         spot = [way for way in self.ways.spot() if way.market not in besides and self.may_try(way)]
         return min(spot, key=lambda way: way.rank, default=None) if self.ways.job.job.checkpoint else None
 
