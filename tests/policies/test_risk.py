@@ -244,3 +244,26 @@ def test_by_default_a_market_that_takes_its_machines_is_not_gone_back_to() -> No
         for capacity in (True, False)
     ]
     assert revoked[0] <= 0.5 * revoked[1]
+
+
+def test_by_default_a_job_that_is_saved_too_slowly_leaves_a_market_that_loses_it() -> None:
+    """By prices alone it loses all of its work every two hours, and never ends; nor does it wait for others."""
+    usd = eb.default_catalogue().on_demand_usd_per_hour(C3, START_S)
+    assert usd is not None
+    prices = history({C3: [(0, 0.88 * usd)]}, hours=400.0)
+    # Two hours of machines, and three minutes of none.
+    times_s = np.sort(np.concatenate([np.arange(0, 400 * 3600, 7380.0), np.arange(7200, 400 * 3600, 7380.0)]))
+    counts = np.arange(len(times_s)) % 2 == 0
+    often = Availability({C3: CapacitySeries(START_S + times_s, counts, START_S + 400 * HOUR_S)})
+    work = job(10 * 3600, save_s=300.0, restore_s=300.0)
+    start_s = START_S + DAY_S
+
+    def outcome(*, capacity: bool) -> eb.Outcome:
+        policy = Ebbtide(capacity=capacity)
+        return replay(policy, [work], prices, billing="gcp-spot", start_s=start_s, availability=often)
+
+    found = outcome(capacity=True)
+    assert found.finished
+    assert found.end_s - start_s < 12 * HOUR_S
+    assert found.cost_usd < 1.2 * 10 * usd
+    assert not outcome(capacity=False).finished

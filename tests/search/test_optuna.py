@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import textwrap
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -250,6 +253,30 @@ def test_trials_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert [one.state for one in study.trials] == [TrialState.RUNNING] * 3
     assert not (tmp_path / "code" / "runs").exists()
     assert [study.tell(one, 1.0).state for one in (plain, slow, elsewhere)] == [TrialState.COMPLETE] * 3
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_grid_is_searched_whole(tmp_path: Path) -> None:
+    plain = trials(tmp_path / "code")
+    sampler = optuna.samplers.GridSampler({"x": [1.0, 4.0]}, seed=0)
+    study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
+    plain.optimize(study, 3)
+    assert sorted(one.params["x"] for one in study.trials) == [1.0, 4.0]
+    assert all(one.state is TrialState.COMPLETE for one in study.trials)
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_trial_whose_run_another_process_is_about_to_begin_is_left_to_it(tmp_path: Path) -> None:
+    """Before, it was begun twice under one name: one failed, and the other could not tell its value."""
+    trained, study = trials(tmp_path / "code"), study_in(tmp_path)
+    begins = study.ask()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        begins.set_user_attr(ASKED_BY, f"{socket.gethostname()} {other.pid}")
+        begins.set_user_attr(RUN, "trial-0-soon")
+        trained.optimize(study, 1)
+        assert [one.state for one in study.trials] == [TrialState.RUNNING]
+        assert not (tmp_path / "code" / "runs").exists()
+        other.communicate(b"")
 
 
 def test_a_trial_is_ours_from_its_first_moment_on(tmp_path: Path) -> None:

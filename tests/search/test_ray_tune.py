@@ -22,6 +22,7 @@ from tests.search.test_optuna import PROGRAM  # noqa: E402
 
 from ebbtide.clouds.settings import NewRun, RunFolder  # noqa: E402
 from ebbtide.controller.run_state import State  # noqa: E402
+from ebbtide.controller.team.team import Team  # noqa: E402
 from ebbtide.jobs.parsing import validated  # noqa: E402
 from ebbtide.jobs.sweep import Sweep  # noqa: E402
 from ebbtide.runs.handle import Run  # noqa: E402
@@ -126,3 +127,19 @@ def test_without_a_direction_the_last_value_is_told() -> None:
     status = SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=0.1), revoked=0)
     trial._run, trial._work, trial._reported = SimpleNamespace(error=None, status=lambda: status), work, 3
     assert trial._ended({1: 0.1, 2: 0.7, 3: 0.9})["loss"] == 0.9
+
+
+def test_who_pays_is_settled_where_the_search_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each of Ray's workers had accounts of its own, or knew of no team."""
+    work = {"command": "python x.py {x}", "metric": "loss", "max_trial_steps": 9}
+    monkeypatch.chdir(tmp_path)
+    own = spot_trainable(work, options={"team": Team(accounts="accounts"), "store": "checkpoints"})
+    (tmp_path / "team.yaml").write_text("accounts: accounts\n")
+    monkeypatch.setenv("EBBTIDE_TEAM", "team.yaml")
+    named = spot_trainable(work, options={"owner": "ann"})
+    monkeypatch.delenv("EBBTIDE_TEAM")
+    for each in (own, named):
+        assert each._options["team"].accounts == str(tmp_path / "accounts")
+    assert own._options["store"] == str(tmp_path / "checkpoints")
+    assert named._options["owner"] == "ann"
+    assert spot_trainable(work)._options["team"] is None

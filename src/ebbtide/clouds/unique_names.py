@@ -8,6 +8,7 @@ unique to the run and is kept in copies of its folder, too.
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 _DIGITS = 8
 
@@ -25,6 +26,15 @@ def unique_name(run: str, fingerprint: str) -> str:
         fingerprint: The fingerprint of its key; empty: an older Ebbtide began the run, and its name is its id.
     """
     return f"{run}-{fingerprint}" if fingerprint else run
+
+
+def absolute_store(store: str) -> str:
+    """Return the address of a store that is the same from every folder: a run may be resumed from another.
+
+    Args:
+        store: Folder, relative to the working directory, or `s3://bucket/prefix`, as the user gave it.
+    """
+    return store if "://" in store else str(Path(store).resolve())
 
 
 def own_store(store: str, name: str) -> str:

@@ -21,7 +21,7 @@ from ebbtide.clouds.local.client import (
     start_local_cloud,
 )
 from ebbtide.clouds.settings import LiveSettings, NewRun, RunFolder
-from ebbtide.clouds.unique_names import own_store
+from ebbtide.clouds.unique_names import absolute_store, own_store
 from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, OnProgress, Outside, Programs
 from ebbtide.controller.journal.journal import journal_of
@@ -209,9 +209,7 @@ def begin_local(
     prices.check_inside(begins_s)
     folder = new.folder(sweep.name)
     run, name = folder.path.name, folder.unique_name
-    # A run may be resumed from another folder.
-    absolute = store if "://" in store else str(Path(store).resolve())
-    where = own_store(absolute, name) if store else str(folder.path / "objects")
+    where = own_store(absolute_store(store), name) if store else str(folder.path / "objects")
     options: dict[str, Any] = {"start_s": begins_s, "speed": market.speed, "least_notice_s": market.notice_s}
     if market.boots_s is not None:
         options["boots_s"] = list(market.boots_s)

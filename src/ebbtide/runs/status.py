@@ -348,6 +348,7 @@ def _trial(
         best_step = choose(metrics, key=metrics.__getitem__)
     on = [leases[lease_id] for lease_id in leases_on(live)] if state in _ACTIVE else []
     has_saved = job["checkpoints"] > 0 or live["began_number"] > 0
+    diverged_at = max(live["diverged_at"], 0)
     return TrialStanding(
         number,
         trial_id,
@@ -364,8 +365,8 @@ def _trial(
         f"{settings.store}/{'results' if sweep.kind == 'array' else 'trials'}/{trial_id}" if has_saved else "",
         live["problem"],
         tuple(live["tail"]),
-        (*live["warnings"], *([_diverged(live["diverged_at"])] if live["diverged_at"] and metrics else ())),
-        live["diverged_at"],
+        (*live["warnings"], *([_diverged(diverged_at)] if diverged_at else ())),
+        diverged_at,
     )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,10 +28,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from optuna import Study, Trial
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ebbtide.clouds.settings import RUNS, RunFolder, new_run_id
 from ebbtide.controller.controller import metrics_of
@@ -45,7 +47,7 @@ from ebbtide.runs.run import RunOptions, run
 
 _LOGGER = logging.getLogger(__name__)
 
-# User attributes of a trial: the host that asked for it, and about its run.
+# User attributes of a trial: host and process that asked for it, and about its run.
 ASKED_BY, RUN, RUNS_IN = "ebbtide_host", "ebbtide_run", "ebbtide_runs"
 COST_USD, REVOCATIONS = "ebbtide_cost_usd", "ebbtide_revocations"
 # Flags of a trial: its policy gave it up, as when its budget was spent; or its run was never begun.
@@ -123,6 +125,7 @@ class SpotTrials:
                 for number, running in list(open_.items()):
                     if running.is_over(study):
                         del open_[number]
+                        n_trials = 0 if running.ends_study else n_trials
                 time.sleep(_LOOK_S)
         finally:
             with ExitStack() as stopped:
@@ -202,32 +205,48 @@ class SpotTrials:
         name = left.user_attrs[RUN]
         policy = None if isinstance(self.policy, str) else self.policy
         folder = RunFolder(Path(runs) / name)
-        if not folder.is_begun:
-            host = left.user_attrs.get(ASKED_BY, _HOST)
-            if host != _HOST:
-                _LOGGER.warning(
-                    "trial %d is left to host %s, which has its run %s; if that host is gone, end the trial with "
-                    "study.tell(%d, state=optuna.trial.TrialState.FAIL)",
-                    left.number,
-                    host,
-                    name,
-                    left.number,
-                )
-                return None
+        found, begins = Run(folder), not folder.is_begun
+        state = None if begins else found.status().state
+        host, _, process = left.user_attrs.get(ASKED_BY, _HOST).partition(" ")
+        if state in (None, State.RUNNING, State.STOPPING) and _is_of_another(host, process, begins=begins):
+            _LOGGER.warning(
+                "trial %d is left to a program on host %s, which has its run %s; if that is gone, end the trial "
+                "with study.tell(%d, state=optuna.trial.TrialState.FAIL)",
+                left.number,
+                host,
+                name,
+                left.number,
+            )
+            return None
+        if begins:
             return self._started(study, trial, name)
-        found = Run(folder)
-        if found.status().state not in (*OVER, State.GAVE_UP):
+        if state not in (*OVER, State.GAVE_UP):
             found = resume(name, runs=runs, policy=policy)
         return _Running(trial, found, reported=max(left.intermediate_values, default=0))
 
 
 def _asked(study: Study) -> Trial:
     """Ask for a trial that is marked as ours from its first moment on, or for one that waits in the study."""
+    us = f"{_HOST} {os.getpid()}"
     if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-        study.enqueue_trial({}, user_attrs={ASKED_BY: _HOST})
+        # `enqueue_trial` would fix the values, which samplers that plan ahead take for theirs.
+        study.add_trial(create_trial(state=TrialState.WAITING, user_attrs={ASKED_BY: us}))
     trial = study.ask()
-    trial.set_user_attr(ASKED_BY, _HOST)
+    trial.set_user_attr(ASKED_BY, us)
     return trial
+
+
+def _is_of_another(host: str, process: str, *, begins: bool) -> bool:
+    """Return whether a trial belongs to another program that may be alive.
+
+    Args:
+        host: Host that asked for it.
+        process: Id of the process that did.
+        begins: Whether its run has not begun yet, which a process of this host may be about to do.
+    """
+    if host != _HOST:
+        return True
+    return begins and process.isdecimal() and int(process) != os.getpid() and psutil.pid_exists(int(process))
 
 
 @dataclass
@@ -238,11 +257,13 @@ class _Running:
         trial: The study's trial.
         run: Run of the trial.
         reported: The last step whose metric the study has.
+        ends_study: Whether the sampler wants no more trials after it.
     """
 
     trial: Trial
     run: Run
     reported: int = 0
+    ends_study: bool = False
 
     def is_over(self, study: Study) -> bool:
         """Report new metrics to the study, and return whether the trial is over."""
@@ -306,4 +327,10 @@ class _Running:
         standing = self.run.status()
         self.trial.set_user_attr(COST_USD, standing.money.paid_usd)
         self.trial.set_user_attr(REVOCATIONS, standing.revoked)
-        study.tell(self.trial, value, state)
+        try:
+            study.tell(self.trial, value, state)
+        except RuntimeError:
+            # A sampler that has searched its whole grid stops the study, as it may only within Optuna's own loop.
+            if not study.get_trials(deepcopy=False)[self.trial.number].state.is_finished():
+                raise
+            self.ends_study = True

@@ -34,8 +34,11 @@ from typing import Any
 from ray import tune
 
 from ebbtide.clouds.settings import RUNS, RunFolder
+from ebbtide.clouds.unique_names import absolute_store
 from ebbtide.controller.controller import metrics_of
+from ebbtide.controller.journal.address import journal_address
 from ebbtide.controller.run_state import State
+from ebbtide.controller.team.team import accounting_of
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.parsing import validated
@@ -64,19 +67,24 @@ def spot_trainable(
         A class whose results have the metric under its name, `step`, `cost_usd` and `revocations`.
 
     Raises:
-        InputError: The work has a grid, or no metric.
+        InputError: The work has a grid, or no metric; or the team or the journal's address is wrong.
     """
     if "grid" in work:
         raise InputError("Ray Tune chooses the values: leave `grid` out, and name them in `param_space`")
     if not work.get("metric"):
         raise InputError("the work needs a metric, which is what Ray Tune is told", field="metric")
     given: dict[str, Any] = dict(options or {})
-    # Ray's workers run in other folders, so make paths absolute.
+    # Ray's workers run in other folders and environments, so make paths absolute, and settle who pays here.
     for name, usual in (("folder", Path.cwd()), ("runs", RUNS)):
         given[name] = Path(given.get(name, usual)).resolve()
-    for name in ("machines", "spells", "availability", "team"):
+    for name in ("machines", "spells", "availability"):
         if isinstance(given.get(name), str | Path):
             given[name] = Path(given[name]).resolve()
+    if given.get("store"):
+        given["store"] = absolute_store(str(given["store"]))
+    accounting = accounting_of(given.get("owner"), given.get("tags"), given.get("team"))
+    given |= {"owner": accounting.owner or None, "team": accounting.team}
+    given["journal"] = journal_address(given.get("journal"))
 
     class OnSpot(_SpotTrainable):
         _work, _policy, _provider = dict(work), policy, provider

@@ -422,10 +422,17 @@ def test_a_metric_that_is_no_number_any_more_is_told_to_policies() -> None:
     assert steps.tolist() == [10.0, 20.0]
     assert metric[0] == 0.5
     assert math.isnan(metric[1])
-    trained.tell(lease, Stepped(TRIAL, 1, 30, 0.0, at=30, metric=0.4))
-    assert trained.training.measured(0)[1].tolist() == [0.5, 0.4]
     # What is trained again from before it may go better.
-    trained.tell(lease, Stepped(TRIAL, 1, 40, 0.0, at=40, metric=math.inf))
     trained.take(lease)
-    trained.tell(trained.machine(), Restored(TRIAL, 2, 35, 1))
+    trained.tell(trained.machine(), Restored(TRIAL, 2, 15, 1))
     assert trained.trial.diverged_at == 0
+
+
+def test_values_that_a_program_prints_between_two_evaluations_mean_nothing() -> None:
+    trained = Trained()
+    lease = trained.machine()
+    values = {5: math.inf, 10: 0.5, 15: math.inf, 20: 0.4, 25: math.inf}
+    steps = [Stepped(TRIAL, 1, at, 0.0, at=at, metric=value) for at, value in values.items()]
+    trained.tell(lease, Restored(TRIAL, 1, 0, 0), *steps)
+    assert trained.training.measured(0)[1].tolist() == [0.5, 0.4]
+    assert trained.trial.diverged_at < 0

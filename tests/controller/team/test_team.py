@@ -109,8 +109,23 @@ def test_accounts_in_a_folder_are_the_same_from_every_folder(
         found.add(named_team(tmp_path / "team.yaml").accounts)
         found.add(accounting_of(team="../team.yaml").team.accounts)
     assert found == {str(tmp_path / "shared" / "accounts")}
+    # A link to the file is that file.
+    (tmp_path / "one" / "team.yaml").symlink_to(tmp_path / "team.yaml")
+    assert named_team(tmp_path / "one" / "team.yaml").accounts == str(tmp_path / "shared" / "accounts")
     assert accounting_of(team=Team(accounts="own")).team.accounts == str(tmp_path / "other" / "own")
     assert accounting_of(team=Team(accounts="s3://bucket/x")).team.accounts == "s3://bucket/x"
+
+
+def test_accounts_of_before_are_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were relative to the working directory; what a month has cost must count on."""
+    for name in ("here/accounts/accounts", "there"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "there" / "team.yaml").write_text("accounts: accounts\nmonthly_budget_usd: 5\n")
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match=r"here/accounts are now looked for in .*there/accounts.*: move them"):
+        read_team(tmp_path / "there" / "team.yaml")
+    (tmp_path / "here" / "accounts").rename(tmp_path / "there" / "accounts")
+    assert read_team(tmp_path / "there" / "team.yaml").accounts == str(tmp_path / "there" / "accounts")
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,9 @@ class Worker:
     leaving: bool = False
 
 
+# Value of `diverged_at` of a program whose values that are not finite mean nothing.
+NEVER = -1
+
 # How an assignment ended on a machine that ended before its agent had left it.
 LOST = "lost"
 
@@ -208,7 +211,8 @@ class TrialState(JobState):
         best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
         best_stored_step: Step of that checkpoint.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
-        diverged_at: Step from which on its metric was reported as no finite number; 0: it is finite.
+        diverged_at: Step at which its metric was last reported, if that is no finite number; 0: it is one;
+            `NEVER`: its program prints such values between two finite ones, too.
     """
 
     machine: ClassVar[type[Member]] = Member

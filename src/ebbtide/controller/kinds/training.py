@@ -35,6 +35,7 @@ from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
 from ebbtide.controller.kinds.state import (
     LOST,
+    NEVER,
     WARNED_AFTER_S,
     Member,
     Stretch,
@@ -239,7 +240,7 @@ class AgentTraining:
         """
         trial = self._of_job[job_id]
         found = sorted(trial.metrics.items())
-        if trial.diverged_at and (not found or found[-1][0] < trial.diverged_at):
+        if found and found[-1][0] < trial.diverged_at:
             found.append((trial.diverged_at, math.nan))
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
@@ -594,6 +595,17 @@ class AgentTraining:
             trial.diverged_at = 0
         trial.stretches = resumed(trial.stretches, step, number)
 
+    def _note_divergence(self, trial: TrialState, at: int, metric: float) -> None:
+        """Note whether the metric has become one that is not finite.
+
+        Programs that print such values between two evaluations do so before a finite one: theirs mean nothing.
+        """
+        if math.isinf(metric):
+            if trial.diverged_at >= 0 and trial.metrics:
+                trial.diverged_at = max(at, trial.diverged_at)
+        elif math.isfinite(metric) and 0 < trial.diverged_at < at:
+            trial.diverged_at = NEVER
+
     def _warn(self, trial: TrialState, *, is_over: bool = False) -> None:
         """Give each new warning about a trial once."""
         for warning in warnings_of(trial, self._metric(trial.progress.job_id), is_over=is_over):
@@ -640,8 +652,7 @@ class AgentTraining:
                 if math.isfinite(metric):
                     note_metric(trial, at, metric)
                     self._withdraw_warnings(trial)
-                if at >= trial.diverged_at and not math.isnan(metric):
-                    trial.diverged_at = at if math.isinf(metric) else 0
+                self._note_divergence(trial, at, metric)
                 self._reached(trial)
             case Named(names=names):
                 trial.fields = tuple(sorted({*trial.fields, *names}))

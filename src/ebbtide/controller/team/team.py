@@ -152,7 +152,17 @@ def read_team(path: str | Path) -> Team:
         InputError: There is no such file, or it does not describe a team.
     """
     content: dict[str, Any] = read_mapping(path, "team: a mapping with accounts, monthly_budget_usd, owners...")
-    return _with_absolute_accounts(validated(Team, content, path), Path(path).parent)
+    team = validated(Team, content, path)
+    found = _with_absolute_accounts(team, Path(path).resolve().parent)
+    # They were relative to the working directory before, and a month must not begin anew.
+    former = Path(team.accounts).resolve()
+    if "://" not in team.accounts and (former / "accounts").is_dir() and not Path(found.accounts).exists():
+        raise InputError(
+            f"its accounts in {former} are now looked for in {found.accounts}, beside the team's file: move them",
+            file=path,
+            field="accounts",
+        )
+    return found
 
 
 def _with_absolute_accounts(team: Team, folder: Path) -> Team:

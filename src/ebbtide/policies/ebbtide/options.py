@@ -38,6 +38,7 @@ class Way:
         unrefunded_usd: The same without what the market may refund because it takes machines that it lacks, and
             without the time that losses cost, USD.
         work_s: Seconds of pure work.
+        losses_usd: The part of `usd` that losses of machines for capacity are expected to cost, USD.
     """
 
     market: Market
@@ -46,6 +47,7 @@ class Way:
     usd: float
     unrefunded_usd: float
     work_s: float
+    losses_usd: float = 0.0
 
     @property
     def rank(self) -> tuple[float, bool, float, Market]:
@@ -204,13 +206,15 @@ class Ways:
         # What is paid where the price is not expected to revoke: capacity may.
         share = self._refunds.paid_share(offer.market) if not offer.revoked > 0.0 else 1.0
         arriving_usd = self.arriving_usd(offer.market)
+        losses_usd = share * usd * self.again(offer.market)
         return Way(
             offer.market,
             False,
             offer.max_price_usd_per_hour,
-            share * usd * (1.0 + self.again(offer.market)) + arriving_usd,
+            share * usd + arriving_usd + losses_usd,
             usd + arriving_usd,
             self.steps * offer.seconds_per_step,
+            losses_usd,
         )
 
     @cached_property
@@ -231,6 +235,11 @@ class Ways:
     def cheapest(self) -> Way | None:
         """The way of least cost."""
         return min(self.all(), key=lambda way: way.rank, default=None)
+
+    @cached_property
+    def cheapest_kept(self) -> Way | None:
+        """The way of least cost if no machine were lost for capacity: whether to wait is decided by prices."""
+        return min(self.all(), key=lambda way: (way.usd - way.losses_usd, *way.rank[1:]), default=None)
 
     def is_dear(self, way: Way, used: float) -> bool:
         """Return whether to wait for the usual price rather than take a way.
@@ -389,9 +398,11 @@ class Ways:
         share = 1.0 if on_demand else self._refunds.paid_share(market)
         arriving_usd = self.arriving_usd(market)
         again = 0.0 if on_demand else self.again(market)
-        usd = self._usd(market, seconds, share * price, again) + arriving_usd
+        usd = self._usd(market, seconds, share * price) + arriving_usd
+        losses_usd = self._usd(market, seconds, share * price, again) + arriving_usd - usd if again else 0.0
         unrefunded_usd = self._usd(market, seconds, price) + arriving_usd
-        return Way(market, on_demand, most, usd, unrefunded_usd, self._work_s(seconds))
+        work_s = self._work_s(seconds)
+        return Way(market, on_demand, most, usd + losses_usd, unrefunded_usd, work_s, losses_usd)
 
     def _usd(self, market: Market, seconds: float, price: float, again: float = 0.0) -> float:
         """Of machines at a price, charged in whole periods, with some of the work done again, USD."""

@@ -315,16 +315,16 @@ class Ebbtide:
             if found is not None and in_time.waits_out(found):
                 found = in_time.best_at_price()
             return None if found is not None and in_time.waits_out(found) else found
-        best = ways.cheapest
+        best, at_price = ways.cheapest, ways.cheapest_kept
         waited: dict[str, float] = view.memory.setdefault("waits_since_s", {})
         spent: dict[str, float] = view.memory.setdefault("waited_s", {})
         key = str(job.job_id)
         since_s = waited.setdefault(key, view.now_s)
         waited_s = spent.get(key, 0.0) + view.now_s - since_s
-        if best is not None:
-            patience_s = self._patience_s(now, ways, best)
+        if best is not None and at_price is not None:
+            patience_s = self._patience_s(now, ways, at_price)
             may_wait = waited_s < patience_s and job.job.checkpoint is not None
-            if not may_wait or not (ways.is_dearer(best) or ways.is_dear(best, waited_s / patience_s)):
+            if not may_wait or not (ways.is_dearer(at_price) or ways.is_dear(at_price, waited_s / patience_s)):
                 spent[key] = waited_s
                 del waited[key]
                 return best
