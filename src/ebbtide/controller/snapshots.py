@@ -221,7 +221,8 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
 
 def _to_version_13(kept: dict[str, Any]) -> dict[str, Any]:
     """Add metrics that are not finite, which were not kept."""
-    return {**kept, "version": 13, "trials": [{**trial, "diverged_at": 0} for trial in kept["trials"]]}
+    none = {"diverged_at": 0, "finite_at": 0, "finite_gap": 0}
+    return {**kept, "version": 13, "trials": [{**trial, **none} for trial in kept["trials"]]}
 
 
 def _to_version_12(kept: dict[str, Any]) -> dict[str, Any]:

@@ -149,8 +149,8 @@ class SpotTrials:
             if seen_for_s < _BEGINS_WITHIN_S and age_s < _BEGINS_WITHIN_S + _TIME_ZONES_S:
                 found = True
                 continue
-            # Another process may finish the trial at the same time.
-            with suppress(UpdateFinishedTrialError):
+            # Another process may finish the trial at the same time, and a sampler may want no more.
+            with suppress(UpdateFinishedTrialError, RuntimeError):
                 Trial(study, left._trial_id).set_user_attr(NEVER_BEGUN, True)
                 study.tell(left.number, state=TrialState.FAIL, skip_if_finished=True)
         return found
@@ -206,9 +206,11 @@ class SpotTrials:
         policy = None if isinstance(self.policy, str) else self.policy
         folder = RunFolder(Path(runs) / name)
         found, begins = Run(folder), not folder.is_begun
-        state = None if begins else found.status().state
+        state = State.NEW if begins else found.status().state
         host, _, process = left.user_attrs.get(ASKED_BY, _HOST).partition(" ")
-        if state in (None, State.RUNNING, State.STOPPING) and _is_of_another(host, process, begins=begins):
+        is_new = state is State.NEW
+        is_active = is_new or state in (State.RUNNING, State.STOPPING)
+        if is_active and _is_of_another(host, process, begins=is_new):
             _LOGGER.warning(
                 "trial %d is left to a program on host %s, which has its run %s; if that is gone, end the trial "
                 "with study.tell(%d, state=optuna.trial.TrialState.FAIL)",

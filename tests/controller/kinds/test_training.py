@@ -428,11 +428,27 @@ def test_a_metric_that_is_no_number_any_more_is_told_to_policies() -> None:
     assert trained.trial.diverged_at == 0
 
 
-def test_values_that_a_program_prints_between_two_evaluations_mean_nothing() -> None:
+def diverged_at(values: dict[int, float]) -> list[int]:
+    """Whether a training counts as diverged after each value of its metric, by the steps of the values."""
     trained = Trained()
     lease = trained.machine()
-    values = {5: math.inf, 10: 0.5, 15: math.inf, 20: 0.4, 25: math.inf}
-    steps = [Stepped(TRIAL, 1, at, 0.0, at=at, metric=value) for at, value in values.items()]
-    trained.tell(lease, Restored(TRIAL, 1, 0, 0), *steps)
-    assert trained.training.measured(0)[1].tolist() == [0.5, 0.4]
-    assert trained.trial.diverged_at < 0
+    trained.tell(lease, Restored(TRIAL, 1, 0, 0))
+    found = []
+    for at, value in values.items():
+        trained.tell(lease, Stepped(TRIAL, 1, at, 0.0, at=at, metric=value))
+        found.append(max(trained.trial.diverged_at, 0))
+    return found
+
+
+def test_values_that_a_program_prints_between_two_evaluations_mean_nothing() -> None:
+    evaluated = {at: 1.0 / at if at % 10 == 0 else math.inf for at in range(1, 50)}
+    assert not any(diverged_at(evaluated))
+    # From then on it diverges.
+    assert diverged_at(evaluated | dict.fromkeys(range(50, 60), math.inf))[-1] == 59
+
+
+def test_a_spike_that_passes_hides_no_divergence() -> None:
+    spike = {10: 0.5, 20: math.inf, 30: 0.4}
+    assert diverged_at(spike) == [0, 20, 0]
+    assert diverged_at(spike | dict.fromkeys((40, 50, 60, 70), math.inf))[3:] == [0, 0, 60, 70]
+    assert not any(diverged_at(dict.fromkeys((10, 20, 30), math.inf)))

@@ -126,6 +126,14 @@ def test_accounts_of_before_are_not_left_behind(tmp_path: Path, monkeypatch: pyt
         read_team(tmp_path / "there" / "team.yaml")
     (tmp_path / "here" / "accounts").rename(tmp_path / "there" / "accounts")
     assert read_team(tmp_path / "there" / "team.yaml").accounts == str(tmp_path / "there" / "accounts")
+    # Beside a link to the file, too.
+    (tmp_path / "here" / "team.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    (tmp_path / "elsewhere.yaml").write_text("accounts: .\n")
+    (tmp_path / "here" / "accounts").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    (tmp_path / "there" / "accounts").rename(tmp_path / "kept")
+    with pytest.raises(InputError, match="move them"):
+        read_team(tmp_path / "here" / "team.yaml")
 
 
 @pytest.mark.parametrize(

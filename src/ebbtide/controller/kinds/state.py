@@ -103,9 +103,6 @@ class Worker:
     leaving: bool = False
 
 
-# Value of `diverged_at` of a program whose values that are not finite mean nothing.
-NEVER = -1
-
 # How an assignment ended on a machine that ended before its agent had left it.
 LOST = "lost"
 
@@ -211,8 +208,10 @@ class TrialState(JobState):
         best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
         best_stored_step: Step of that checkpoint.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
-        diverged_at: Step at which its metric was last reported, if that is no finite number; 0: it is one;
-            `NEVER`: its program prints such values between two finite ones, too.
+        diverged_at: Step at which its metric was last reported, if it has not been finite for longer than
+            `finite_gap`; 0: it is finite; negative: it has not been finite so far.
+        finite_at: Step of the last finite value of its metric; 0: there was none.
+        finite_gap: Most steps between two finite values with others between them.
     """
 
     machine: ClassVar[type[Member]] = Member
@@ -235,6 +234,8 @@ class TrialState(JobState):
     best_stored_step: int = 0
     resumed: int = 0
     diverged_at: int = 0
+    finite_at: int = 0
+    finite_gap: int = 0
 
     @property
     def present(self) -> list[Member]:
@@ -438,6 +439,8 @@ class TrialRecord(TypedDict):
     best_stored_step: int
     resumed: int
     diverged_at: int
+    finite_at: int
+    finite_gap: int
     tasks: TaskStateRecord | None
     workers: list[MemberRecord]
     worker_attempt: int

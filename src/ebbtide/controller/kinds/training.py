@@ -35,7 +35,6 @@ from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
 from ebbtide.controller.kinds.state import (
     LOST,
-    NEVER,
     WARNED_AFTER_S,
     Member,
     Stretch,
@@ -68,6 +67,8 @@ _FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
 _MOST_SAVED = 16
 # First words of the warning of checkpoints that lack a file.
 _LACKS = "its checkpoints lack"
+# `diverged_at` of a training whose metric has not been finite so far.
+_NOT_YET = -1
 
 
 @dataclass
@@ -593,18 +594,23 @@ class AgentTraining:
         trial.began_step, trial.began_number = step, number
         if trial.diverged_at > step:
             trial.diverged_at = 0
+        trial.finite_at = min(trial.finite_at, int(step))
         trial.stretches = resumed(trial.stretches, step, number)
 
     def _note_divergence(self, trial: TrialState, at: int, metric: float) -> None:
-        """Note whether the metric has become one that is not finite.
+        """Note whether the metric has stopped being finite, for longer than between two finite values before.
 
-        Programs that print such values between two evaluations do so before a finite one: theirs mean nothing.
+        Some programs print such values between two evaluations.
         """
         if math.isinf(metric):
-            if trial.diverged_at >= 0 and trial.metrics:
+            if not trial.finite_at:
+                trial.diverged_at = _NOT_YET
+            elif at - trial.finite_at > trial.finite_gap:
                 trial.diverged_at = max(at, trial.diverged_at)
-        elif math.isfinite(metric) and 0 < trial.diverged_at < at:
-            trial.diverged_at = NEVER
+        elif math.isfinite(metric) and at > max(trial.finite_at, trial.diverged_at):
+            if trial.diverged_at:
+                trial.finite_gap = max(trial.finite_gap, at - trial.finite_at)
+            trial.finite_at, trial.diverged_at = at, 0
 
     def _warn(self, trial: TrialState, *, is_over: bool = False) -> None:
         """Give each new warning about a trial once."""

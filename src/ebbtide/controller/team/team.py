@@ -21,6 +21,8 @@ from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 # Environment variable that names the file of a team if no option does.
 TEAM = "EBBTIDE_TEAM"
 _FILE = "accounting.json"
+# First part of the keys of all accounts in their store.
+_BOOK = "accounts"
 # Names and values that every cloud accepts as tags, and storage as keys.
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
@@ -155,8 +157,10 @@ def read_team(path: str | Path) -> Team:
     team = validated(Team, content, path)
     found = _with_absolute_accounts(team, Path(path).resolve().parent)
     # They were relative to the working directory before, and a month must not begin anew.
-    former = Path(team.accounts).resolve()
-    if "://" not in team.accounts and (former / "accounts").is_dir() and not Path(found.accounts).exists():
+    for folder in (Path.cwd(), Path(path).absolute().parent):
+        former = (folder / team.accounts).resolve()
+        if "://" in team.accounts or (Path(found.accounts) / _BOOK).exists() or not (former / _BOOK).exists():
+            continue
         raise InputError(
             f"its accounts in {former} are now looked for in {found.accounts}, beside the team's file: move them",
             file=path,
