@@ -123,8 +123,10 @@ class MarketRisk:
         """Return whether capacity counts in a market: always where the price takes no machines."""
         if self.hazard is None:
             return False
-        if not self.view.billing.of(market.cloud).price_revokes:
-            return True
+        return not self.view.billing.of(market.cloud).price_revokes or self.has_seen(market)
+
+    def has_seen(self, market: Market) -> bool:
+        """Return whether the run has seen a market, or its region, refuse or take a machine for capacity."""
         ends = self.evidence.ends.get(region_of(market))
         spell = self.evidence.spell(market)
         return (spell is not None and not spell.is_up) or (ends is not None and ends[2] > 0.0)

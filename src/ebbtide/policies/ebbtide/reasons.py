@@ -98,7 +98,8 @@ def sum_of(ways: Ways, way: Way) -> str:
 
 
 def _risk_of(ways: Ways, way: Way) -> str:
-    return "" if ways.risk is None or way.on_demand else ways.risk.text(way.market)
+    is_told = not way.on_demand and ways.counts_losses(way.market)
+    return ways.risk.text(way.market) if ways.risk is not None and is_told else ""
 
 
 def _against(way: Way, in_time: InTime, is_open: bool) -> list[str]:
