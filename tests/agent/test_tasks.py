@@ -45,6 +45,20 @@ class RefusingStore(FolderStore):
         return super().put_once(key, content)
 
 
+def runner_of(folder: Path, machine: SimpleNamespace, told: list[Report], *, side_by_side: int = 1) -> TaskRunner:
+    """A runner whose work is done at once, and whose reports are kept."""
+    return TaskRunner(
+        Assignment("run-000", ("true",), 0, "", side_by_side=side_by_side),
+        folder / "work",
+        folder / "code",
+        "run-m0000",
+        1.0,
+        machine,  # type: ignore[arg-type]
+        lambda do: do(),
+        lambda report, _: told.append(report),
+    )
+
+
 def reports_of(folder: Path, away_until_s: float, refuses_until_s: float) -> tuple[list[Report], float]:
     """Run one task, which succeeds; returns the reports of it, and the time at the end."""
     clock, told = Immediate(), list[Report]()
@@ -55,16 +69,7 @@ def reports_of(folder: Path, away_until_s: float, refuses_until_s: float) -> tup
         start=lambda *_: program,
         end_left=lambda: None,
     )
-    runner = TaskRunner(
-        Assignment("run-000", ("true",), 0, "", side_by_side=1),
-        folder / "work",
-        folder / "code",
-        "run-m0000",
-        1.0,
-        machine,  # type: ignore[arg-type]
-        lambda do: do(),
-        lambda report, _: told.append(report),
-    )
+    runner = runner_of(folder, machine, told)
     runner.hand(Hand(0, (0,), ("a",)))
     for _ in range(20):
         clock.now_s += 1.0
@@ -167,16 +172,7 @@ def test_a_task_that_cannot_begin_beside_others_waits_for_them(tmp_path: Path) -
     machine = SimpleNamespace(
         runtime=clock, objects=FolderStore(tmp_path / "store"), start=start, end_left=lambda: None
     )
-    runner = TaskRunner(
-        Assignment("run-000", ("true",), 0, "", side_by_side=4),
-        tmp_path / "work",
-        tmp_path / "code",
-        "run-m0000",
-        1.0,
-        machine,  # type: ignore[arg-type]
-        lambda do: do(),
-        lambda report, _: told.append(report),
-    )
+    runner = runner_of(tmp_path, machine, told, side_by_side=4)
     runner.hand(Hand(0, (0, 1, 2, 3), ("a", "b", "c", "d")))
     for _ in range(20):
         clock.now_s += 1.0
