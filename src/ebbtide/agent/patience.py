@@ -18,8 +18,10 @@ LACKS_S = 300.0
 MOST_DAMAGED = 3
 # Seconds between two tries; where the disk is full, each may download many gigabytes.
 _RETRY_S, _FULL_RETRY_S = 1.0, 30.0
-# Errors of a machine that can begin no program, or write to no disk.
-_OF_MACHINE = NO_ROOM | {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS}
+# Errors of a machine that can begin no further program.
+CROWDED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
+# The same, and those of a machine that can write to no disk.
+_OF_MACHINE = NO_ROOM | CROWDED | {errno.EIO, errno.EROFS}
 
 
 class Patience:

@@ -17,7 +17,7 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import NO_ROOM, FullDiskError, PrivateFolder, on_own_disk, unpack
 from ebbtide.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
 from ebbtide.agent.machine import Program, RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience, is_of_machine
+from ebbtide.agent.patience import CROWDED, LACKS_S, Patience, is_of_machine
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import MOST_PRINTED, TaskResult, TaskResults
@@ -30,8 +30,6 @@ _RETRY_S = 1.0
 # Longest time for which a store that has no room for a result is waited for.
 _NO_ROOM_S = 3600.0
 _TAIL_LINES = 30
-# Errors of a machine that can begin no further process beside those that run.
-_CROWDED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 # Of a notice, this multiple of the time that storing a result has taken is kept for storing.
 _FACTOR = 1.5
 
@@ -265,7 +263,7 @@ class TaskRunner:
             )
         except (OSError, ValueError) as error:
             others = len(self._running) - 1
-            if others and isinstance(error, OSError) and error.errno in _CROWDED:
+            if others and isinstance(error, OSError) and error.errno in CROWDED:
                 _LOGGER.warning("only %d tasks are run side by side: %s", others, error)
                 self._side_by_side = others
                 self._waiting.appendleft((number, value))

@@ -429,7 +429,7 @@ def test_a_metric_that_is_no_number_any_more_is_told_to_policies() -> None:
 
 
 def diverged_at(values: dict[int, float]) -> list[int]:
-    """Whether a training counts as diverged after each value of its metric, by the steps of the values."""
+    """Step at which a training has diverged, after each value of its metric by step; 0: it has not."""
     trained = Trained()
     lease = trained.machine()
     trained.tell(lease, Restored(TRIAL, 1, 0, 0))

@@ -151,21 +151,22 @@ def read_team(path: str | Path) -> Team:
     """The team that a file describes.
 
     Raises:
-        InputError: There is no such file, or it does not describe a team.
+        InputError: There is no such file, it does not describe a team, or its accounts lie where they were before.
     """
     content: dict[str, Any] = read_mapping(path, "team: a mapping with accounts, monthly_budget_usd, owners...")
     team = validated(Team, content, path)
     found = _with_absolute_accounts(team, Path(path).resolve().parent)
+    if "://" in found.accounts or (Path(found.accounts) / _BOOK).exists():
+        return found
     # They were relative to the working directory before, and a month must not begin anew.
     for folder in (Path.cwd(), Path(path).absolute().parent):
         former = (folder / team.accounts).resolve()
-        if "://" in team.accounts or (Path(found.accounts) / _BOOK).exists() or not (former / _BOOK).exists():
-            continue
-        raise InputError(
-            f"its accounts in {former} are now looked for in {found.accounts}, beside the team's file: move them",
-            file=path,
-            field="accounts",
-        )
+        if (former / _BOOK).exists():
+            raise InputError(
+                f"its accounts in {former} are now looked for in {found.accounts}, beside its file: move them",
+                file=path,
+                field="accounts",
+            )
     return found
 
 
