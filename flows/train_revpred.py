@@ -12,14 +12,15 @@ from prefect import flow, task, unmapped
 from ebbtide.base.files import write_text
 from ebbtide.forecasts.revocation.evaluation import LatestFit, fit_latest
 from ebbtide.forecasts.revocation.storage import model_card, save_model
+from ebbtide.market.prices import PriceHistory
 from flows.parameters import trained_on, training_prices
 from flows.task_runner import task_runner
 
 
 @task(persist_result=False)
-def fit(prices: Path, parameters: Mapping[str, Any]) -> LatestFit:
-    """Fit one network over all markets, and score it on later data."""
-    return fit_latest(training_prices(prices), **parameters)
+def fit(prices: Path, grid: Path, parameters: Mapping[str, Any]) -> LatestFit:
+    """Fit one network over all markets to the grid of prices, and score it on later data."""
+    return fit_latest(training_prices(prices), grid=PriceHistory.read(grid), **parameters)
 
 
 @task(task_run_name="card-{row}", persist_result=False)
@@ -31,16 +32,17 @@ def write_card(row: int, fitted: LatestFit, into: Path) -> None:
 
 
 @flow(name="train_revpred", validate_parameters=False, task_runner=task_runner())
-def train_revpred(parameters: Mapping[str, Any], prices: Path, into: Path, metrics: Path) -> None:
+def train_revpred(parameters: Mapping[str, Any], prices: Path, grid: Path, into: Path, metrics: Path) -> None:
     """Train, and keep the model with its cards and scores.
 
     Args:
         parameters: The `train_revpred` section of params.yaml.
         prices: The price file.
+        grid: Its prices on an even grid, which the model is trained on.
         into: The model's folder.
         metrics: Where its pooled scores go.
     """
-    fitted = fit(prices, parameters)
+    fitted = fit(prices, grid, parameters)
     rows = [row for row, market in enumerate(fitted.model.markets) if fitted.markets[str(market)]]
     write_card.map(rows, fitted=unmapped(fitted), into=unmapped(into / "cards")).result()
     save_model(fitted.model, into)

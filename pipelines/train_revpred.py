@@ -1,4 +1,4 @@
-"""Stage `train_revpred`: data/prices.parquet -> models/revpred and reports/revpred.json."""
+"""Stage `train_revpred`: data/price-grid.parquet, prices -> models/revpred and reports/revpred.json."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ def main() -> None:
     train_revpred(
         parameters("train_revpred"),
         Path("data/prices.parquet"),
+        Path("data/price-grid.parquet"),
         Path("models/revpred"),
         Path("reports/revpred.json"),
     )

@@ -99,6 +99,10 @@ def test_a_second_time_nothing_runs(project: Project) -> None:
             {"train_revpred.seed": 7},
             ["train_revpred", "bundle", "solve", "promote", "execute", "evaluate"],
         ),
+        (
+            {"interpolate.method": "linear"},
+            ["interpolate", "train_revpred", "bundle", "solve", "promote", "execute", "evaluate"],
+        ),
         ({"tracking.uri": "sqlite:///.mlflow/other.db"}, []),
     ],
 )

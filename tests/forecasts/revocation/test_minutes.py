@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.markets import C3, R3, START_S, history
 
 import ebbtide as eb
 from ebbtide.errors import InputError
+from ebbtide.forecasts.revocation.evaluation import fit_latest
 from ebbtide.forecasts.revocation.minutes import FEATURES, Minutes, minutes_of
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
@@ -129,3 +131,40 @@ def test_the_base_rates_of_2015_are_as_known(auction_2015: eb.PriceHistory) -> N
         tenth.append(float((ratio > 1.1).mean()))
     assert (min(any_rise), max(any_rise)) == (pytest.approx(0.03, abs=0.01), pytest.approx(0.68, abs=0.02))
     assert (min(tenth), max(tenth)) == (pytest.approx(0.0, abs=0.01), pytest.approx(0.29, abs=0.02))
+
+
+def on_grid(prices: PriceHistory, method: str, folder: Path) -> PriceHistory:
+    """The minute grid of some prices, by way of its file as in the pipeline."""
+    prices.resample(60, method=method).write(folder / "grid.parquet")
+    return PriceHistory.read(folder / "grid.parquet")
+
+
+def test_features_come_from_the_grid_and_truth_from_the_record(tmp_path: Path) -> None:
+    # The price rises at 01:20 from 0.10 to 0.40. A linear grid climbs there from 00:00, minute by minute.
+    prices = history({C3: [(0, 0.10), (4800, 0.40)]}, hours=4)
+    recorded = minutes_of(prices)
+    stepped, linear = (minutes_of(prices, on_grid(prices, method, tmp_path)) for method in ("step", "linear"))
+    np.testing.assert_array_equal(stepped.features, recorded.features)
+    at = {name: linear.features[0, 60, place] for place, name in enumerate(FEATURES)}
+    assert at["price_usd_per_hour"] == pytest.approx(0.10 + 0.30 * 60 / 80)
+    assert at["mean_price_usd_per_hour"] == pytest.approx(0.10 + 0.30 * (60 * 61 / 2 / 60) / 80)
+    assert (at["changes"], at["seconds_since_change"]) == (60, 0)
+    assert recorded.features[0, 60, FEATURES.index("changes")] == 0
+    for drawn in (stepped, linear):
+        np.testing.assert_array_equal(drawn.highest_next_hour, recorded.highest_next_hour)
+        np.testing.assert_array_equal(drawn.complete, recorded.complete)
+
+
+def test_a_grid_of_other_markets_is_refused() -> None:
+    grid = history({R3: [(0, 0.1)]}, hours=5)
+    with pytest.raises(InputError, match="lacks .*c3"):
+        minutes_of(history({C3: [(0, 0.1)]}, hours=5), grid)
+
+
+def test_a_model_is_trained_on_the_grid_and_scored_on_recorded_prices(tmp_path: Path) -> None:
+    """A linear grid looks ahead: scores on it would be those of a model that sees the next price coming."""
+    prices = eb.generate_prices(days=2, seed=1, kind="auction")
+    grid = on_grid(prices, "linear", tmp_path)
+    told, plain = (fit_latest(prices, train_days=1, test_days=0.5, stride=120, grid=g) for g in (grid, None))
+    np.testing.assert_array_equal(told.minutes.prices, plain.minutes.prices)
+    assert told.pooled != plain.pooled

@@ -273,19 +273,33 @@ class LatestFit:
 
 
 def fit_latest(
-    prices: PriceHistory, *, train_days: float, test_days: float, stride: int = 5, seed: int = 0
+    prices: PriceHistory,
+    *,
+    train_days: float,
+    test_days: float,
+    stride: int = 5,
+    seed: int = 0,
+    grid: PriceHistory | None = None,
 ) -> LatestFit:
     """Fit RevPred to the last `train_days` before the last `test_days`, and score it on those.
 
+    Args:
+        prices: The recorded prices, from which the model is asked when it is scored, as it is in use.
+        train_days: Days of training data, the last fifth of them for validation.
+        test_days: Days of data to score on.
+        stride: Minutes between training samples of a market.
+        seed: Random seed of the model and the max prices.
+        grid: The prices on an even grid, whose features the model is trained on; by default the recorded ones.
+
     Raises:
-        InputError: The history is too short.
+        InputError: The history is too short, or the grid lacks a market.
     """
     minutes = minutes_of(prices)
     # The second of two origins is as late as the record allows.
     first = origins(minutes, train_days, test_days, 2)[-1]
     split = split_at(minutes, first, train_days, test_days, stride=stride)
     model = revpred(seed)
-    model.fit(minutes, split.train, split.validation)
+    model.fit(minutes if grid is None else minutes_of(prices, grid), split.train, split.validation)
     pooled, markets = later_scores(model, minutes, split, seed)
     start, end = iso(minutes.times_s[first]), iso(split.origin_s)
     trained = f"{len(minutes.markets)} markets from {start} to {end}, every {stride} minutes, seed {seed}"

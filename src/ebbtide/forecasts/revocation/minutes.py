@@ -93,12 +93,20 @@ class Minutes:
         return at
 
 
-def minutes_of(history: PriceHistory) -> Minutes:
+def minutes_of(history: PriceHistory, grid: PriceHistory | None = None) -> Minutes:
     """Features and targets of every minute of a history.
 
+    Args:
+        history: The recorded prices.
+        grid: The same markets on an even grid (SpotTune IV-A), from which prices and features are taken. A linear
+            one looks ahead, so that only training may use it. Targets are always those of the recorded prices.
+
     Raises:
-        InputError: The history is shorter than a prediction's past and horizon together.
+        InputError: The history is shorter than a prediction's past and horizon together; the grid lacks a market.
     """
+    drawn = history if grid is None else grid
+    if absent := [str(market) for market in history if market not in drawn]:
+        raise InputError(f"the grid of prices lacks {', '.join(absent)}; make it from the same prices")
     times_s = np.arange(np.ceil(history.start_s / MINUTE_S), np.floor(history.end_s / MINUTE_S) + 1) * MINUTE_S
     if len(times_s) < 2 * WINDOW:
         raise InputError(f"the history has {len(times_s)} minutes; at least {2 * WINDOW} are needed")
@@ -108,9 +116,10 @@ def minutes_of(history: PriceHistory) -> Minutes:
     prices, highest, border = np.empty(shape), np.empty(shape), np.empty(shape)
     complete, has_past = np.empty(shape, dtype=bool), np.empty(shape, dtype=bool)
     for row, series in enumerate(history.values()):
-        prices[row] = series.at_each(times_s)
-        features[row, :, :4] = _price_features(series, prices[row], times_s)
-        highest[row] = _highest_next_hour(series, prices[row], times_s)
+        sampled = drawn[history.markets[row]]
+        prices[row] = sampled.at_each(times_s)
+        features[row, :, :4] = _price_features(sampled, prices[row], times_s)
+        highest[row] = _highest_next_hour(series, series.at_each(times_s), times_s)
         border[row] = prices[row] + _trimmed_mean_move(prices[row])
         has_past[row], complete[row] = _covered(series, times_s, history.end_s)
     return Minutes(history.markets, times_s, prices, features, highest, border, complete, has_past)
