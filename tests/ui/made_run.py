@@ -154,5 +154,5 @@ _TRIAL: dict[str, Any] = {
     "warnings": [], "stretches": [], "began_s": math.nan, "began_epoch_s": math.nan, "began_number": 0, "began_step": 0,
     "has_saved": True, "lost_above": 0.0, "stored_number": 1, "resumed": 1, "tasks": None, "workers": [],
     "worker_attempt": 0, "worker_failures": 0, "share": 1.0, "best_stored": math.nan, "best_stored_step": 0,
-    "diverged_at": 0, "finite_at": 0, "finite_gap": 0,
+    "divergence": {"finite_at": -1, "not_finite_at": -1, "gap": 0},
 }  # fmt: skip

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from ebbtide.controller.kinds.divergence import NEVER, Divergence
 from ebbtide.controller.kinds.measured_speed import SpeedRecords
 from ebbtide.controller.kinds.state import TrialRecord
 from ebbtide.controller.leadership import NumberRecord
@@ -23,7 +25,7 @@ from ebbtide.errors import InputError
 
 # Version of the provider's record below, increased whenever an older Ebbtide would misread it; `migrated` knows
 # all older versions.
-PROVIDER_VERSION = 13
+PROVIDER_VERSION = 14
 
 
 class ProviderSnapshot(TypedDict):
@@ -207,7 +209,9 @@ def migrated(kept: dict[str, Any]) -> ProviderSnapshot:
         kept = _to_version_11(kept)
     if version < 12:
         kept = _to_version_12(kept)
-    return _to_version_13(kept) if version < 13 else kept  # type: ignore[return-value]
+    if version < 13:
+        kept = _to_version_13(kept)
+    return _to_version_14(kept) if version < 14 else kept  # type: ignore[return-value]
 
 
 def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
@@ -217,6 +221,18 @@ def migrated_run(kept: dict[str, Any]) -> RunSnapshot:
         InputError: A newer Ebbtide wrote one of them.
     """
     return {"engine": engines.migrated(kept["engine"]), "provider": migrated(kept["provider"])}
+
+
+def _to_version_14(kept: dict[str, Any]) -> dict[str, Any]:
+    """Make one record of what is known of metrics that are not finite; 0 stood for no finite value, too."""
+
+    def changed(trial: dict[str, Any]) -> dict[str, Any]:
+        own = dict(trial)
+        at, finite_at, gap = (own.pop(name) for name in ("diverged_at", "finite_at", "finite_gap"))
+        not_finite_at = NEVER if at == 0 else max(at, 0)
+        return own | {"divergence": asdict(Divergence(finite_at or NEVER, not_finite_at, gap))}
+
+    return {**kept, "version": 14, "trials": list(map(changed, kept["trials"]))}
 
 
 def _to_version_13(kept: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import SIMULATED, LiveSettings, RunFolder
 from ebbtide.controller.from_storage import from_storage_of
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.kinds.divergence import Divergence
 from ebbtide.controller.kinds.state import TrialRecord, leases_on, trial_id_of
 from ebbtide.controller.machine_list import machine_id
 from ebbtide.controller.run_state import RunPhase, State, phase_of, state_now
@@ -348,7 +349,7 @@ def _trial(
         best_step = choose(metrics, key=metrics.__getitem__)
     on = [leases[lease_id] for lease_id in leases_on(live)] if state in _ACTIVE else []
     has_saved = job["checkpoints"] > 0 or live["began_number"] > 0
-    diverged_at = max(live["diverged_at"], 0)
+    diverged_at = Divergence(**live["divergence"]).at
     return TrialStanding(
         number,
         trial_id,

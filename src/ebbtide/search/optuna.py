@@ -224,7 +224,7 @@ class SpotTrials:
             return self._started(study, trial, name)
         if state not in (*OVER, State.GAVE_UP):
             found = resume(name, runs=runs, policy=policy)
-        return _Running(trial, found, reported=max(left.intermediate_values, default=0))
+        return _Running(trial, found, reported=max(left.intermediate_values, default=-1))
 
 
 def _asked(study: Study) -> Trial:
@@ -258,13 +258,13 @@ class _Running:
     Attributes:
         trial: The study's trial.
         run: Run of the trial.
-        reported: The last step whose metric the study has.
+        reported: The last step whose metric the study has; -1: none.
         ends_study: Whether the sampler wants no more trials after it.
     """
 
     trial: Trial
     run: Run
-    reported: int = 0
+    reported: int = -1
     ends_study: bool = False
 
     def is_over(self, study: Study) -> bool:
@@ -277,7 +277,7 @@ class _Running:
         if has_ended:
             self._end(study)
             return True
-        if self.reported and self.trial.should_prune():
+        if self.reported >= 0 and self.trial.should_prune():
             self.stop()
             self._tell(study, TrialState.PRUNED)
             return True

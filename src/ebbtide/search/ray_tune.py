@@ -105,7 +105,7 @@ class _SpotTrainable(tune.Trainable):
     def setup(self, config: dict[str, Any]) -> None:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{self._work.get('name', 'trial')}-{self.trial_id}")
         folder = RunFolder(Path(self._options["runs"]) / name)
-        self._reported = 0
+        self._reported = -1
         if not config:
             raise InputError("param_space names no value, and the command needs some")
         grid = {name: [value] for name, value in config.items()}

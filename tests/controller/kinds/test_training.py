@@ -418,37 +418,16 @@ def test_a_metric_that_is_no_number_any_more_is_told_to_policies() -> None:
         # A step without a metric says nothing of it.
         Stepped(TRIAL, 1, 21, 0.0, at=21),
     )
+    # One failed evaluation ends no training.
+    assert trained.training.measured(0)[0].tolist() == [10.0]
+    assert trained.trial.divergence.at == 20
+    trained.tell(lease, Stepped(TRIAL, 1, 30, 0.0, at=30, metric=math.inf))
     steps, metric = trained.training.measured(0)
-    assert steps.tolist() == [10.0, 20.0]
+    assert steps.tolist() == [10.0, 30.0]
     assert metric[0] == 0.5
     assert math.isnan(metric[1])
     # What is trained again from before it may go better.
     trained.take(lease)
     trained.tell(trained.machine(), Restored(TRIAL, 2, 15, 1))
-    assert trained.trial.diverged_at == 0
-
-
-def diverged_at(values: dict[int, float]) -> list[int]:
-    """Step at which a training has diverged, after each value of its metric by step; 0: it has not."""
-    trained = Trained()
-    lease = trained.machine()
-    trained.tell(lease, Restored(TRIAL, 1, 0, 0))
-    found = []
-    for at, value in values.items():
-        trained.tell(lease, Stepped(TRIAL, 1, at, 0.0, at=at, metric=value))
-        found.append(max(trained.trial.diverged_at, 0))
-    return found
-
-
-def test_values_that_a_program_prints_between_two_evaluations_mean_nothing() -> None:
-    evaluated = {at: 1.0 / at if at % 10 == 0 else math.inf for at in range(1, 50)}
-    assert not any(diverged_at(evaluated))
-    # From then on it diverges.
-    assert diverged_at(evaluated | dict.fromkeys(range(50, 60), math.inf))[-1] == 59
-
-
-def test_a_spike_that_passes_hides_no_divergence() -> None:
-    spike = {10: 0.5, 20: math.inf, 30: 0.4}
-    assert diverged_at(spike) == [0, 20, 0]
-    assert diverged_at(spike | dict.fromkeys((40, 50, 60, 70), math.inf))[3:] == [0, 0, 60, 70]
-    assert not any(diverged_at(dict.fromkeys((10, 20, 30), math.inf)))
+    assert trained.trial.divergence.at == 0
+    assert trained.training.measured(0)[0].tolist() == [10.0]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from typing_extensions import TypedDict
 
+from ebbtide.controller.kinds.divergence import Divergence, DivergenceRecord
 from ebbtide.controller.kinds.task_ranges import TaskRanges
 from ebbtide.jobs.job import Coupling
 from ebbtide.jobs.progress import JobProgress
@@ -208,10 +209,7 @@ class TrialState(JobState):
         best_stored: Best value of the metric with which a checkpoint is stored; NaN: there is none.
         best_stored_step: Step of that checkpoint.
         resumed: Number of the last assignment whose resume step is known; 0: none is.
-        diverged_at: Step at which its metric was last reported, if it has not been finite for longer than
-            `finite_gap`; 0: it is finite; negative: it has not been finite so far.
-        finite_at: Step of the last finite value of its metric; 0: there was none.
-        finite_gap: Most steps between two finite values with others between them.
+        divergence: Whether its metric has stopped being finite.
     """
 
     machine: ClassVar[type[Member]] = Member
@@ -233,9 +231,7 @@ class TrialState(JobState):
     best_stored: float = math.nan
     best_stored_step: int = 0
     resumed: int = 0
-    diverged_at: int = 0
-    finite_at: int = 0
-    finite_gap: int = 0
+    divergence: Divergence = field(default_factory=Divergence)
 
     @property
     def present(self) -> list[Member]:
@@ -438,9 +434,7 @@ class TrialRecord(TypedDict):
     best_stored: float
     best_stored_step: int
     resumed: int
-    diverged_at: int
-    finite_at: int
-    finite_gap: int
+    divergence: DivergenceRecord
     tasks: TaskStateRecord | None
     workers: list[MemberRecord]
     worker_attempt: int
@@ -480,6 +474,8 @@ def _plain(name: str, value: Any) -> Any:
             return list(map(_member_values, value))
         case "stretches":
             return encode_stretches(value)
+        case "divergence":
+            return asdict(value)
         case "tasks":
             return None if value is None else _task_values(value)
     return dict(value) if isinstance(value, Mapping) else _lists(value)
@@ -594,6 +590,8 @@ def restore_trial(trial: JobState, kept: TrialRecord, leases: Mapping[int, Lease
                 value = dict(value)
             case "stretches":
                 value = decode_stretches(value)
+            case "divergence":
+                value = Divergence(**value)
             case "tasks":
                 value = _tasks_of(value)
         setattr(trial, name, value)

@@ -67,8 +67,6 @@ _FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
 _MOST_SAVED = 16
 # First words of the warning of checkpoints that lack a file.
 _LACKS = "its checkpoints lack"
-# `diverged_at` of a training whose metric has not been finite so far.
-_NOT_YET = -1
 
 
 @dataclass
@@ -237,12 +235,13 @@ class AgentTraining:
     def measured(self, job_id: int) -> tuple[Floats, Floats]:
         """Steps and metric values that a job reported: two arrays of the same length, in order of steps.
 
-        Of values that are not finite, only the last is there, as NaN, and only if none came after it.
+        Of values that are not finite, only the last is there, as NaN, and only if the training has diverged.
         """
         trial = self._of_job[job_id]
         found = sorted(trial.metrics.items())
-        if found and found[-1][0] < trial.diverged_at:
-            found.append((trial.diverged_at, math.nan))
+        diverged = trial.divergence
+        if found and found[-1][0] < diverged.at and diverged.is_told(trial.progress.job.steps):
+            found.append((diverged.at, math.nan))
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:
@@ -592,25 +591,8 @@ class AgentTraining:
         trial.lost_above = 0.0
         progress.steps_saved = progress.steps_done = step
         trial.began_step, trial.began_number = step, number
-        if trial.diverged_at > step:
-            trial.diverged_at = 0
-        trial.finite_at = min(trial.finite_at, int(step))
+        trial.divergence = trial.divergence.resumed(int(step))
         trial.stretches = resumed(trial.stretches, step, number)
-
-    def _note_divergence(self, trial: TrialState, at: int, metric: float) -> None:
-        """Note whether the metric has stopped being finite, for longer than between two finite values before.
-
-        Some programs print such values between two evaluations.
-        """
-        if math.isinf(metric):
-            if not trial.finite_at:
-                trial.diverged_at = _NOT_YET
-            elif at - trial.finite_at > trial.finite_gap:
-                trial.diverged_at = max(at, trial.diverged_at)
-        elif math.isfinite(metric) and at > max(trial.finite_at, trial.diverged_at):
-            if trial.diverged_at:
-                trial.finite_gap = max(trial.finite_gap, at - trial.finite_at)
-            trial.finite_at, trial.diverged_at = at, 0
 
     def _warn(self, trial: TrialState, *, is_over: bool = False) -> None:
         """Give each new warning about a trial once."""
@@ -658,7 +640,7 @@ class AgentTraining:
                 if math.isfinite(metric):
                     note_metric(trial, at, metric)
                     self._withdraw_warnings(trial)
-                self._note_divergence(trial, at, metric)
+                trial.divergence = trial.divergence.after(at, metric)
                 self._reached(trial)
             case Named(names=names):
                 trial.fields = tuple(sorted({*trial.fields, *names}))
