@@ -13,6 +13,7 @@ import pytest
 
 from ebbtide.agent import folders
 from ebbtide.agent.code_files import code_files
+from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.errors import InputError
 from ebbtide.storage.objects import FolderStore
 
@@ -162,6 +163,21 @@ def test_keys_and_credentials_stay_here(tmp_path: Path, caplog: pytest.LogCaptur
     assert "credentials.json" not in code_of(tmp_path)
     written(tmp_path, ".ebbtideignore", text="!credentials.json\nhub_token.txt\n")
     assert {"credentials.json", *code} == code_of(tmp_path)
+
+
+def test_folders_of_earlier_runs_stay_here(tmp_path: Path) -> None:
+    """Before, a folder of runs beside the code went to machines and storage, with each run's key and orders."""
+    (tmp_path / "train.py").write_text("print()\n")
+    (tmp_path / "runs" / "notes.txt").parent.mkdir()
+    (tmp_path / "runs" / "notes.txt").write_text("mine")
+    begun = RunFolder(tmp_path / "runs" / "first")
+    begun.begin(LiveSettings("first", "local", "reactive", {}, ".", str(begun.path / "objects"), {}))
+    assert begun.fingerprint
+    (begun.path / "objects").mkdir()
+    (begun.path / "objects" / "order").write_text("sealed")
+    found = code_files(tmp_path)
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in found.files) == ["runs/notes.txt", "train.py"]
+    assert found.suspects == ()
 
 
 def test_what_is_ignored_stays_here_as_git_has_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

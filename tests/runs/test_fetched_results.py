@@ -15,11 +15,13 @@ from ebbtide.runs.fetched_results import LINES, fetch_results
 from ebbtide.storage.objects import FolderStore
 
 
-def array(place: Path, run: str, tasks: int = 3) -> RunFolder:
+def array(place: Path, run: str, tasks: int = 3, fingerprint: str = "") -> RunFolder:
     work = Array(name=run, command="python task.py {task}", tasks=tuple("abc"[:tasks]))
     folder = RunFolder(place / run)
     store = place / f"objects-{run}"
-    settings = LiveSettings(run, "local", "reactive", work.model_dump(mode="json"), ".", str(store), {}, 7)
+    settings = LiveSettings(
+        run, "local", "reactive", work.model_dump(mode="json"), ".", str(store), {}, 7, fingerprint=fingerprint
+    )
     folder.begin(settings)
     results = TaskResults(FolderStore(store), f"{run}-000")
     for number in range(tasks):
@@ -56,6 +58,18 @@ def test_the_results_of_another_array_are_not_taken_for_its_own(tmp_path: Path) 
     with pytest.raises(InputError, match="has results of one-000, not of two-000"):
         fetch_results(array(tmp_path, "two"), into)
     assert (into / "0" / "out.txt").read_text() == "one 0"
+
+
+def test_the_results_of_a_former_run_with_the_same_name_are_not_those_of_the_new_one(tmp_path: Path) -> None:
+    """Before, none of the new run's results were fetched, and the old files were taken for them."""
+    into = tmp_path / "into"
+    for name, fingerprint in (("monday", "0a1b2c3d"), ("tuesday", "99999999")):
+        (tmp_path / name).mkdir()
+        folder = array(tmp_path / name, "one", fingerprint=fingerprint)
+        if name == "monday":
+            assert fetch_results(folder, into).new == 3
+    with pytest.raises(InputError, match="results of another run with the id of one-99999999"):
+        fetch_results(folder, into)
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

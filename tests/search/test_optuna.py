@@ -187,10 +187,33 @@ def test_no_trial_begins_beyond_the_budget(tmp_path: Path) -> None:
 def test_what_trials_have_paid_that_still_train_counts_in_the_budget(tmp_path: Path) -> None:
     trained, study = trials(tmp_path / "code"), study_in(tmp_path)
     study.add_trial(optuna.trial.create_trial(value=1.0, user_attrs={COST_USD: 0.5}))
-    running: Any = [SimpleNamespace(paid_usd=0.2), SimpleNamespace(paid_usd=0.2)]
+    own = study.ask()
+    # What the study has of it is older.
+    own.set_user_attr(COST_USD, 0.1)
+    running: Any = [SimpleNamespace(paid_usd=0.2, trial=own)]
+    # Another program's call of `optimize` writes what its trial has paid while it trains.
+    study.ask().set_user_attr(COST_USD, 0.2)
     assert trained._is_due(study, 5, 1.0, running)
     assert not trained._is_due(study, 5, 0.9, running)
     assert trained._is_due(study, 5, None, running)
+
+
+def test_the_cost_of_a_trial_that_trains_is_in_the_study(tmp_path: Path) -> None:
+    """Before, it was told at its end alone, so that programs on other hosts went on beyond the budget."""
+    study = study_in(tmp_path)
+    trial, paid_usd = study.ask(), [0.0, 0.5, 0.505, 0.6]
+    told = []
+    for usd in paid_usd:
+        run: Any = SimpleNamespace(
+            wait=lambda _: False,
+            kept=None,
+            status=lambda usd=usd: SimpleNamespace(money=SimpleNamespace(paid_usd=usd)),
+        )
+        running = _Running(trial, run, told_usd=told[-1] if told else 0.0)
+        running._metrics = dict  # type: ignore[method-assign]
+        assert not running.is_over(study)
+        told.append(study.trials[0].user_attrs.get(COST_USD, 0.0))
+    assert told == [0.0, 0.5, 0.5, 0.6]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,17 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert not list((tmp_path / "a").iterdir())
 
 
+def test_objects_in_a_shared_folder_may_be_read_by_others(tmp_path: Path) -> None:
+    """Before, those that are written once were private, so that a team's quota worked for one user alone."""
+    store = FolderStore(tmp_path)
+    (tmp_path / "new").touch()
+    (tmp_path / "file").write_bytes(b"2")
+    store.put_once("quotas/1", b"1")
+    store.put_file("quotas/2", tmp_path / "file")
+    modes = {(tmp_path / name).stat().st_mode for name in ("new", "quotas/1", "quotas/2")}
+    assert len(modes) == 1
+
+
 def test_addresses() -> None:
     with pytest.raises(InputError, match="names no bucket"):
         object_store("s3:///prefix")

@@ -21,6 +21,9 @@ _NOT_CODE = frozenset({"__pycache__", "node_modules"})
 # Files with patterns of what is not sent, in the syntax of .gitignore; the second takes precedence.
 _IGNORING = (".gitignore", ".ebbtideignore")
 
+# Files of a run's folder.
+_RUN_FILES = ("run.json", "key")
+
 # Names of files with keys and credentials, in lower case.
 _SECRETS = (
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks"),
@@ -29,7 +32,7 @@ _SECRETS = (
     *("credentials.y*ml", "credentials.ini", "credentials.toml", "client_secret*.json"),
     *("service[-_]account*.json", "rootkey.csv", "*accesskeys.csv", "secrets.json", "secrets.y*ml"),
     *("secrets.toml", "secrets.ini", "env", "dotenv", "*.env.local", "rclone.conf", "boto.cfg", "*.tfstate"),
-    "*.tfstate.backup",
+    *("*.tfstate.backup", "kaggle.json"),
 )
 # Content of private keys and service-account files; larger files are not read.
 _KEY = re.compile(rb"^\s*-----BEGIN [A-Z ]*PRIVATE KEY", re.MULTILINE)
@@ -184,7 +187,8 @@ class _Search:
             elif path.is_symlink() and path.is_dir():
                 _LOGGER.warning("%s is a link to a folder, and is not sent to machines", path)
             elif path.is_dir():
-                yield from self.below(path, rules)
+                if not _is_of_runs(path):
+                    yield from self.below(path, rules)
             elif path.is_file():
                 sure = _answer((each for each in rules if each.is_ours), in_home) is False
                 if not sure and is_secret(path):
@@ -218,6 +222,11 @@ def _leads_out(path: Path, home: Path) -> bool:
 
 def _is_code(path: Path) -> bool:
     return not any(part.startswith(".") or part in _NOT_CODE for part in path.parts)
+
+
+def _is_of_runs(folder: Path) -> bool:
+    """Return whether a folder is kept for a run: with its key, its journal and the code that was sent before."""
+    return all((folder / name).is_file() for name in _RUN_FILES)
 
 
 def _named(paths: Iterable[Path]) -> str:

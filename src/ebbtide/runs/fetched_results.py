@@ -64,7 +64,7 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
     numbers = sorted(results.numbers())
     if not numbers:
         raise InputError(f"no task of run {settings.run} has a result yet")
-    known = _read(into / LINES, array)
+    known = _read(into / LINES, array, settings.unique_name)
     into.mkdir(parents=True, exist_ok=True)
     width, new, problems = len(str(len(tasks) - 1)), 0, []
     _write(into / LINES, known)
@@ -88,7 +88,12 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
                 shutil.rmtree(coming, ignore_errors=True)
                 problems.append(str(error))
                 continue
-            known[task] = {"array": array, "folder": folder if result.archive else None, **plain_result(result)}
+            known[task] = {
+                "array": array,
+                "run": settings.unique_name,
+                "folder": folder if result.archive else None,
+                **plain_result(result),
+            }
             new += 1
             # The line comes first, since a folder without one counts as somebody else's.
             lines.write(f"{json.dumps(known[task])}\n")
@@ -99,8 +104,13 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
     return FetchedResults(into, len(numbers), len(tasks) - len(numbers), new, tuple(problems))
 
 
-def _read(lines: Path, array: str) -> dict[int, dict[str, Any]]:
+def _read(lines: Path, array: str, run: str) -> dict[int, dict[str, Any]]:
     """Read the lines of results that were fetched before, by number of the task.
+
+    Args:
+        lines: Their file.
+        array: The array, as its run names it.
+        run: Unique name of the run, since others may have its id.
 
     Raises:
         InputError: The lines are something else, or results of another array.
@@ -113,13 +123,18 @@ def _read(lines: Path, array: str) -> dict[int, dict[str, Any]]:
         try:
             values = json.loads(line)
             found[int(values["task"])] = values
-            of, _ = values["array"], values["folder"]
+            of, by, _ = values["array"], values.get("run", ""), values["folder"]
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 "is no list of results; move it away, or name another folder by --into", file=lines
             ) from None
         if of != array:
             raise InputError(f"has results of {of}, not of {array}; name another folder by --into", file=lines)
+        if by != run:
+            raise InputError(
+                f"has results of another run with the id of {run}; move it away, or name another folder by --into",
+                file=lines,
+            )
     return found
 
 

@@ -60,6 +60,9 @@ _BEGINS_WITHIN_S, _TIME_ZONES_S = 120.0, 26 * 3600.0
 # Real seconds between polls of the runs.
 _LOOK_S = 0.5
 
+# A trial's cost is written into the study once it is so many times what was written before.
+_TOLD_AGAIN = 1.02
+
 # Name of this host, as trials have it.
 _HOST = socket.gethostname()
 
@@ -173,7 +176,8 @@ class SpotTrials:
         """Return whether the budget and the number of trials allow another trial to begin."""
         trials = study.get_trials(deepcopy=False)
         if budget_usd is not None:
-            paid_usd = [one.user_attrs.get(COST_USD, 0.0) for one in trials] + [one.paid_usd for one in running]
+            own = {one.trial.number: one.paid_usd for one in running}
+            paid_usd = [own.get(one.number, one.user_attrs.get(COST_USD, 0.0)) for one in trials]
             if math.fsum(paid_usd) >= budget_usd:
                 return False
         begun = [one for one in trials if not one.user_attrs.get(NEVER_BEGUN)]
@@ -260,17 +264,23 @@ class _Running:
         run: Run of the trial.
         reported: The last step whose metric the study has; -1: none.
         ends_study: Whether the sampler wants no more trials after it.
+        told_usd: Its cost as the study has it, USD.
     """
 
     trial: Trial
     run: Run
     reported: int = -1
     ends_study: bool = False
+    told_usd: float = 0.0
 
     def is_over(self, study: Study) -> bool:
         """Report new metrics to the study, and return whether the trial is over."""
         # In this order, so that a run that has ended has all its metrics.
         has_ended, metrics = self.run.wait(0.0), self._metrics()
+        # Programs on other hosts count it towards the budget of the study.
+        if (paid_usd := self.paid_usd) > self.told_usd * _TOLD_AGAIN:
+            self.trial.set_user_attr(COST_USD, paid_usd)
+            self.told_usd = paid_usd
         for step in sorted(step for step in metrics if step > self.reported):
             self.trial.report(metrics[step], step)
             self.reported = step

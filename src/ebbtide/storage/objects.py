@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -129,9 +129,10 @@ class FolderStore:
     def put_once(self, key: str, content: bytes) -> bool:
         path = self._folder / checked_key(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=PART)
+        # Unlike those of `tempfile`, its permissions are those of any new file: others may share the folder.
+        name = path.parent / f".{secrets.token_hex(8)}{PART}"
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with name.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -145,7 +146,7 @@ class FolderStore:
                     ) from None
                 return False
         finally:
-            os.unlink(name)
+            name.unlink(missing_ok=True)
         _sync_folder(path.parent)
         return True
 
