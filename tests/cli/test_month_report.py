@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,6 +93,21 @@ def test_runs_without_the_team_are_not_in_its_budgets(
     assert found["usd"] > theirs["usd"]
     assert found["budgets"] == theirs["budgets"]
     assert "not in its budgets" in command(capsys, *words, tmp_path / "runs")[1]
+
+
+def test_runs_that_name_the_accounts_by_another_path_are_in_the_budgets(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, runs that were begun when a folder of accounts was kept as it stood in the file were left out."""
+    words = ("report", "--month", NOW, "--team", place / "team.yaml", "--json", "--runs")
+    (before,) = (place / "ann").iterdir()
+    run = tmp_path / "runs" / before.name
+    shutil.copytree(before, run)
+    kept = json.loads((run / "accounting.json").read_text())
+    kept["team"]["accounts"] = "accounts"
+    (run / "accounting.json").write_text(json.dumps(kept))
+    found, theirs = (json.loads(command(capsys, *words, runs)[1]) for runs in (tmp_path / "runs", place / "ann"))
+    assert found["budgets"] == theirs["budgets"]
 
 
 def test_without_a_team_the_runs_here_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,12 @@ LATER = {
     ),
     "two names of a list": ("A = []\nB = A\n", "def fit():\n    A.append(1)\n    return len(B)\n", ""),
     "a default that is a list of all": ("A = []\n", "def fit(x=A):\n    A.append(1)\n    return len(x)\n", ""),
+    "a base that is defined again as before": (
+        "class A:\n    def f(self): return 3\n",
+        "class B(A):\n    pass\n",
+        "class A:\n    def f(self): return 3\n",
+        "def fit(): return B().f()\n",
+    ),
     "a name in text": ("Z = 7\n", "def fit(): return eval('Z + 1')\n", ""),
     "a function in text": ("def helper(): return 4\n", "def fit(): return eval(' helper()')\n", ""),
     "a name of globals": ("Z = 7\n", "def fit(): return globals()['Z']\n", ""),
@@ -100,7 +106,7 @@ def test_it_does_on_a_machine_what_it_does_here(notebook: Notebook, cells: tuple
         (("def fit(x=1): return x\n", "fit.__defaults__ = (object(),)\n"), "the default of x of fit is a object"),
         (
             ("N = 1\ndef make(n): return {n}\n", "def fit(x=make(N)): return x\n", "N = 5\n"),
-            "the default of x of fit was made at its definition, from a value that was set more than once",
+            "the default of x of fit was made at its definition, from what was set or defined more than once",
         ),
         (
             (
@@ -108,7 +114,34 @@ def test_it_does_on_a_machine_what_it_does_here(notebook: Notebook, cells: tuple
                 "@functools.lru_cache(N)\ndef helper(): return 1\ndef fit(): return helper()\n",
                 "N = 5\n",
             ),
-            "a decorator of helper uses a value that was set more than once",
+            "a decorator of helper was set or defined more than once, or uses what was",
+        ),
+        (
+            (
+                "class A:\n    def f(self): return 1\n",
+                "class B(A):\n    pass\n",
+                "class A:\n    def f(self): return 2\n",
+                "def fit(): return B().f()\n",
+            ),
+            "a base or decorator of B was set or defined more than once",
+        ),
+        (
+            (
+                "def act(): return 1\n",
+                "class A:\n    table = {'act': act}\n    f = staticmethod(act)\n",
+                "def act(): return -1\n",
+                "def fit(): return A.f()\n",
+            ),
+            "A.table was made at its definition, from what was set or defined more than once",
+        ),
+        (
+            (
+                "from functools import wraps\ndef by(f):\n    @wraps(f)\n    def g(): return f() * 2\n    return g\n",
+                "@by\ndef helper(): return 1\n",
+                "def by(f):\n    @wraps(f)\n    def g(): return f() * 100\n    return g\n",
+                "def fit(): return helper()\n",
+            ),
+            "a decorator of helper was set or defined more than once",
         ),
         (("def fit(): return fit.model\n", "fit.model = object()\n"), "fit.model was set to a object"),
         (

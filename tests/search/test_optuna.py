@@ -19,6 +19,7 @@ optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
 
 from optuna.trial import TrialState  # noqa: E402
 from tests.harness.spiking_market import OneAZone, SpikingMarket  # noqa: E402
+from tests.waiting import eventually  # noqa: E402
 
 from ebbtide.controller.run_state import State  # noqa: E402
 from ebbtide.runs.handle import Run  # noqa: E402
@@ -276,6 +277,21 @@ def test_trials_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert [one.state for one in study.trials] == [TrialState.RUNNING] * 3
     assert not (tmp_path / "code" / "runs").exists()
     assert [study.tell(one, 1.0).state for one in (plain, slow, elsewhere)] == [TrialState.COMPLETE] * 3
+
+
+@pytest.mark.usefixtures("processes")
+def test_two_programs_on_a_host_train_one_study(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Before, the second failed, as the first one's run had a controller already."""
+    one, other = (trials(tmp_path / "code", pause_s=pause_s) for pause_s in (1.0, 0.05))
+    trial = (study := study_in(tmp_path, pruner=optuna.pruners.NopPruner())).ask()
+    running = one._begun(study, trial)
+    try:
+        eventually(lambda: running.run.status().state is State.RUNNING, limit_s=60)
+        other.optimize(study, 2)
+    finally:
+        running.stop()
+    assert [one.state for one in study.trials] == [TrialState.RUNNING, TrialState.COMPLETE]
+    assert "trial 0 is left to a program on host" in caplog.text
 
 
 @pytest.mark.usefixtures("processes")

@@ -326,7 +326,7 @@ class TaskRunner:
         A result that storage refuses while it answers counts as a failure after a while: it may be too large, or
         the machine's disk full. A store that is full is waited for longer. Each reason is told once.
         """
-        runtime, refused_s, told = self._machine.runtime, math.inf, ""
+        runtime, refused_s, told = self._machine.runtime, math.inf, set[object]()
         began_s, duration_s = runtime.monotonic_s(), (running.ended_s or 0.0) - running.began_s
         result = TaskResult(
             running.number,
@@ -345,9 +345,11 @@ class TaskRunner:
                 limit_s = _NO_ROOM_S if no_room else LACKS_S
                 is_refused = no_room or self._is_answered(running.number)
                 refused_s = min(refused_s, runtime.monotonic_s()) if is_refused else math.inf
-                why = f"the result of task {running.number} is not stored: {error}"
-                if is_refused and why != told:
-                    told = why
+                # Messages name a temporary file, another one each time.
+                kind = (type(error), error.errno)
+                if is_refused and kind not in told:
+                    told.add(kind)
+                    why = f"the result of task {running.number} is not stored: {error}"
                     line = f"ebbtide: {why}; asked again for {limit_s / 60.0:.0f} min"
                     self._put(partial(self._tell, Log(self.assignment.trial_id, line), True))
                 if runtime.monotonic_s() - refused_s > limit_s:

@@ -140,9 +140,25 @@ class _Writer:
         return AsItIs(source, self._value_of, self._is_stable)
 
     def _is_stable(self, expression: ast.expr) -> bool:
-        """Return whether the plain values in an expression were set at most once, so that they are unchanged."""
-        names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
-        return all(self._times_bound[name] <= 1 for name in names if is_plain(self._space.get(name, _NOTHING)))
+        """Return whether what an expression names was set or defined once, so that it is unchanged."""
+        return all(self._is_set_once(node.id) for node in ast.walk(expression) if isinstance(node, ast.Name))
+
+    def _is_set_once(self, name: str) -> bool:
+        value = self._space.get(name, _NOTHING)
+        if is_plain(value):
+            return self._times_bound[name] <= 1
+        is_own = callable(value) and getattr(value, "__module__", None) == self._space.get("__name__")
+        return not is_own or len(self._definitions.get(name, ())) <= 1
+
+    @cached_property
+    def _definitions(self) -> dict[str, set[str]]:
+        """The different definitions of each function and class: a cell that is run again changes none."""
+        found: dict[str, set[str]] = {}
+        for _, tree in self._cells:
+            for node in tree.body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    found.setdefault(node.name, set()).add(ast.dump(node))
+        return found
 
     @cached_property
     def _times_bound(self) -> Counter[str]:

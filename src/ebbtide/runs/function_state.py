@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -60,12 +60,7 @@ class AsItIs:
             )
         for parameter, expression in written.items():
             self._value(expression, actual[parameter], f"the default of {parameter} of {name}")
-        for one in node.decorator_list:
-            if not self.is_stable(one):
-                raise InputError(
-                    f"a decorator of {name} uses a value that was set more than once, and may have been another "
-                    "then: write the value itself"
-                )
+        self._check_stable(node.decorator_list, f"a decorator of {name}")
         for attribute, value in vars(function).items():
             if attribute == "__wrapped__":
                 continue
@@ -82,6 +77,7 @@ class AsItIs:
         Raises:
             InputError: A present value cannot be written.
         """
+        self._check_stable([*node.decorator_list, *node.bases], f"a base or decorator of {found.__name__}")
         written: set[str] = set()
         for part in node.body:
             if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -107,6 +103,13 @@ class AsItIs:
                 self.after.append(f"{found.__name__}.{name} = {value!r}")
             elif isinstance(value, FunctionType) and value.__module__ == module:
                 raise InputError(f"{found.__name__}.{name} was set after its class was defined: define it there")
+
+    def _check_stable(self, used: Sequence[ast.expr], what: str) -> None:
+        if not all(map(self.is_stable, used)):
+            raise InputError(
+                f"{what} was set or defined more than once, or uses what was, and may have been another then: "
+                "give the later one another name, or write the value itself"
+            )
 
     def _method(self, node: ast.FunctionDef | ast.AsyncFunctionDef, method: FunctionType, found: type) -> None:
         if method.__code__.co_qualname != f"{found.__qualname__}.{node.name}":
@@ -158,8 +161,8 @@ class AsItIs:
 
 
 _MADE_OF_OTHERS = (
-    "was made at its definition, from a value that was set more than once and may have been another then: write "
-    "the value itself, or make it within it"
+    "was made at its definition, from what was set or defined more than once and may have been another then: "
+    "write the value itself, or make it within it"
 )
 
 

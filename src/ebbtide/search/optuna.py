@@ -203,7 +203,7 @@ class SpotTrials:
         return _Running(trial, run(sweep, self.policy, self.provider, **options))  # type: ignore[call-overload]
 
     def _gone_on_with(self, study: Study, left: FrozenTrial) -> _Running | None:
-        """Continue with a trial of an earlier call; None: another host has its run."""
+        """Continue with a trial of an earlier call; None: another program has its run."""
         trial = Trial(study, left._trial_id)
         runs = left.user_attrs.get(RUNS_IN, self.options.get("runs", RUNS))
         name = left.user_attrs[RUN]
@@ -212,9 +212,8 @@ class SpotTrials:
         found, begins = Run(folder), not folder.is_begun
         state = State.NEW if begins else found.status().state
         host, _, process = left.user_attrs.get(ASKED_BY, _HOST).partition(" ")
-        is_new = state is State.NEW
-        is_active = is_new or state in (State.RUNNING, State.STOPPING)
-        if is_active and _is_of_another(host, process, begins=is_new):
+        has_controller = state in (State.RUNNING, State.STOPPING)
+        if has_controller or (state is State.NEW and _may_begin(host, process)):
             _LOGGER.warning(
                 "trial %d is left to a program on host %s, which has its run %s; if that is gone, end the trial "
                 "with study.tell(%d, state=optuna.trial.TrialState.FAIL)",
@@ -242,17 +241,16 @@ def _asked(study: Study) -> Trial:
     return trial
 
 
-def _is_of_another(host: str, process: str, *, begins: bool) -> bool:
-    """Return whether a trial belongs to another program that may be alive.
+def _may_begin(host: str, process: str) -> bool:
+    """Return whether another program that asked for a trial may be alive, and about to begin its run.
 
     Args:
-        host: Host that asked for it.
-        process: Id of the process that did.
-        begins: Whether its run has not begun yet, which a process of this host may be about to do.
+        host: Host of the program.
+        process: Id of its process.
     """
     if host != _HOST:
         return True
-    return begins and process.isdecimal() and int(process) != os.getpid() and psutil.pid_exists(int(process))
+    return process.isdecimal() and int(process) != os.getpid() and psutil.pid_exists(int(process))
 
 
 @dataclass

@@ -40,6 +40,7 @@ from ebbtide.controller.journal.address import journal_address
 from ebbtide.controller.run_state import State
 from ebbtide.controller.team.team import accounting_of
 from ebbtide.errors import InputError, TrainingError
+from ebbtide.forecasts.champions import CHAMPION
 from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
@@ -77,8 +78,8 @@ def spot_trainable(
     # Ray's workers run in other folders and environments, so make paths absolute, and settle who pays here.
     for name, usual in (("folder", Path.cwd()), ("runs", RUNS)):
         given[name] = Path(given.get(name, usual)).resolve()
-    for name in ("machines", "spells", "availability"):
-        if isinstance(given.get(name), str | Path):
+    for name in ("machines", "models", "spells", "availability"):
+        if isinstance(given.get(name), str | Path) and given[name] != CHAMPION:
             given[name] = Path(given[name]).resolve()
     if given.get("store"):
         given["store"] = absolute_store(str(given["store"]))

@@ -154,7 +154,7 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
             if (lost := from_storage_of(journal_of(folder, read_only=True))) is not None:
                 unreadable[folder.path.name] = str(lost)
             own = Accounting.of(folder).team
-            if team is not None and (own is None or own.accounts != team.accounts):
+            if own is None or team is None or own.accounts != team.accounts:
                 outside.add(name)
         except (EbbtideError, OSError, ValueError, TypeError, LookupError) as error:
             unreadable[folder.path.name] = " ".join(str(error).split())
@@ -164,6 +164,8 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
             accounts = AccountBook(object_store(team.accounts)).read(month, unreadable)
         except OSError as error:
             raise InputError(f"the team's accounts in {team.accounts} cannot be read: {error}") from None
+        # Runs of earlier versions name the same store by another path.
+        outside -= {account.name for account in accounts}
         for name in found:
             unreadable.pop(name, None)  # its journal says what is to be known
         for account in accounts:
@@ -175,7 +177,8 @@ def month_report(month: str, runs: Path | None = None, team: Team | None = None)
     shown = {name: name if times[account.run] > 1 else account.run for name, account in spent.items()}
     rows = [row for name, account in spent.items() for row in _rows(account, shown[name])]
     lines = pd.DataFrame(rows, columns=list(COLUMNS))
-    return MonthReport(month, lines, team, unreadable, frozenset(shown[name] for name in outside & set(shown)))
+    beside = frozenset() if team is None else frozenset(shown[name] for name in outside & set(shown))
+    return MonthReport(month, lines, team, unreadable, beside)
 
 
 def _folders(runs: Path | None) -> Sequence[RunFolder]:

@@ -65,6 +65,7 @@ def test_what_a_resumed_run_spent_in_another_month_is_none_of_this_one(store: Sh
     assert mine.room().usd == 20.0
     mine.check()
     mine.go_on([replace(spent, month="2026-11")])
+    AccountBook(store).write(account("mine", 10.0))
     assert mine.room().usd == 10.0
     with pytest.raises(InputError, match="is spent"):
         mine.check()
@@ -74,6 +75,7 @@ def test_what_a_lost_journal_has_paid_counts_in_the_team_s_budget(store: ShakySt
     mine = member(store, clock, team(monthly_budget_usd=10.0))
     lost = AccountLine("2026-11", "charge", 0, "m", False, "", "", None, 4.0)
     earlier = replace(lost, month="2026-10", usd=3.0)
+    AccountBook(store).write(account("mine", 4.0))
     mine.go_on([earlier, lost], [earlier, lost])
     # Of what its new journal knows: nothing yet.
     assert mine.room().usd == 6.0
@@ -343,6 +345,25 @@ def test_limits_count_as_reached_where_the_accounts_folder_is_not_mounted_any_mo
     clock.now_s += 60.0
     assert note(mine, 1, 4.0) == ""
     assert mine.room().usd == pytest.approx(5.0)
+
+
+def test_a_resumed_run_begins_no_new_accounts_where_those_that_were_there_are_gone(
+    store: ShakyStore, clock: WallTime
+) -> None:
+    """Before, one that was resumed without its share had the whole budget again."""
+    limits = team(monthly_budget_usd=10.0)
+    spent = AccountLine("2026-11", "charge", 0, "m", False, "", "", None, 1.0)
+    resumed = member(store, clock, limits)
+    resumed.go_on([spent])
+    with pytest.raises(InputError, match="lacks the accounts that were there: is it mounted"):
+        resumed.check()
+    # Its own account may be removed where others are left.
+    AccountBook(store).write(account("other", 1.0))
+    resumed.check()
+    # One that was not there for two months has left none that must be.
+    idle = member(ShakyStore(store._folder / "elsewhere"), clock, limits)
+    idle.go_on([replace(spent, month="2026-08")])
+    idle.check()
 
 
 def test_a_run_whose_own_account_is_removed_writes_it_anew_where_others_are_there(

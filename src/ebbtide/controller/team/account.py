@@ -108,6 +108,8 @@ class TeamAccount:
         self._read_s = self._kept_s = runtime.monotonic_s()
         self._written_s = -math.inf
         self._written: tuple[int, str] | None = None
+        # Months of which a former controller of this run has written its account.
+        self._earlier: set[str] = set()
         self._months: dict[str, float] = {}
         self._lost_usd = 0.0
         self._unwritten: set[str] = set()
@@ -139,6 +141,7 @@ class TeamAccount:
             lost: Those of the lines that the journal lost, so that the policy does not know of them.
         """
         self._months = sums_by_month(lines)
+        self._earlier = self._recent_months() & self._months.keys()
         self._lost_usd = math.fsum(line.usd for line in lost)
 
     def last_lines(self) -> list[AccountLine]:
@@ -148,12 +151,21 @@ class TeamAccount:
             InputError: The account is damaged.
             OSError: The store does not answer.
         """
-        at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
-        months = {month_of(at_s), *(month_of(at_s - days * DAY_S) for days in _MONTH_DAYS)}
-        accounts = [one for month in months for one in self._book.read(month, damaged) if one.name == self._name]
+        damaged: dict[str, str] = {}
+        accounts = [
+            one
+            for month in self._recent_months()
+            for one in self._book.read(month, damaged)
+            if one.name == self._name
+        ]
         if self._name in damaged:
             raise InputError(damaged[self._name])
         return [line for one in accounts for line in one.lines]
+
+    def _recent_months(self) -> set[str]:
+        """This month and the one before."""
+        at_s = self._runtime.epoch_s()
+        return {month_of(at_s), *(month_of(at_s - days * DAY_S) for days in _MONTH_DAYS)}
 
     def check(self) -> None:
         """Read the others' accounts before anything is rented.
@@ -318,9 +330,12 @@ class TeamAccount:
             StorageError: The store lacks this run's account, which was written, and all others that are known.
             OSError: The store does not answer.
         """
-        if self._written is None or self._book.has(self._written[1], self._name):
+        months = self._earlier if self._written is None else {self._written[1]}
+        if not months or any(self._book.has(month, self._name) for month in months):
             return
-        if not any(self._book.has(one.month, one.name) for one in self._others.values()):
+        # A controller that has just begun knows no others yet.
+        is_lost = self._written is not None or all(map(self._book.is_empty, months))
+        if is_lost and not any(self._book.has(one.month, one.name) for one in self._others.values()):
             raise StorageError(f"{self._team.accounts} lacks the accounts that were there: is it mounted?")
 
     @property

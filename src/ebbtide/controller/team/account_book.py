@@ -133,6 +133,14 @@ class AccountBook:
         with _as_file(json_text(content).encode()) as file:
             self.objects.put_file(_key(account.month, account.name), file)
 
+    def is_empty(self, month: str) -> bool:
+        """Return whether there is no account of a month.
+
+        Raises:
+            OSError: The store does not answer.
+        """
+        return next(iter(self.objects.keys(f"accounts/{month}/")), None) is None
+
     def has(self, month: str, name: str) -> bool:
         """Return whether an account of a month is stored.
 
