@@ -17,6 +17,7 @@ from ebbtide.market.billing import (
     Billing,
     Charged,
     LeaseEnding,
+    OpenBill,
     Refund,
     billing_preset,
 )
@@ -261,3 +262,45 @@ def test_a_machine_is_given_at_once_or_at_the_next_round_of_an_auction() -> None
         120,
         120,
     ]
+
+
+@given(
+    gaps=st.lists(st.integers(1, 9000), min_size=1, max_size=40),
+    cents=st.lists(st.integers(1, 99), min_size=41, max_size=41),
+    offset_s=st.floats(0.0, 3000.0),
+    waits=st.lists(st.floats(0.0, 7200.0), min_size=1, max_size=20),
+    preset=st.sampled_from([preset for preset in PRESETS.values() if preset.charged is Charged.AT_PERIOD_START]),
+)
+def test_an_open_lease_costs_at_each_time_what_its_bill_would_be(
+    gaps: list[int], cents: list[int], offset_s: float, waits: list[float], preset: Billing
+) -> None:
+    times_s = START_S + np.concatenate([[0.0], np.cumsum(gaps)])
+    prices = PriceSeries(times_s, np.array(cents[: len(times_s)]) / 7.0)
+    start_s = preset.given_s(START_S + offset_s)
+    found = OpenBill(preset, prices, start_s)
+    for end_s in [*(start_s + np.cumsum(waits)).tolist(), start_s + waits[0]]:
+        assert found.usd(end_s) == preset.bill(prices, start_s, end_s, RELEASED).usd
+
+
+def test_each_change_of_the_price_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each look at a budget billed open leases from their start: cost grew with the square of changes."""
+    changes = 1_000
+    prices = PriceSeries(START_S + 300.0 * np.arange(changes), 1.0 + np.arange(changes) % 7)
+    looked_at, between = [], PriceSeries.between
+
+    def counted(self: PriceSeries, start_s: float, end_s: float) -> tuple[np.ndarray, np.ndarray]:
+        found = between(self, start_s, end_s)
+        looked_at.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(PriceSeries, "between", counted)
+    found = OpenBill(billing_preset("ec2-second"), prices, START_S)
+    for number in range(changes):
+        found.usd(START_S + 300.0 * number + 1.0)
+    assert sum(looked_at) < 3 * changes
+
+
+def test_an_open_lease_whose_price_is_unknown_is_an_error() -> None:
+    prices = PriceSeries(np.array([START_S + 60.0]), np.array([1.0]))
+    with pytest.raises(InputError, match="no price is known"):
+        OpenBill(billing_preset("ec2-second"), prices, START_S).usd(START_S + 120.0)

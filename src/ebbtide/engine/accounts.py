@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.engine.ledger import Ledger
 from ebbtide.jobs.progress import JobProgress
-from ebbtide.market.billing import ON_DEMAND, Bill, Billing, LeaseEnding
+from ebbtide.market.billing import ON_DEMAND, Bill, Billing, Charged, LeaseEnding, OpenBill
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.leases import Lease
@@ -42,6 +42,7 @@ class Accounts:
         self._catalogue = catalogue
         self._list_prices: dict[Market, float | None] = {}
         self._transfers_entered: dict[int, int] = {}
+        self._open: dict[int, OpenBill] = {}
 
     def on_demand_price(self, market: Market, now_s: float) -> float | None:
         """The list price, USD per hour, as it stood when it was first asked for; None: not known."""
@@ -51,6 +52,7 @@ class Accounts:
 
     def settle(self, lease: Lease, ending: LeaseEnding) -> None:
         """Enter an ended lease, if charging had begun."""
+        self._open.pop(lease.lease_id, None)
         if lease.is_charged:
             self.ledger.add(lease, self._bill(lease, lease.ended_s, ending))
 
@@ -83,9 +85,17 @@ class Accounts:
         """Cost of each lease if it were released now, USD by lease id; leases not charged yet are left out."""
         # A cloud's clock, by which machines begin, may be ahead of ours.
         until_s = {lease: max(now_s, lease.started_s) for lease in rented if lease.is_charged}
-        return {
-            lease.lease_id: self._bill(lease, end_s, LeaseEnding.RELEASED).usd for lease, end_s in until_s.items()
-        }
+        return {lease.lease_id: self._open_usd(lease, end_s) for lease, end_s in until_s.items()}
+
+    def _open_usd(self, lease: Lease, end_s: float) -> float:
+        rule = self._billing.of(lease.market.cloud)
+        if lease.on_demand or rule.charged is not Charged.AT_PERIOD_START:
+            return self._bill(lease, end_s, LeaseEnding.RELEASED).usd
+        prices, known = self._prices(lease.market), self._open.get(lease.lease_id)
+        if known is None or known.prices is not prices:
+            # Live prices are other ones once more is known.
+            known = self._open[lease.lease_id] = OpenBill(rule, prices, lease.started_s)
+        return known.usd(end_s)
 
     def _bill(self, lease: Lease, end_s: float, ending: LeaseEnding) -> Bill:
         if not lease.on_demand:

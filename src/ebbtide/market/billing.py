@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from ebbtide.base.utc import DAY_S, HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
@@ -169,6 +170,65 @@ class Billing:
         return 0.0
 
 
+class OpenBill:
+    """Cost of a lease that goes on, asked again and again: each change of the price is added up once.
+
+    Args:
+        billing: The charging rule, by the price at the start of each period.
+        prices: The market's prices, known from `start_s` on.
+        start_s: When charging began, seconds since 1970.
+    """
+
+    def __init__(self, billing: Billing, prices: PriceSeries, start_s: float) -> None:
+        self.prices = prices
+        self._billing, self._cleared, self._start_s = billing, billing.cleared(prices), start_s
+        self._start_us, self._period_us = round(start_s * _US), round(billing.period_s * _US)
+        # Exact sum of all periods before the last change of the price, and that change, by time and period.
+        self._sums: list[float] = []
+        self._since_s, self._since = self._start_us / _US, 0
+        self._periods = 0
+
+    def usd(self, end_s: float) -> float:
+        """What `Billing.bill` charges for the lease if it is released at `end_s`, USD.
+
+        Raises:
+            InputError: Its price is unknown.
+        """
+        used_us = max(round(end_s * _US) - self._start_us, round(self._billing.minimum_s * _US))
+        periods = -(-used_us // self._period_us)
+        until_s = (self._start_us + periods * self._period_us) / _US
+        times_s, prices = (found.tolist() for found in self._cleared.between(self._since_s, until_s))
+        if periods < max(self._periods, 1) or not times_s or times_s[0] > self._since_s or math.isnan(sum(prices)):
+            return self._billing.bill(self.prices, self._start_s, end_s, LeaseEnding.RELEASED).usd
+        first = [self._since, *(_first_period(time_s, self._start_us, self._period_us) for time_s in times_s[1:])]
+        for (begins, ends), price in zip(pairwise(first), prices, strict=False):
+            self._sums = _exact_sum(self._sums, _period_usd(price, ends - begins, self._period_us))
+        self._since_s, self._since, self._periods = times_s[-1], first[-1], periods
+        return math.fsum([*self._sums, _period_usd(prices[-1], periods - first[-1], self._period_us)])
+
+
+def _exact_sum(sums: list[float], value: float) -> list[float]:
+    """Numbers without a rounding error whose sum is that of others and a value, so that `fsum` is exact later."""
+    found = []
+    for other in sums:
+        if abs(value) < abs(other):
+            value, other = other, value
+        total = value + other
+        if (lost := other - (total - value)) != 0.0:
+            found.append(lost)
+        value = total
+    return [*found, value]
+
+
+def _period_usd(price: float, periods: int, period_us: int) -> float:
+    return price * (periods * period_us / _US) / HOUR_S
+
+
+def _first_period(time_s: float, start_us: int, period_us: int) -> int:
+    """The first period that begins at or after a time: period k begins at k * period_us."""
+    return -((start_us - round(time_s * _US)) // period_us)
+
+
 def _charges(
     times_s: list[float], prices_usd: list[float], start_us: int, period_us: int, periods: int
 ) -> tuple[Charge, ...]:
@@ -177,14 +237,13 @@ def _charges(
         return ()
     if not times_s or round(times_s[0] * _US) > start_us or any(map(math.isnan, prices_usd)):
         raise InputError(f"no price is known at {iso(start_us / _US)}, when a lease is charged")
-    # Period k begins at k * period_us; the first at or after a change of the price is its quotient, rounded up.
-    first = [-((start_us - round(time_s * _US)) // period_us) for time_s in times_s]
+    first = [_first_period(time_s, start_us, period_us) for time_s in times_s]
     return tuple(
         Charge(
             (start_us + k * period_us) / _US,
             (start_us + n * period_us) / _US,
             price,
-            price * ((n - k) * period_us / _US) / HOUR_S,
+            _period_usd(price, n - k, period_us),
         )
         for k, n, price in zip(first, [*first[1:], periods], prices_usd, strict=True)
         if n > k
