@@ -19,14 +19,11 @@ from ebbtide.forecasts.hazard.evaluation import LEARNT_SHARE, splits_s
 from ebbtide.forecasts.hazard.fitting import fit_hazard
 from ebbtide.forecasts.hazard.model import Hazard
 from ebbtide.forecasts.hazard.observations import MarketObservations
-from ebbtide.jobs.checkpoint_interval import best_interval_s
+from ebbtide.jobs.checkpoint_interval import LEAST_SAVES, interval_s_of
 from ebbtide.market.price_series import Floats
 
 # Intervals that the search tries, and the longest of them, seconds.
 _TRIED, _LONGEST_S = 400, 10 * DAY_S
-
-# An interval is at least so many times as long as a save.
-_LEAST_SAVES = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +99,12 @@ def score_interval(
     earlier = [each.between(-math.inf, end_s) for each, end_s in parts]
     hazard = fit_hazard([each for each in earlier if len(each.times_s) > 1], prior)
     mean_life_s = hazard.usual_life_s({each.market: None for each in observations})
-    interval_s = max(best_interval_s(save_s, mean_life_s), _LEAST_SAVES * save_s)
+    interval_s = interval_s_of(save_s, mean_life_s)
     lives = lives_of([each.between(end_s, math.inf) for each, end_s in parts])
     cost = cost_of(lives, interval_s, save_s, restore_s)
     if not cost < math.inf:
         raise InputError("no machine in its later part lives long enough to keep any work", file=data)
-    tried_s = np.geomspace(_LEAST_SAVES * save_s, _LONGEST_S, _TRIED).tolist()
+    tried_s = np.geomspace(LEAST_SAVES * save_s, _LONGEST_S, _TRIED).tolist()
     best_cost, best_s = min((cost_of(lives, each, save_s, restore_s), each) for each in [*tried_s, interval_s])
     return IntervalScore(
         data=data,

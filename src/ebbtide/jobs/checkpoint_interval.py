@@ -9,6 +9,9 @@ from ebbtide.jobs.job import Job
 from ebbtide.market.catalogue import Catalogue
 from ebbtide.market.markets import Market, Place
 
+# An interval is at least so many times as long as a save.
+LEAST_SAVES = 1.5
+
 # Saving begins some seconds after the notice, and must be complete some seconds before the revocation.
 _MARGIN_S = 10.0
 
@@ -33,6 +36,15 @@ def best_interval_s(save_s: float, mean_time_to_revocation_s: float) -> float:
     return math.sqrt(2.0 * save_s * mean_time_to_revocation_s)
 
 
+def interval_s_of(save_s: float, mean_time_to_revocation_s: float) -> float:
+    """The best interval between saves (`best_interval_s`), or the shortest that leaves time to train, seconds.
+
+    Raises:
+        InputError: A duration is not positive.
+    """
+    return max(best_interval_s(save_s, mean_time_to_revocation_s), LEAST_SAVES * save_s)
+
+
 def fits_notice(job: Job, notice_s: float, vcpus: int, place: Place | None = None) -> bool:
     """Return whether a machine with this many vCPUs in a place can save between notice and revocation."""
     return job.checkpoint is not None and job.save_s(vcpus, place) + _MARGIN_S <= notice_s
@@ -49,8 +61,7 @@ def saved_periodically(job: Job, vcpus: int, mean_time_to_revocation_s: float, p
     # A machine that is never revoked saves about once a day.
     lives_s = min(mean_time_to_revocation_s, 86_400.0**2)
     save_s = job.save_s(vcpus, place)
-    interval_s = max(best_interval_s(save_s, lives_s), 1.5 * save_s)
-    checkpoint = job.checkpoint.model_copy(update={"interval_s": interval_s})
+    checkpoint = job.checkpoint.model_copy(update={"interval_s": interval_s_of(save_s, lives_s)})
     return job.model_copy(update={"checkpoint": checkpoint})
 
 

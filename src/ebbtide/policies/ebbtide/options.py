@@ -237,7 +237,7 @@ class Ways:
         return min(self.all(), key=lambda way: way.rank, default=None)
 
     @cached_property
-    def cheapest_kept(self) -> Way | None:
+    def cheapest_by_price(self) -> Way | None:
         """The way of least cost if no machine were lost for capacity: whether to wait is decided by prices."""
         return min(self.all(), key=lambda way: (way.usd - way.losses_usd, *way.rank[1:]), default=None)
 

@@ -315,7 +315,7 @@ class Ebbtide:
             if found is not None and in_time.waits_out(found):
                 found = in_time.best_at_price()
             return None if found is not None and in_time.waits_out(found) else found
-        best, at_price = ways.cheapest, ways.cheapest_kept
+        best, at_price = ways.cheapest, ways.cheapest_by_price
         waited: dict[str, float] = view.memory.setdefault("waits_since_s", {})
         spent: dict[str, float] = view.memory.setdefault("waited_s", {})
         key = str(job.job_id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ebbtide.errors import InputError
-from ebbtide.jobs.checkpoint_interval import best_interval_s
+from ebbtide.jobs.checkpoint_interval import interval_s_of
 from ebbtide.market.markets import Market
 from ebbtide.policies.exosphere.allocation import CoresAndMemory
 
@@ -173,9 +173,6 @@ class Application(ABC):
 # Markets must live this many times as long as an MPI job (6.2).
 _LIVES = 2.0
 
-# An interval is at least so many times as long as a checkpoint takes.
-_LEAST_SAVES = 1.5
-
 _SAVED, _INTERVAL = "saved_s", "interval_s"
 
 
@@ -188,9 +185,7 @@ class Checkpointed(Application):
     def on_portfolio_mttr(self, cluster: VirtualCluster, mttr: PortfolioMttr) -> Iterable[DownCall]:
         if self.save_s > 0.0:
             saved_s = cluster.memory.setdefault(_SAVED, cluster.now_s)
-            cluster.memory[_INTERVAL] = max(
-                best_interval_s(self.save_s, mttr.portfolio_s), _LEAST_SAVES * self.save_s
-            )
+            cluster.memory[_INTERVAL] = interval_s_of(self.save_s, mttr.portfolio_s)
             yield CallAgain(saved_s + cluster.memory[_INTERVAL])
 
     def on_due(self, cluster: VirtualCluster) -> Iterable[DownCall]:
