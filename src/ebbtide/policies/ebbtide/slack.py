@@ -102,10 +102,10 @@ class InTime:
         can_be_saved = self.ways.job.job.checkpoint is not None
         return [way for way in self.ways.all() if self.may_try(way) and (can_be_saved or way.on_demand)]
 
-    def best_spot(self, besides: Container[Market] = ()) -> Way | None:
-        """The cheapest spot machine that may be tried, besides some markets; None: there is none."""
+    def best_spot(self, outside: Container[Market] = ()) -> Way | None:
+        """The cheapest spot machine that may be tried, outside some markets; None: there is none."""
         # A job that cannot be saved would lose all with it.
-        spot = [way for way in self.ways.spot() if way.market not in besides and self.may_try(way)]
+        spot = [way for way in self.ways.spot() if way.market not in outside and self.may_try(way)]
         return min(spot, key=lambda way: way.rank, default=None) if self.ways.job.job.checkpoint else None
 
     @cached_property
