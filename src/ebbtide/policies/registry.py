@@ -79,7 +79,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
         f"spot-fleet-{rival}": _without_models(partial(ExoSphere, selection=rival, name=f"spot-fleet-{rival}"))
         for rival in (Selection.LOWEST_COST, Selection.DIVERSIFIED)
     },
-    **{str(rule): _without_models(partial(ByCookbook, rule)) for rule in CookbookRule},
+    **{str(rule): _with_hazard(partial(ByCookbook, rule)) for rule in CookbookRule},
     **{str(rule): partial(_deadline, rule) for rule in DeadlineRule},
     "spottune-bid": partial(_spottune, provisioner=BestBid(), name="spottune-bid"),
 }
@@ -94,6 +94,7 @@ ASK_MODELS: dict[str, tuple[str, ...]] = {
     **{f"deepspotcloud-{when}": ("hazard",) for when in MoveWhen},
     **{f"dynamic-pricing-{goal}": ("hazard",) for goal in Goal},
     "exosphere": ("hazard",),
+    **{str(rule): ("hazard",) for rule in CookbookRule if rule.is_solved},
 }
 
 

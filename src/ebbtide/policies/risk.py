@@ -53,19 +53,21 @@ class MarketRisk:
         view: What the policy sees.
         hazard: The hazard; None: capacity takes no machine, as the published policies have it.
         evidence: What the run has seen.
+        always: Whether capacity counts from the start where the price takes machines, too.
     """
 
     view: View
     hazard: Hazard | None
     evidence: Evidence
+    always: bool = False
     _known: dict[tuple[Market, float], float] = field(default_factory=dict)
 
     @classmethod
-    def now(cls, view: View, hazard: Hazard | None) -> MarketRisk:
+    def now(cls, view: View, hazard: Hazard | None, *, always: bool = False) -> MarketRisk:
         """The risk now; what the events and the held machines show is kept in the policy's memory."""
         if hazard is None:
             return cls(view, None, Evidence())
-        found = cls(view, hazard, Evidence.in_memory(view.memory))
+        found = cls(view, hazard, Evidence.in_memory(view.memory), always)
         found._observe(hazard)
         return found
 
@@ -123,13 +125,20 @@ class MarketRisk:
         """Return whether capacity counts in a market: always where the price takes no machines."""
         if self.hazard is None:
             return False
-        return not self.view.billing.of(market.cloud).price_revokes or self.has_seen(market)
+        is_by_price = self.view.billing.of(market.cloud).price_revokes and not self.always
+        return not is_by_price or self.has_seen(market)
+
+    def knows(self, market: Market) -> bool:
+        """Return whether capacity counts, and is that of GPUs, as in the records, or was seen by the run itself.
+
+        Other machines are much less scarce than GPUs.
+        """
+        return self.counts(market) and (self.view.machine(market).accelerator_count > 0 or self.has_seen(market))
 
     def has_seen(self, market: Market) -> bool:
         """Return whether the run has seen a market, or its region, refuse or take a machine for capacity."""
         ends = self.evidence.ends.get(region_of(market))
-        spell = self.evidence.spell(market)
-        return (spell is not None and not spell.is_up) or (ends is not None and ends[2] > 0.0)
+        return self.is_refused(market) or (ends is not None and ends[2] > 0.0)
 
     def losses(self, market: Market, within_s: float = HOUR_S) -> float:
         """Losses of a machine for capacity that are expected within some time, as old as its market's spell is."""
@@ -147,6 +156,11 @@ class MarketRisk:
             return np.inf
         now_s = self.view.now_s
         return self.hazard.life_s(self.evidence, market, now_s, self._age_s(market), self._price(market))
+
+    def is_refused(self, market: Market) -> bool:
+        """Return whether the last that the run has seen of a market is that it refused or took a machine."""
+        spell = self.evidence.spell(market)
+        return spell is not None and not spell.is_up
 
     def share_down(self, market: Market) -> float:
         """The share of time in which a market has no machine, in the long run."""

@@ -202,3 +202,82 @@ def test_a_late_cluster_asks_for_each_machine_once_though_a_budget_limits_its_bi
     outcome = scenario.run(WithinBudget(made, 5.0), START_S)
     assert outcome.finished
     assert len(outcome.leases) < 40
+
+
+# Capacity.
+
+EAST, WEST = (eb.Market("aws", region, f"{region}a", "p3.2xlarge") for region in ("us-east-1", "us-west-2"))
+# High at the start: prices alone wait for the low one.
+CALM = alternating(0.95, 1.0)
+DEARER = PriceSeries(CALM.times_s, CALM.prices + 0.5)
+
+
+def on_gpus(machines: dict[eb.Market, list[tuple[float, int]]], **fields: Any) -> tuple[eb.Outcome, Any]:
+    """Run a job of six machine-hours within twelve, in markets with so many machines from some hour on."""
+    work = job(steps=6000, steps_per_hour={"p3.2xlarge": 1000.0}, machines=1)
+    prices = eb.PriceHistory({EAST: CALM, WEST: DEARER}, start_s=BEGAN_S, end_s=START_S + 3 * DAY_S)
+    series = {
+        market: CapacitySeries(
+            np.array([BEGAN_S, *(START_S + hour * HOUR_S for hour, _ in changes)]),
+            np.array([1, *(number for _, number in changes)]),
+            START_S + 3 * DAY_S,
+        )
+        for market, changes in machines.items()
+    }
+    made = of(CookbookRule.DYNAMIC, step_s=HOUR_S / 2, delay_s=60.0, **fields)
+    made = replace(made, deadline_s=12 * HOUR_S)
+    scenario = Scenario(
+        (work,), prices, billing_preset("ec2-second"), Availability(series), delay=StartDelay(60.0, 0.0)
+    )
+    return scenario.run(made, START_S), scenario
+
+
+def test_where_capacity_may_go_it_works_while_there_are_machines() -> None:
+    """Prices alone wait for the low price, and from the seventh hour on there are no machines."""
+    goes = {EAST: [(7.0, 0)], WEST: [(7.0, 0)]}
+    by_prices, found = on_gpus(goes, capacity=False)[0], on_gpus(goes)[0]
+    assert not by_prices.finished or by_prices.makespan_s > 12 * HOUR_S
+    assert found.finished
+    assert found.makespan_s < 7 * HOUR_S
+
+
+def test_without_machines_work_goes_on_in_another_market() -> None:
+    """The cheaper market's machine is taken after two hours, and refused from then on."""
+    goes = {EAST: [(2.0, 0)], WEST: []}
+    by_prices, found = on_gpus(goes, capacity=False)[0], on_gpus(goes)[0]
+    assert not by_prices.finished or by_prices.makespan_s > 12 * HOUR_S
+    assert found.finished
+    assert found.makespan_s < 7 * HOUR_S
+    assert [lease.market for lease in found.leases if lease.is_charged] == [EAST, WEST]
+
+
+def test_after_a_restart_it_knows_the_same_shortages() -> None:
+    goes = {EAST: [(2.0, 0)], WEST: [(5.0, 0), (6.0, 1)]}
+    whole, scenario = on_gpus(goes)
+
+    class Restarted:
+        name, wakes_on = "restarted", of(CookbookRule.DYNAMIC).wakes_on
+
+        def decide(self, view: Any) -> Any:
+            json.dumps(view.memory)
+            made = of(CookbookRule.DYNAMIC, step_s=HOUR_S / 2, delay_s=60.0)
+            return replace(made, deadline_s=12 * HOUR_S).decide(view)
+
+    again = scenario.run(Restarted(), START_S)
+    assert whole.finished
+    assert [line.usd for line in again.ledger.lines] == [line.usd for line in whole.ledger.lines]
+
+
+def test_in_an_auction_prices_alone_decide_until_a_machine_is_refused() -> None:
+    """A price above the list price tells of capacity, and takes machines."""
+    spiked = PriceSeries(np.array([BEGAN_S, BEGAN_S + DAY_S, BEGAN_S + 1.1 * DAY_S]), np.array([5.0, 9.0, 5.0]))
+    span: dict[str, float] = {"start_s": BEGAN_S, "end_s": START_S + 3 * DAY_S}
+    calm, wild = eb.PriceHistory({EAST: CALM}, **span), eb.PriceHistory({EAST: CALM, WEST: spiked}, **span)
+    work = job(steps=6000, steps_per_hour={"p3.2xlarge": 1000.0}, machines=1)
+    begins_h = []
+    for prices in (calm, wild):
+        made = replace(of(CookbookRule.DYNAMIC), deadline_s=12 * HOUR_S)
+        found = Scenario((work,), prices, billing_preset("ec2-second")).run(made, START_S)
+        begins_h.append((found.leases[0].requested_s - START_S) / HOUR_S)
+    assert begins_h[0] == 0.0
+    assert begins_h[1] > 0.5

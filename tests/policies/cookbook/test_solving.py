@@ -174,3 +174,39 @@ def test_bids_are_the_highest_of_the_next_ceilings() -> None:
         np.testing.assert_array_equal(bids[step], ceilings[step : step + 3].max(axis=0))
     # Nothing is left to do: nothing is worth a cent.
     assert (ceilings[:, 0] == book.problem.market.prices[0]).all()
+
+
+def test_of_equal_costs_the_one_that_is_done_first_is_taken() -> None:
+    """At a constant price, waiting costs nothing, and gains nothing."""
+    work = Workflow(name="w", jobs=(WorkflowJob(name="a", work_h=4, speedup=Amdahl(parallel=1.0)),))
+    prices, steps = np.array([0.1]), 8
+    market = ChargeModel.at_step_start(prices, np.ones((steps, 1, 1)), 1.0)
+    for risk_aversion in (0.0, 1.0):
+        book = solve(CookbookProblem(work, market, most=2, work_unit_h=1.0, risk_aversion=risk_aversion))
+        assert book.actions[0, -1, 0, 0] == 2
+        assert book.mean_usd[0, -1, 0, 0] == pytest.approx(0.4)
+
+
+def test_a_market_with_shortages_by_hand() -> None:
+    """A machine costs 0.1 USD an hour while there are any, and 1 USD in a shortage; either lasts or not by chance."""
+    prices = np.array([0.1, 0.2])
+    transition = np.array([[[0.5, 0.5], [0.25, 0.75]]] * 3)
+    market = ChargeModel.at_step_start(prices, transition, 1.0).with_shortages(0.4, 0.2, 1.0)
+    assert market.prices.tolist() == [0.1, 0.2, np.inf, np.inf]
+    assert market.transition[0].tolist() == [
+        pytest.approx([0.4, 0.4, 0.1, 0.1]),
+        pytest.approx([0.2, 0.6, 0.05, 0.15]),
+        pytest.approx([0.2, 0.2, 0.3, 0.3]),
+        pytest.approx([0.1, 0.3, 0.15, 0.45]),
+    ]
+    assert market.mean_charge[0].tolist() == pytest.approx([0.1, 0.2, 1.0, 1.0])
+    assert (market.place(0.19), market.place(0.19, is_short=True)) == (1, 3)
+    # One hour of work in two: at once for 0.1, or later for what an hour costs then, 0.8 x 0.15 + 0.2 x 1.
+    work = Workflow(name="w", jobs=(WorkflowJob(name="a", work_h=1, speedup=Amdahl(parallel=1.0)),))
+    short = ChargeModel(market.prices, market.transition[:2], market.charge[:2], market.charge_variance[:2])
+    book = solve(CookbookProblem(work, short, most=1, work_unit_h=1.0))
+    assert book.expected_usd(0.0, 0.1, 1.0, 0) == pytest.approx(0.1)
+    # In a shortage it waits, unless it is the last hour.
+    later = 0.6 * 1.0 + 0.4 * 0.5 * (0.1 + 0.2)
+    assert book.expected_usd(0.0, 0.1, 1.0, 0, is_short=True) == pytest.approx(later)
+    assert book.expected_usd(1.0, 0.1, 1.0, 0, is_short=True) == pytest.approx(1.0)

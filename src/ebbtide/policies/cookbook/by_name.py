@@ -7,6 +7,7 @@ machine type is the best of those that were each optimised alone).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -17,6 +18,7 @@ import numpy as np
 
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.forecasts.price_chain import PriceChain
 from ebbtide.jobs.job import Amdahl, Job, Phases
 from ebbtide.jobs.workflow import Workflow, WorkflowJob
@@ -26,6 +28,7 @@ from ebbtide.policies.api.actions import Action, WakeAt
 from ebbtide.policies.api.events import Wake
 from ebbtide.policies.api.goals import Goals, unknown_work
 from ebbtide.policies.api.protocol import Policy
+from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cluster import RunCluster
@@ -34,6 +37,7 @@ from ebbtide.policies.cookbook.policy import FollowCookbook
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
 from ebbtide.policies.field_checks import check_fields
+from ebbtide.policies.risk import MarketRisk
 
 # A cookbook has so many levels of work left.
 _LEVELS = 60
@@ -56,6 +60,11 @@ class CookbookRule(StrEnum):
     FIXED = "fixed"  # always so many machines, always the same bid (6.7)
     DBA = "dba"  # always so many machines, bids by the hours left (6.7)
 
+    @property
+    def is_solved(self) -> bool:
+        """True if a cookbook decides the number of machines."""
+        return self not in (CookbookRule.FIXED, CookbookRule.DBA)
+
 
 @dataclass(frozen=True)
 class ByCookbook:
@@ -77,6 +86,8 @@ class ByCookbook:
         bid_usd_per_hour: Bid of `FIXED`; 0: the price on demand.
         history_s: Seconds of past prices that a chain is fitted to.
         markets: How many markets are tried, those first in which a step has cost least.
+        hazard: Chances of losing machines for capacity, which cookbooks count on beside prices.
+        capacity: Whether they count; else prices alone, as published.
         name: Name of the policy.
         wakes_on: Price changes, but for `COOKBOOK`.
     """
@@ -96,6 +107,8 @@ class ByCookbook:
     bid_usd_per_hour: float = 0.0
     history_s: float = 30 * DAY_S
     markets: int = 3
+    hazard: Hazard = field(default_factory=default_hazard, repr=False)
+    capacity: bool = True
     _made: dict[Any, Policy] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -139,48 +152,96 @@ class ByCookbook:
         (job,) = view.jobs
         if job.is_finished:
             return ()
+        hazard = self.hazard if self._counts_losses else None
+        risk = MarketRisk.now(view, hazard, always=hazard is not None and self._is_calm(view))
         chosen = view.memory.get("cookbook_market")
-        if chosen is None:
-            market = self._best_market(view, job.job, started_s)
+        market = next((each for each in view.markets if str(each) == chosen), None)
+        # Without machines, work may go on anywhere: a market that has just refused one may be hidden.
+        may_leave = self._counts_losses and not view.leases and (market is None or risk.is_refused(market))
+        if chosen is None or may_leave:
+            market = self._best_market(view, job, risk, started_s, market, is_first=chosen is None)
+        if market is None:
+            return [WakeAt(view.now_s + _RETRY_S)]
+        if chosen != str(market):
             view.memory["cookbook_market"] = str(market)
-        else:
-            shown = [each for each in view.markets if str(each) == chosen]
-            if not shown:
-                # It has just refused a machine, and is not to be asked for a while.
-                return [WakeAt(view.now_s + _RETRY_S)]
-            (market,) = shown
-        return self._policy(view, job.job, market, started_s).decide(view)
+            # Its cookbook is asked at once, not half a step after the other's.
+            view.memory.pop("asked_s", None)
+        return self._policy(view, job.job, market, risk, started_s).decide(view)
 
-    def _best_market(self, view: View, job: Job, started_s: float) -> Market:
-        """The market whose cookbook expects the least cost; ties: the first by name.
+    def _is_calm(self, view: View) -> bool:
+        """Return whether no price had been above the list price: then prices take no machine, and tell nothing."""
+        if "cookbook_calm" not in view.memory:
+            listed = {market: view.on_demand_price(market) for market in view.markets}
+            view.memory["cookbook_calm"] = any(usd is not None for usd in listed.values()) and all(
+                usd is None or float(view.past_prices(market, self.history_s)[1].max(initial=0.0)) <= usd
+                for market, usd in listed.items()
+            )
+        calm: bool = view.memory["cookbook_calm"]
+        return calm
+
+    @property
+    def _counts_losses(self) -> bool:
+        return self.capacity and self.rule.is_solved
+
+    def _best_market(
+        self,
+        view: View,
+        job: JobView,
+        risk: MarketRisk,
+        started_s: float,
+        present: Market | None,
+        *,
+        is_first: bool,
+    ) -> Market | None:
+        """The market whose cookbook expects the least cost from now on; ties: the first by name.
+
+        Args:
+            view: Current and past prices.
+            job: The job.
+            risk: The chance that a market refuses a machine.
+            started_s: Start of the work, seconds since 1970.
+            present: The market so far, which stays if the work can be done in time in none; None: it is not shown.
+            is_first: Whether the work begins now.
 
         Raises:
-            InputError: No market can do the job in time, or prices of none are known for a day.
+            InputError: The work begins now, and no market can do it in time, or none's prices are known for a day.
         """
-        rates = {market: view.steps_per_s(job, market) for market in view.markets}
+        rates = {market: view.steps_per_s(job.job, market) for market in view.markets}
         able = [market for market, rate in rates.items() if rate > 0.0]
-        if not able:
-            raise InputError(f"job {job.name} can run on no machine of these markets")
-        able.sort(key=lambda market: (view.mean_price(market, self.history_s) / rates[market], str(market)))
-        found, refused = [], None
-        for market in able[: self.markets]:
-            try:
-                book = self._book(view, job, market, started_s)
-            except InputError as error:
-                refused = error
-                continue
-            place = int(np.abs(book.problem.market.prices - view.price(market)).argmin())
-            found.append((float(book.mean_usd[0, -1, 0, place]), str(market), market))
-        if not found:
-            assert refused is not None
-            raise refused
-        return min(found)[2]
+        if not able and is_first:
+            raise InputError(f"job {job.job.name} can run on no machine of these markets")
+        refused = {market: risk.refused(market) if risk.knows(market) else 0.0 for market in able}
 
-    def _policy(self, view: View, job: Job, market: Market, started_s: float) -> Policy:
+        def usual_usd(market: Market) -> tuple[float, str]:
+            usd = view.mean_price(market, self.history_s) / rates[market]
+            return usd / (1.0 - refused[market]), str(market)
+
+        found, error = [], None
+        hours = (view.now_s - started_s) / HOUR_S
+        for market in sorted(able, key=usual_usd)[: self.markets]:
+            try:
+                book = self._book(view, job.job, market, started_s, self._shortages(view, risk, market))
+            except InputError as unable:
+                error = unable
+                continue
+            left_h = job.steps_left / job.job.steps * book.problem.workflow.work_h
+            usd_by_state = [
+                book.expected_usd(hours, view.price(market), left_h, 0, is_short=is_short)
+                for is_short in ((False, True) if refused[market] else (False,))
+            ]
+            chances = (1.0 - refused[market], refused[market])
+            found.append((math.fsum(map(operator.mul, chances, usd_by_state)), str(market), market))
+        if error is not None and is_first and not found:
+            raise error
+        usd, _, best = min(found, default=(math.inf, "", present))
+        return best if math.isfinite(usd) or present is None else present
+
+    def _policy(self, view: View, job: Job, market: Market, risk: MarketRisk, started_s: float) -> Policy:
         """Policy that follows the cookbook of a market; after a restart solved again, from the same prices."""
-        key = (str(market), job.name, job.steps, started_s)
+        shortages = self._shortages(view, risk, market)
+        key = (str(market), job.name, job.steps, started_s, shortages)
         if key not in self._made:
-            made = self._following(view, market, self._book(view, job, market, started_s), started_s)
+            made = self._following(view, market, self._book(view, job, market, started_s, shortages), started_s)
             self._made.clear()
             self._made[key] = made
         return self._made[key]
@@ -206,7 +267,9 @@ class ByCookbook:
             book, market, bids, self.delay_s, on_demand=self.on_demand, fixed_size=size, lead_s=self.lead_s
         )
 
-    def _book(self, view: View, job: Job, market: Market, started_s: float) -> Cookbook:
+    def _book(
+        self, view: View, job: Job, market: Market, started_s: float, shortages: _Shortages | None
+    ) -> Cookbook:
         workflow = workflow_of(job, view.steps_per_s(job, market), str(market))
         prices, period_s, count = self._prices(view, market, started_s), view.billing.period_s, 1
         follows = self.rule in (CookbookRule.COOKBOOK, CookbookRule.DYNAMIC)
@@ -232,16 +295,34 @@ class ByCookbook:
                 f"more than {_MOST_STATES} holdings: give longer steps, or fewer machines",
                 field="step_s",
             )
-        listed = None if follows or not self.on_demand else view.on_demand_price(market)
+        listed = view.on_demand_price(market)
         return _solved(
             (prices.times_s.tobytes(), prices.prices.tobytes()),
             workflow.model_dump_json(),
             _Charged(
-                started_s, self._steps(job, workflow), self.step_s, count, period_s >= self.step_s, ahead, listed
+                started_s=started_s,
+                steps=self._steps(job, workflow),
+                step_s=self.step_s,
+                count=count,
+                whole=period_s >= self.step_s,
+                ahead=ahead,
+                listed=None if follows or not self.on_demand else listed,
+                shortages=shortages,
+                short_usd_per_hour=listed or float(prices.prices.max()),
             ),
             job.most_machines,
             self.risk_aversion,
         )
+
+    def _shortages(self, view: View, risk: MarketRisk, market: Market) -> _Shortages | None:
+        """Shortages of a market, as they were when they first counted: the same after a restart."""
+        if not risk.knows(market):
+            return None
+        known: dict[str, list[float]] = view.memory.setdefault("cookbook_shortages", {})
+        if str(market) not in known:
+            life_s, down = risk.life_s(market), risk.share_down(market)
+            known[str(market)] = [life_s, life_s * down / (1.0 - down)]
+        return _Shortages(*known[str(market)])
 
     def _steps(self, job: Job, workflow: Workflow) -> int:
         deadline_s = self.deadline_s
@@ -264,6 +345,19 @@ class ByCookbook:
 
 
 @dataclass(frozen=True)
+class _Shortages:
+    """Shortages of a market.
+
+    Attributes:
+        life_s: Mean time with machines, seconds.
+        lasts_s: Mean time without machines, seconds.
+    """
+
+    life_s: float
+    lasts_s: float
+
+
+@dataclass(frozen=True)
 class _Charged:
     """Times of a cookbook's steps, and the charging of machines in them.
 
@@ -275,6 +369,8 @@ class _Charged:
         whole: Whether a machine is charged for a step or more at once, at the price at its beginning.
         ahead: Ticks between a decision and the charge that follows.
         listed: Price on demand, USD per hour; None: no machines are rented on demand.
+        shortages: Shortages of the market, which come and go as in a Markov chain; None: it always has machines.
+        short_usd_per_hour: What a machine is taken to cost in a shortage, USD per hour.
     """
 
     started_s: float
@@ -284,6 +380,8 @@ class _Charged:
     whole: bool
     ahead: int
     listed: float | None
+    shortages: _Shortages | None
+    short_usd_per_hour: float
 
 
 @lru_cache(maxsize=64)
@@ -310,6 +408,9 @@ def _solved(
     begins_s = charged.started_s - charged.ahead * _TICK_S
     at = charged.ahead if charged.whole else None
     charges = ChargeModel(chain.prices, *chain.steps(begins_s, charged.steps, charged.step_s, charged_at=at))
+    if (short := charged.shortages) is not None:
+        comes, goes = (-math.expm1(-charged.step_s / mean_s) for mean_s in (short.lasts_s, short.life_s))
+        charges = charges.with_shortages(comes, goes, charged.short_usd_per_hour * charged.step_s / HOUR_S)
     count = charged.count
     if count > 1:
         charges = ChargeModel(

@@ -50,7 +50,7 @@ class Cookbook:
         holding = self._index[row]
         step = min(int((hours + 1e-9) / problem.step_h), steps - 1)
         share = max(hours / problem.step_h - step, 0.0)
-        place = int(np.abs(problem.market.prices - price).argmin())
+        place = problem.market.place(price)
         level = self.level(left_h)
         if not np.isfinite(self.mean_usd[step, level, holding, 0]):
             return most
@@ -96,12 +96,14 @@ class Cookbook:
 
     def summary(self, price: float) -> str:
         """The first action at a price and the expected cost, in words."""
-        place = int(np.abs(self.problem.market.prices - price).argmin())
+        place = self.problem.market.place(price)
         begin = int(self.actions[0, -1, 0, place])
         mean, deviation = self.mean_usd[0, -1, 0, place], self.deviation_usd[0, -1, 0, place]
         return f"begin with {begin} machines; {mean:.2f} USD expected, standard deviation {deviation:.2f}"
 
-    def expected_usd(self, hours: float, price: float, left_h: float, held: int) -> float:
+    def expected_usd(
+        self, hours: float, price: float, left_h: float, held: int, *, is_short: bool = False
+    ) -> float:
         """Expected cost from here on, USD, in the state of the table that is nearest; infinity: not in time.
 
         Args:
@@ -109,9 +111,10 @@ class Cookbook:
             price: Price of a machine, USD per hour.
             left_h: Work left in machine-hours.
             held: Number of machines that are held, as if all had been charged a step ago.
+            is_short: Whether the market has no machines, where shortages count.
         """
         step = min(int((hours + 1e-9) / self.problem.step_h), len(self.mean_usd) - 1)
-        place = int(np.abs(self.problem.market.prices - price).argmin())
+        place = self.problem.market.place(price, is_short=is_short)
         row = self._index[self._row([*(0,) * (self.problem.charge_steps - 1), held])]
         return float(self.mean_usd[step, self.level(left_h), row, place])
 

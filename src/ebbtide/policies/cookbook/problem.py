@@ -48,6 +48,11 @@ class ChargeModel:
     def steps(self) -> int:
         return len(self.transition)
 
+    def place(self, price: float, *, is_short: bool = False) -> int:
+        """The state of the nearest price; in a shortage (`with_shortages`) that without machines."""
+        nearest = int(np.abs(self.prices - price).argmin())
+        return nearest + len(self.prices) // 2 if is_short else nearest
+
     @property
     def mean_charge(self) -> Floats:
         """Expected charge given the price at the beginning of the step alone, USD; shape (steps, P)."""
@@ -58,6 +63,29 @@ class ChargeModel:
         """The model in which a step is charged as a whole at the price at its beginning."""
         charge: Floats = np.broadcast_to((prices * step_h)[None, :, None], transition.shape)
         return cls(prices, transition, charge, np.zeros(transition.shape[:2]))
+
+    def with_shortages(self, comes: float, goes: float, usd_per_step: float) -> ChargeModel:
+        """The market where capacity comes and goes, whatever the price: each price, with machines and without.
+
+        A step that begins in a shortage is charged as if its machines were rented on demand, so that the cookbook
+        works while there are machines, and knows what it costs to have waited. The prices of a shortage are
+        infinite: none is the nearest to a price of the market.
+
+        Args:
+            comes: Probability that capacity is back at the next step.
+            goes: Probability that capacity is gone at the next step.
+            usd_per_step: Charge of a machine for a step without capacity, USD.
+        """
+        moves = np.array([[1.0 - goes, goes], [comes, 1.0 - comes]])
+        charge = np.full_like(np.tile(self.charge, (1, 2, 2)), usd_per_step)
+        count = len(self.prices)
+        charge[:, :count] = np.tile(self.charge, (1, 1, 2))
+        return ChargeModel(
+            np.append(self.prices, np.full(count, np.inf)),
+            np.kron(moves, self.transition),
+            charge,
+            np.concatenate([self.charge_variance, np.zeros_like(self.charge_variance)], axis=1),
+        )
 
     def with_on_demand(self, usd_per_step: float) -> ChargeModel:
         """The market with on-demand machines of one price beside it: each step uses the cheaper of the two.

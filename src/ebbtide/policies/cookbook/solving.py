@@ -17,6 +17,10 @@ from ebbtide.errors import InputError
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings
 
+# Of actions whose expected costs differ by no more than this share, the one with most machines is taken: where it
+# costs nothing to be done early, that is worth something.
+_TIE = 1e-9
+
 # Less work in a step than this, in combinations of a state and an action, is done in one thread.
 _LITTLE = 1_000_000
 
@@ -135,10 +139,10 @@ def _induce(
                         mean += part * (after[below + 1, then, price] - mean)
                     total = mean + charged * charge[price]
                     if risk_aversion == 0.0:
-                        if total < best[price]:
-                            best[price] = total
+                        if total <= best[price] * (1.0 + _TIE):
+                            best[price] = min(total, best[price])
                             actions[level, holding, price] = charged
-                    elif total < best[price]:
+                    elif total <= best[price] * (1.0 + _TIE):
                         second, cross = square[below, then, price], joint[below, then, price]
                         if part > 0.0:
                             second += part * (square[below + 1, then, price] - second)
@@ -146,8 +150,8 @@ def _induce(
                         variance = second - mean * mean + 2.0 * charged * (cross - charge[price] * mean)
                         variance += charged * charged * charge_variance[price]
                         worth = total + risk_aversion * np.sqrt(max(variance, 0.0))
-                        if worth < best[price]:
-                            best[price] = worth
+                        if worth <= best[price] * (1.0 + _TIE):
+                            best[price] = min(worth, best[price])
                             actions[level, holding, price] = charged
             for price in range(prices):
                 charged = actions[level, holding, price]

@@ -374,13 +374,8 @@ class Ways:
         return self._refunds.paid_share(way.market)
 
     def counts_losses(self, market: Market) -> bool:
-        """Return whether losses for capacity count: of GPUs, and of others once the run has seen one.
-
-        The records that the hazard was fitted to are of GPUs, which are much scarcer than other machines.
-        """
-        if self.risk is None or not self.risk.counts(market):
-            return False
-        return self.view.machine(market).accelerator_count > 0 or self.risk.has_seen(market)
+        """Return whether losses for capacity count: of GPUs, and of others once the run has seen one."""
+        return self.risk is not None and self.risk.knows(market)
 
     def again(self, market: Market) -> float:
         """Time that losses and refusals in a market are expected to cost, as a share of the work."""
