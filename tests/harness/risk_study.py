@@ -19,18 +19,20 @@ from tests.harness.study import run_study
 from ebbtide.backtesting.backtest import backtest
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.engine.outcome import Outcome
-from ebbtide.jobs.job import Job
+from ebbtide.jobs.job import Coupling, Job
 from ebbtide.market.availability import Availability
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule
 from ebbtide.policies.deepspotcloud.policy import DeepSpotCloud, MoveWhen
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
 from ebbtide.policies.exosphere.master import ExoSphere
 from ebbtide.policies.spottune.offers import StepCost
 from ebbtide.policies.spottune.policy import SpotTune
 
-# Time kept before the end of a record, so that every run ends within it.
-_ROOM_S = 4 * DAY_S
+# Time kept after the beginning of a record, of which cookbooks need a day, and before its end, so that every run
+# ends within it.
+_PAST_S, _ROOM_S = 25 * HOUR_S, 4 * DAY_S
 
 Record = tuple[PriceHistory, Availability, str]
 
@@ -107,6 +109,8 @@ def policies(*, capacity: bool) -> list[Any]:
         *(DeepSpotCloud(when, capacity=capacity) for when in (MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE)),
         DynamicPricing(Goal.COST, capacity=capacity),
         ExoSphere(capacity=capacity),
+        # Within three times the length of the work.
+        *(ByCookbook(rule, capacity=capacity) for rule in (CookbookRule.DYNAMIC, CookbookRule.SKYLINE)),
     ]
 
 
@@ -118,7 +122,7 @@ def studied(_runs: Path, starts: int) -> list[RiskRow]:
 def rows(name: str, record: Record, starts: int) -> Iterator[RiskRow]:
     """The rows of one record."""
     prices, capacity, instance_type = record
-    begin_s = max(float(series.times_s[0]) for series in capacity.values()) + HOUR_S
+    begin_s = max(float(series.times_s[0]) for series in capacity.values()) + _PAST_S
     last_s = min(prices.end_s, *(series.end_s for series in capacity.values())) - _ROOM_S
     starts_s = np.linspace(begin_s, last_s, starts).tolist()
     for way, (save_s, interval_s) in WAYS.items():
@@ -126,10 +130,13 @@ def rows(name: str, record: Record, starts: int) -> Iterator[RiskRow]:
         rates = {instance_type: 1000}
         job = Job.model_validate({"name": "day", "steps": 24_000, "steps_per_hour": rates, "checkpoint": saved})
         for with_hazard, alone in zip(policies(capacity=True), policies(capacity=False), strict=True):
+            # A cookbook is made for any number of machines.
+            is_any = isinstance(with_hazard, ByCookbook)
+            work = job.model_copy(update={"coupling": Coupling.INDEPENDENT}) if is_any else job
             pair = [
-                backtest([each], job, prices, billing="gcp-spot", starts=starts_s, availability=capacity).outcomes[
-                    each.name
-                ]
+                backtest(
+                    [each], work, prices, billing="gcp-spot", starts=starts_s, availability=capacity
+                ).outcomes[each.name]
                 for each in (with_hazard, alone)
             ]
             yield row_of(f"{name}, {way}, {with_hazard.name}", *pair)
