@@ -189,7 +189,7 @@ class OpenBill:
         self._periods = 0
 
     def usd(self, end_s: float) -> float:
-        """What `Billing.bill` charges for the lease if it is released at `end_s`, USD.
+        """Cost of the lease if it is released at `end_s`, as `Billing.bill` has it, USD.
 
         Raises:
             InputError: Its price is unknown.

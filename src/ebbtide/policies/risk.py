@@ -7,7 +7,7 @@ price that was high enough.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,21 +53,21 @@ class MarketRisk:
         view: What the policy sees.
         hazard: The hazard; None: capacity takes no machine, as the published policies have it.
         evidence: What the run has seen.
-        always: Whether capacity counts from the start where the price takes machines, too.
+        from_start: Markets in which capacity counts from the start, though the price takes machines.
     """
 
     view: View
     hazard: Hazard | None
     evidence: Evidence
-    always: bool = False
+    from_start: Container[Market] = ()
     _known: dict[tuple[Market, float], float] = field(default_factory=dict)
 
     @classmethod
-    def now(cls, view: View, hazard: Hazard | None, *, always: bool = False) -> MarketRisk:
+    def now(cls, view: View, hazard: Hazard | None, from_start: Container[Market] = ()) -> MarketRisk:
         """The risk now; what the events and the held machines show is kept in the policy's memory."""
         if hazard is None:
             return cls(view, None, Evidence())
-        found = cls(view, hazard, Evidence.in_memory(view.memory), always)
+        found = cls(view, hazard, Evidence.in_memory(view.memory), from_start)
         found._observe(hazard)
         return found
 
@@ -125,7 +125,7 @@ class MarketRisk:
         """Return whether capacity counts in a market: always where the price takes no machines."""
         if self.hazard is None:
             return False
-        is_by_price = self.view.billing.of(market.cloud).price_revokes and not self.always
+        is_by_price = self.view.billing.of(market.cloud).price_revokes and market not in self.from_start
         return not is_by_price or self.has_seen(market)
 
     def knows(self, market: Market) -> bool:

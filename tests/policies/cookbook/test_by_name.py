@@ -270,9 +270,9 @@ def test_after_a_restart_it_knows_the_same_shortages() -> None:
 
 def test_in_an_auction_prices_alone_decide_until_a_machine_is_refused() -> None:
     """A price above the list price tells of capacity, and takes machines."""
-    spiked = PriceSeries(np.array([BEGAN_S, BEGAN_S + DAY_S, BEGAN_S + 1.1 * DAY_S]), np.array([5.0, 9.0, 5.0]))
+    spiked = PriceSeries(CALM.times_s, np.where(np.arange(len(CALM)) == 9, 9.0, CALM.prices))
     span: dict[str, float] = {"start_s": BEGAN_S, "end_s": START_S + 3 * DAY_S}
-    calm, wild = eb.PriceHistory({EAST: CALM}, **span), eb.PriceHistory({EAST: CALM, WEST: spiked}, **span)
+    calm, wild = (eb.PriceHistory({EAST: series}, **span) for series in (CALM, spiked))
     work = job(steps=6000, steps_per_hour={"p3.2xlarge": 1000.0}, machines=1)
     begins_h = []
     for prices in (calm, wild):

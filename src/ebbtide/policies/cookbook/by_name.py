@@ -152,8 +152,9 @@ class ByCookbook:
         (job,) = view.jobs
         if job.is_finished:
             return ()
-        hazard = self.hazard if self._counts_losses else None
-        risk = MarketRisk.now(view, hazard, always=hazard is not None and self._is_calm(view))
+        risk = MarketRisk.now(view, None)
+        if self._counts_losses:
+            risk = MarketRisk.now(view, self.hazard, self._calm(view, job.job))
         chosen = view.memory.get("cookbook_market")
         market = next((each for each in view.markets if str(each) == chosen), None)
         # Without machines, work may go on anywhere: a market that has just refused one may be hidden.
@@ -168,16 +169,18 @@ class ByCookbook:
             view.memory.pop("asked_s", None)
         return self._policy(view, job.job, market, risk, started_s).decide(view)
 
-    def _is_calm(self, view: View) -> bool:
-        """Return whether no price had been above the list price: then prices take no machine, and tell nothing."""
+    def _calm(self, view: View, job: Job) -> set[Market]:
+        """Markets whose price had never been above the list price: it takes no machine there, and tells nothing."""
         if "cookbook_calm" not in view.memory:
-            listed = {market: view.on_demand_price(market) for market in view.markets}
-            view.memory["cookbook_calm"] = any(usd is not None for usd in listed.values()) and all(
-                usd is None or float(view.past_prices(market, self.history_s)[1].max(initial=0.0)) <= usd
-                for market, usd in listed.items()
-            )
-        calm: bool = view.memory["cookbook_calm"]
-        return calm
+            view.memory["cookbook_calm"] = [
+                str(market)
+                for market in view.markets
+                if view.steps_per_s(job, market) > 0.0
+                and (listed := view.on_demand_price(market)) is not None
+                and float(view.past_prices(market, self.history_s)[1].max(initial=0.0)) <= listed
+            ]
+        names = set(view.memory["cookbook_calm"])
+        return {market for market in view.markets if str(market) in names}
 
     @property
     def _counts_losses(self) -> bool:
