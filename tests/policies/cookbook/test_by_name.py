@@ -270,7 +270,7 @@ def test_after_a_restart_it_knows_the_same_shortages() -> None:
 
 def test_in_an_auction_prices_alone_decide_until_a_machine_is_refused() -> None:
     """A price above the list price tells of capacity, and takes machines."""
-    spiked = PriceSeries(CALM.times_s, np.where(np.arange(len(CALM)) == 9, 9.0, CALM.prices))
+    spiked = PriceSeries(CALM.times_s, np.where(np.arange(len(CALM)) == 9, 3.2, CALM.prices))
     span: dict[str, float] = {"start_s": BEGAN_S, "end_s": START_S + 3 * DAY_S}
     calm, wild = (eb.PriceHistory({EAST: series}, **span) for series in (CALM, spiked))
     work = job(steps=6000, steps_per_hour={"p3.2xlarge": 1000.0}, machines=1)

@@ -170,7 +170,7 @@ class ByCookbook:
         return self._policy(view, job.job, market, risk, started_s).decide(view)
 
     def _calm(self, view: View, job: Job) -> set[Market]:
-        """Markets whose price had never been above the list price: it takes no machine there, and tells nothing."""
+        """Markets whose price had never been above the list price: there it takes no machine."""
         if "cookbook_calm" not in view.memory:
             view.memory["cookbook_calm"] = [
                 str(market)
