@@ -16,7 +16,7 @@ from ebbtide.errors import InputError
 from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.policies.api.actions import Stop
 from ebbtide.policies.ebbtide.policy import Ebbtide
-from ebbtide.policies.stopping import StopperName, SuccessiveHalving
+from ebbtide.policies.stopping import StopperName, SuccessiveHalving, has_diverged
 
 PRICES = history({C3: [(0, 0.05)], R3: [(0, 0.09)]}, hours=300.0)
 
@@ -74,6 +74,41 @@ def test_decisions_by_hand() -> None:
     # It is judged once at each rung.
     assert reached(stopper, view, 0, 300, 0.9)
     assert not reached(stopper, view, 6, 95, math.nan)
+
+
+def test_a_trial_without_a_number_ranks_last_and_is_ended_once_that_lasts() -> None:
+    """A rate that is too high may have the lowest loss of all just before its loss is no number any more."""
+    stopper, view = SuccessiveHalving(), _View(3)
+    # Alone it is not ended for one failed evaluation, and others are compared with no earlier value of it.
+    assert reached(stopper, view, 0, 90, math.nan)
+    assert reached(stopper, view, 1, 90, 0.9)
+    assert not reached(stopper, view, 2, 90, math.nan)
+
+
+def first_ended(values: dict[int, float], steps: int = 100) -> int | None:
+    """Step after which a trial is ended, as its metric is no number; None: it is not."""
+    for step in values:
+        seen = {at: value for at, value in values.items() if at <= step}
+        # As a run tells them: of values that are not finite the last alone.
+        told = {at: value for at, value in seen.items() if math.isfinite(value) or at == step}
+        if has_diverged(np.array([*map(float, told)]), np.array([*told.values()]), steps):
+            return step
+    return None
+
+
+def test_no_failed_evaluation_and_no_uneven_ones_end_a_trial() -> None:
+    tenths = dict.fromkeys(range(10, 101, 10), 1.0)
+    nan = math.nan
+    assert first_ended(tenths | {30: nan}) is None
+    assert first_ended(tenths | {30: nan, 40: nan}) is None
+    assert first_ended(tenths | dict.fromkeys(range(50, 101, 10), nan)) == 70
+    # Evaluations at step 1 and every 20th, at powers of two, and at step 0 alone.
+    assert first_ended({at: 1.0 if at == 1 or at % 20 == 0 else nan for at in range(1, 101)}) is None
+    assert first_ended({at: 1.0 if at & (at - 1) == 0 else nan for at in range(1, 65)}) is None
+    assert first_ended({at: 1.0 if at == 0 else nan for at in range(101)}) == 20
+    # From step 5 on it diverges for good.
+    assert first_ended({at: 1.0 if at < 5 else nan for at in range(1, 101)}) == 7
+    assert first_ended(dict.fromkeys(range(1, 101), nan)) is None
 
 
 def test_higher_can_be_better() -> None:

@@ -35,6 +35,10 @@ def on_a_machine(text: str) -> Any:
         del sys.modules["fit_program"]
 
 
+# A decorator, but for what the result is multiplied by.
+WRAPS = "from functools import wraps\ndef by(f):\n    @wraps(f)\n    def g(): return f() "
+
+
 LATER = {
     "a default of a name": ("N = 1\n", "def fit(x=N): return x\n", "N = 5\n"),
     "a default that is computed": ("N = 1\n", "def fit(x=N * 2 + 1): return x\n", "N = 5\n"),
@@ -79,6 +83,19 @@ LATER = {
         "class A:\n    def f(self): return 3\n",
         "def fit(): return B().f()\n",
     ),
+    "a base, a decorator and a table that were changed, and all that was made with them made again": (
+        "class A:\n    def f(self): return 1\n",
+        "def act(): return 1\n",
+        f"{WRAPS}* 2\n    return g\n",
+        "class B(A):\n    table = {'act': act}\n",
+        "@by\ndef helper(): return 1\n",
+        "class A:\n    def f(self): return 2\n",
+        "def act(): return -1\n",
+        f"{WRAPS}* 100\n    return g\n",
+        "class B(A):\n    table = {'act': act}\n",
+        "@by\ndef helper(): return 1\n",
+        "def fit(): return B().f(), B.table['act'](), helper()\n",
+    ),
     "a name in text": ("Z = 7\n", "def fit(): return eval('Z + 1')\n", ""),
     "a function in text": ("def helper(): return 4\n", "def fit(): return eval(' helper()')\n", ""),
     "a name of globals": ("Z = 7\n", "def fit(): return globals()['Z']\n", ""),
@@ -106,7 +123,7 @@ def test_it_does_on_a_machine_what_it_does_here(notebook: Notebook, cells: tuple
         (("def fit(x=1): return x\n", "fit.__defaults__ = (object(),)\n"), "the default of x of fit is a object"),
         (
             ("N = 1\ndef make(n): return {n}\n", "def fit(x=make(N)): return x\n", "N = 5\n"),
-            "the default of x of fit was made at its definition, from what was set or defined more than once",
+            "the default of x of fit was made at its definition, from a value that was set more than once",
         ),
         (
             (
@@ -114,7 +131,7 @@ def test_it_does_on_a_machine_what_it_does_here(notebook: Notebook, cells: tuple
                 "@functools.lru_cache(N)\ndef helper(): return 1\ndef fit(): return helper()\n",
                 "N = 5\n",
             ),
-            "a decorator of helper was set or defined more than once, or uses what was",
+            "a decorator of helper uses a value that was set more than once",
         ),
         (
             (
@@ -123,7 +140,7 @@ def test_it_does_on_a_machine_what_it_does_here(notebook: Notebook, cells: tuple
                 "class A:\n    def f(self): return 2\n",
                 "def fit(): return B().f()\n",
             ),
-            "a base or decorator of B was set or defined more than once",
+            "class B was made with an earlier A, which has been defined again since: define class B again",
         ),
         (
             (
@@ -132,16 +149,16 @@ def test_it_does_on_a_machine_what_it_does_here(notebook: Notebook, cells: tuple
                 "def act(): return -1\n",
                 "def fit(): return A.f()\n",
             ),
-            "A.table was made at its definition, from what was set or defined more than once",
+            "A.table was made with an earlier act, which has been defined again since",
         ),
         (
             (
-                "from functools import wraps\ndef by(f):\n    @wraps(f)\n    def g(): return f() * 2\n    return g\n",
+                f"{WRAPS}* 2\n    return g\n",
                 "@by\ndef helper(): return 1\n",
-                "def by(f):\n    @wraps(f)\n    def g(): return f() * 100\n    return g\n",
+                f"{WRAPS}* 100\n    return g\n",
                 "def fit(): return helper()\n",
             ),
-            "a decorator of helper was set or defined more than once",
+            "a decorator of helper has been defined again since: define helper again",
         ),
         (("def fit(): return fit.model\n", "fit.model = object()\n"), "fit.model was set to a object"),
         (

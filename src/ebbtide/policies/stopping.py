@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+import numpy as np
+
+from ebbtide.market.price_series import Floats
 from ebbtide.policies.api.actions import Action, Stop, WakeAtStep
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
 from ebbtide.policies.field_checks import check_fields
+
+# A trial is ended once it has had no finite value for so many times its longest gap between two, as ending is for
+# good and must not follow from one failed evaluation; with fewer than so many values before, for this share of its
+# steps at least.
+_GAPS, _KNOWN, _SHARE = 3.0, 3, 0.2
 
 
 class StopperName(StrEnum):
@@ -44,6 +52,23 @@ class Stopper(Protocol):
     def end(self, view: View, job: JobView) -> int:
         """Number of steps at which the trial, as things stand, leaves its machine by itself."""
         ...
+
+
+def has_diverged(steps: Floats, metric: Floats, of_steps: float) -> bool:
+    """Return whether a trial is to be ended, as its metric is no number any more.
+
+    Args:
+        steps: Steps at which its metric was measured, rising, shape (n,).
+        metric: Values; the last is NaN if the metric has stopped being finite, shape (n,).
+        of_steps: Steps of the whole trial.
+    """
+    finite = steps[np.isfinite(metric)]
+    if not len(finite) or math.isfinite(metric[-1]):
+        return False
+    least = max(
+        _GAPS * float(np.diff(finite, prepend=0.0).max()), 0.0 if len(finite) >= _KNOWN else _SHARE * of_steps
+    )
+    return bool(steps[-1] - finite[-1] >= least)
 
 
 @dataclass(frozen=True)
@@ -96,8 +121,10 @@ class SuccessiveHalving:
         rung = rungs.setdefault(str(passed[-1]), {})
         if str(job.job_id) in rung:
             return
-        rung[str(job.job_id)] = value if math.isfinite(value) else math.inf
-        if not math.isfinite(value):
+        # A trial without a number ranks last, whatever it had before.
+        value = value if math.isfinite(value) else math.inf
+        rung[str(job.job_id)] = value
+        if has_diverged(*view.measured(job.job_id), job.job.steps):
             yield Stop(job.job_id, Reason("its metric is no number"))
             return
         kept = max(int(len(rung) / self.reduction), 1)

@@ -25,7 +25,7 @@ from typing import Any
 
 from ebbtide.agent.code_files import is_like_secret
 from ebbtide.errors import InputError
-from ebbtide.runs.function_state import AsItIs, bindings_of, is_plain
+from ebbtide.runs.function_state import AsItIs, are_alike, bindings_of, definitions_in, is_plain
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ class _Writer:
         state = self._state(source)
         (node,) = ast.parse(source).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._check_decorators(node, function)
             state.add_function(node, function, function.__name__)
         self._add(state.text(), function.__name__, name)
 
@@ -137,28 +138,37 @@ class _Writer:
         self._add(state.text(), found.__name__, name)
 
     def _state(self, source: str) -> AsItIs:
-        return AsItIs(source, self._value_of, self._is_stable)
+        return AsItIs(source, self._value_of, self._is_stable, self._check_current)
+
+    def _check_current(self, value: object, what: str) -> None:
+        """Check that functions and classes in a value are those that their names mean now."""
+        for one in definitions_in(value):
+            now = self._space.get(one.__name__)
+            if not self._is_beside(one) or not isinstance(now, FunctionType | type):
+                continue
+            if not are_alike(now, one) and not are_alike(inspect.unwrap(now), one):
+                raise InputError(
+                    f"{what} was made with an earlier {one.__name__}, which has been defined again since: define "
+                    f"{what} again, too"
+                )
+
+    def _check_decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType) -> None:
+        """Check that what the notebook's decorators made of a function is what they would make of it now."""
+        made, used = self._space.get(function.__name__), node.decorator_list
+        named = [self._space.get(one.id) for part in used for one in ast.walk(part) if isinstance(one, ast.Name)]
+        makers = [one.__code__ for one in named if isinstance(one, FunctionType)]
+        while isinstance(made, FunctionType) and made is not function:
+            if made.__globals__ is self._space and not any(_makes(maker, made.__code__) for maker in makers):
+                raise InputError(
+                    f"a decorator of {function.__name__} has been defined again since: define "
+                    f"{function.__name__} again, too"
+                )
+            made = getattr(made, "__wrapped__", None)
 
     def _is_stable(self, expression: ast.expr) -> bool:
-        """Return whether what an expression names was set or defined once, so that it is unchanged."""
-        return all(self._is_set_once(node.id) for node in ast.walk(expression) if isinstance(node, ast.Name))
-
-    def _is_set_once(self, name: str) -> bool:
-        value = self._space.get(name, _NOTHING)
-        if is_plain(value):
-            return self._times_bound[name] <= 1
-        is_own = callable(value) and getattr(value, "__module__", None) == self._space.get("__name__")
-        return not is_own or len(self._definitions.get(name, ())) <= 1
-
-    @cached_property
-    def _definitions(self) -> dict[str, set[str]]:
-        """The different definitions of each function and class: a cell that is run again changes none."""
-        found: dict[str, set[str]] = {}
-        for _, tree in self._cells:
-            for node in tree.body:
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                    found.setdefault(node.name, set()).add(ast.dump(node))
-        return found
+        """Return whether the plain values in an expression were set at most once, so that they are unchanged."""
+        names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        return all(self._times_bound[name] <= 1 for name in names if is_plain(self._space.get(name, _NOTHING)))
 
     @cached_property
     def _times_bound(self) -> Counter[str]:
@@ -367,6 +377,12 @@ class _Writer:
             return eval(compile(ast.Expression(node), "<default>", "eval"), {"__builtins__": {}}, plain)
         except Exception:
             return None
+
+
+def _makes(maker: CodeType, made: CodeType) -> bool:
+    """Return whether a function with one code, or one within it, makes functions with the other."""
+    inner = [one for one in maker.co_consts if isinstance(one, CodeType)]
+    return any(one == made or _makes(one, made) for one in inner)
 
 
 def _changeable(value: object) -> Iterator[object]:

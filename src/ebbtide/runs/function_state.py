@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -27,6 +27,8 @@ class AsItIs:
         source: The source of a function or a class, not indented.
         value_of: Gives the value that a name has now.
         is_stable: Whether all names of an expression still mean what they meant when it was evaluated.
+        check_current: Raises `InputError` if a value holds a function or a class that has been defined again; also
+            takes the name of that value.
         edits: Ranges of bytes in the source, each with the text that replaces it.
         after: Lines to run after the source.
     """
@@ -34,6 +36,7 @@ class AsItIs:
     source: str
     value_of: ValueOf
     is_stable: Callable[[ast.expr], bool]
+    check_current: Callable[[object, str], None]
     edits: list[tuple[int, int, str]] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
 
@@ -60,7 +63,12 @@ class AsItIs:
             )
         for parameter, expression in written.items():
             self._value(expression, actual[parameter], f"the default of {parameter} of {name}")
-        self._check_stable(node.decorator_list, f"a decorator of {name}")
+        for one in node.decorator_list:
+            if not self.is_stable(one):
+                raise InputError(
+                    f"a decorator of {name} uses a value that was set more than once, and may have been another "
+                    "then: write the value itself"
+                )
         for attribute, value in vars(function).items():
             if attribute == "__wrapped__":
                 continue
@@ -77,7 +85,7 @@ class AsItIs:
         Raises:
             InputError: A present value cannot be written.
         """
-        self._check_stable([*node.decorator_list, *node.bases], f"a base or decorator of {found.__name__}")
+        self.check_current(found.__bases__, f"class {found.__name__}")
         written: set[str] = set()
         for part in node.body:
             if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -104,13 +112,6 @@ class AsItIs:
             elif isinstance(value, FunctionType) and value.__module__ == module:
                 raise InputError(f"{found.__name__}.{name} was set after its class was defined: define it there")
 
-    def _check_stable(self, used: Sequence[ast.expr], what: str) -> None:
-        if not all(map(self.is_stable, used)):
-            raise InputError(
-                f"{what} was set or defined more than once, or uses what was, and may have been another then: "
-                "give the later one another name, or write the value itself"
-            )
-
     def _method(self, node: ast.FunctionDef | ast.AsyncFunctionDef, method: FunctionType, found: type) -> None:
         if method.__code__.co_qualname != f"{found.__qualname__}.{node.name}":
             return  # a decorator replaced the method
@@ -123,6 +124,7 @@ class AsItIs:
             )
 
     def _attribute(self, name: str, expression: ast.expr, value: object, found: type) -> None:
+        self.check_current(value, f"{found.__name__}.{name}")
         literal = _literal(expression)
         if literal is _NONE_SUCH:
             if is_plain(value):
@@ -161,8 +163,8 @@ class AsItIs:
 
 
 _MADE_OF_OTHERS = (
-    "was made at its definition, from what was set or defined more than once and may have been another then: "
-    "write the value itself, or make it within it"
+    "was made at its definition, from a value that was set more than once and may have been another then: write "
+    "the value itself, or make it within it"
 )
 
 
@@ -192,6 +194,38 @@ def defaults_of(function: FunctionType) -> dict[str, object]:
     code, given = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
     return {**dict(zip(names[len(names) - len(given) :], given, strict=True)), **(function.__kwdefaults__ or {})}
+
+
+def definitions_in(value: object) -> Iterator[FunctionType | type]:
+    """The functions and classes in a value: itself, those of a static or class method, or of a container."""
+    if isinstance(value, FunctionType | type):
+        yield value
+    elif isinstance(value, staticmethod | classmethod):
+        yield from definitions_in(value.__func__)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            yield from definitions_in(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from definitions_in(one)
+
+
+def are_alike(one: object, other: object) -> bool:
+    """Return whether two values are the same, or definitions that a cell made when it was run twice."""
+    if isinstance(one, staticmethod | classmethod) and type(one) is type(other):
+        return are_alike(one.__func__, other.__func__)
+    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
+        return one.__code__ == other.__code__ and _same(defaults_of(one), defaults_of(other))
+    if isinstance(one, type) and isinstance(other, type):
+        own, others = (
+            {name: value for name, value in vars(each).items() if name not in _OF_ALL} for each in (one, other)
+        )
+        return own.keys() == others.keys() and all(are_alike(own[name], others[name]) for name in own)
+    return one is other or (is_plain(one) and _same(one, other))
+
+
+# Attributes that each class has of its own.
+_OF_ALL = frozenset({"__dict__", "__weakref__", "__firstlineno__"})
 
 
 def differs_from_source(node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType) -> str:

@@ -48,27 +48,6 @@ def test_a_spike_that_passes_hides_no_divergence() -> None:
     assert diverged_at(spike | dict.fromkeys((40, 50, 60), math.inf))[3:] == [0, 50, 60]
 
 
-def told(values: dict[int, float], steps: int = 100) -> list[int]:
-    """Steps after which policies are told that a training has diverged."""
-    found, state = [], Divergence()
-    for step, value in values.items():
-        state = state.after(step, value)
-        found += [step] if state.is_told(steps) else []
-    return found
-
-
-def test_policies_are_told_of_no_failed_evaluation_and_no_uneven_ones() -> None:
-    tenths = dict.fromkeys(range(10, 101, 10), 1.0)
-    assert told(tenths | {30: math.inf}) == []
-    assert told(tenths | {30: math.inf, 40: math.inf}) == [40]
-    # Evaluations at step 1 and every 20th, and at powers of two.
-    assert told({at: 1.0 if at == 1 or at % 20 == 0 else math.inf for at in range(1, 101)}) == []
-    assert told({at: 1.0 if at & (at - 1) == 0 else math.inf for at in range(1, 65)}) == []
-    # From step 60 on it diverges for good.
-    lasting = {at: 1.0 if at % 10 == 0 and at <= 60 else math.inf for at in range(1, 101)}
-    assert told(lasting)[:1] == [80]
-
-
 def test_values_that_come_late_change_nothing() -> None:
     state = Divergence().after(10, 0.5).after(30, math.inf)
     assert state.after(20, 0.4) == state

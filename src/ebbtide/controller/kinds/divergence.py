@@ -11,10 +11,6 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import TypedDict
 
-# A policy is told once a training has had no finite value for this share of its steps, and for this multiple of
-# its longest gap before: ending a training is for good, and so must not follow from one failed evaluation.
-_TOLD_SHARE, _TOLD_GAPS = 0.2, 2
-
 NEVER = -1
 
 
@@ -45,15 +41,7 @@ class Divergence:
         """Step of the last value of a training that has diverged; 0: it has not, or was never finite."""
         if self.finite_at == NEVER or self.not_finite_at == NEVER:
             return 0
-        return self.not_finite_at if self._lasts >= self.gap else 0
-
-    def is_told(self, steps: float) -> bool:
-        """Return whether policies are told of the divergence of a training of so many steps."""
-        return self.at > 0 and self._lasts >= max(_TOLD_SHARE * steps, _TOLD_GAPS * self.gap)
-
-    @property
-    def _lasts(self) -> int:
-        return self.not_finite_at - self.finite_at
+        return self.not_finite_at if self.not_finite_at - self.finite_at >= self.gap else 0
 
     def after(self, step: int, value: float) -> Divergence:
         """Return the state after a value: infinite for any that is not finite, NaN where there is none."""

@@ -239,9 +239,8 @@ class AgentTraining:
         """
         trial = self._of_job[job_id]
         found = sorted(trial.metrics.items())
-        diverged = trial.divergence
-        if found and found[-1][0] < diverged.at and diverged.is_told(trial.progress.job.steps):
-            found.append((diverged.at, math.nan))
+        if found and found[-1][0] < trial.divergence.at:
+            found.append((trial.divergence.at, math.nan))
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:

@@ -18,6 +18,7 @@ from ebbtide.policies.api.actions import Action, Release, Stop, WakeAtStep
 from ebbtide.policies.api.reasons import Alternative, Reason
 from ebbtide.policies.api.records import JobView
 from ebbtide.policies.api.view import View
+from ebbtide.policies.stopping import has_diverged
 
 # How often, over a trial's steps, convergence is checked.
 _CONVERGENCE_CHECKS = 10
@@ -73,7 +74,8 @@ class TrialSelection:
         if job.is_finished:
             return
         steps, metric = self._measured(view, job)
-        if len(steps) and (not math.isfinite(metric[-1]) or self._predictor.has_converged(metric)):
+        is_number = len(steps) > 0 and math.isfinite(metric[-1])
+        if has_diverged(steps, metric, job.job.steps) or (is_number and self._predictor.has_converged(metric)):
             yield Stop(job.job_id, Reason("its metric no longer changes, or is no number"))
             return
         waits = view.memory["chosen"] is None and job.job_id not in view.memory["paused"]
