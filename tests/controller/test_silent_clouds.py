@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,31 @@ def test_a_refusal_ends_no_machine_that_trains(tmp_path: Path, monkeypatch: pyte
         for market in run.rents._cloud.markets:
             run.rent(market)
             run.look_for(5.0)
+
+
+def test_a_refusal_that_comes_later_ends_no_machine_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SkyPilot accepts each request, and refuses it minutes later; before, that ended the run."""
+    run = Run(tmp_path)
+    run.gcp.is_silent = False
+    refused = Instance("", LeaseState.FAILED, math.nan, math.nan, START_S, "NoCloudAccessError", needs_user=True)
+    monkeypatch.setattr(
+        Away, "launch", lambda cloud, wanted: cloud.machines.append(replace(refused, token=wanted.token))
+    )
+    # Elsewhere may be others.
+    run.rent(A)
+    (event,) = run.look_for(10.0)
+    assert (event.wake, event.detail) == (Wake.LAUNCH_FAILED, "NoCloudAccessError")
+    monkeypatch.setattr(run.rents._requests, "_is_at_work", lambda: True)
+    for market in run.rents._cloud.markets:
+        run.rent(market)
+        assert [event.wake for event in run.look_for(10.0)] == [Wake.LAUNCH_FAILED]
+    monkeypatch.setattr(run.rents._requests, "_is_at_work", lambda: False)
+    with pytest.raises(InputError, match="NoCloudAccessError"):
+        for market in run.rents._cloud.markets:
+            run.rent(market)
+            run.look_for(10.0)
 
 
 def test_where_no_cloud_answers_requests_wait(tmp_path: Path) -> None:

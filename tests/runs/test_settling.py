@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ebbtide.clouds.local.server import BILLS
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.changes import split
 from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.run_state import State, phase_of
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_book import AccountBook, RunAccount, account_name
 from ebbtide.controller.team.account_lines import AccountLine, month_of
@@ -75,6 +77,37 @@ def test_down_frees_machines_and_keeps_every_cent(folder: RunFolder, capsys: pyt
     assert after.spent_usd == pytest.approx(math.fsum(line.usd for line in after.lines))
     assert after.spent_usd >= before.spent_usd > 0.0
     assert reads(folder).reserve(3)
+
+
+@pytest.mark.parametrize("state", [State.STOPPED, State.BROKEN, State.REFUSED, State.RUNNING])
+def test_a_run_that_may_be_continued_by_itself_is_ended(folder: RunFolder, state: State) -> None:
+    """Before, a scheduled run that was stopped, and then ended by `ebbtide down`, was resumed the next night."""
+    journal = journal_of(folder)
+    phase = phase_of(journal)
+    assert phase is not None
+    journal.keep({"phase": replace(phase, state=state, why="said before").encode()})
+    assert settle(folder, {}) == ""
+    ended = phase_of(journal)
+    assert ended is not None
+    assert ended.state is State.DOWN
+    assert ended.why == ("" if state is State.RUNNING else "said before")
+
+
+@pytest.mark.parametrize("state", [State.FINISHED, State.FAILED, State.GAVE_UP])
+def test_a_run_that_has_ended_stays_as_it_is(folder: RunFolder, state: State) -> None:
+    journal = journal_of(folder)
+    phase = phase_of(journal)
+    assert phase is not None
+    journal.keep({"phase": replace(phase, state=state).encode()})
+    settle(folder, {})
+    assert phase_of(journal) == replace(phase, state=state)
+
+
+def test_where_the_accounts_are_gone_none_begin_anew(folder: RunFolder, tmp_path: Path) -> None:
+    """Before, they did, and a run that was resumed then had the whole budget again."""
+    (tmp_path / "team").rename(tmp_path / "not-mounted")
+    assert "lacks the accounts that were there" in settle(folder, {})
+    assert not (tmp_path / "team").exists()
 
 
 def test_a_journal_that_went_back_in_time_lowers_no_account(folder: RunFolder, tmp_path: Path) -> None:

@@ -331,12 +331,15 @@ class Ended:
 
     id, error = "trial-0", None
 
+    def __init__(self, why: str = "budget of 1 USD reached") -> None:
+        self.why = why
+
     def wait(self, _seconds: float) -> bool:
         return True
 
     def status(self) -> Any:
         money = SimpleNamespace(paid_usd=1.5)
-        return SimpleNamespace(state=State.GAVE_UP, money=money, revoked=2, trials=())
+        return SimpleNamespace(state=State.GAVE_UP, why=self.why, money=money, revoked=2, trials=())
 
 
 @pytest.mark.parametrize(("direction", "best"), [("minimize", 3.0), ("maximize", 5.0)])
@@ -349,6 +352,24 @@ def test_a_trial_that_reaches_its_budget_is_told_with_its_best(
     (done,) = study.trials
     assert (done.state, done.value) == (TrialState.COMPLETE, best)
     assert (done.user_attrs[COST_USD], done.user_attrs[GAVE_UP]) == (1.5, True)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "the team's budget of 5 USD for 2026-11 reached: this run has spent 2 USD",
+        "ann's budget of 5 USD for 2026-11 reached: this run has spent 2 USD",
+        "the grace of 900 s without the team's accounts in accounts reached",
+    ],
+)
+def test_a_trial_that_its_team_ends_is_not_complete(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, its best value so far was told as its result, and nobody ever trained it on."""
+    monkeypatch.setattr(_Running, "_metrics", lambda _self: {1: 5.0, 2: 3.0, 3: 4.0})
+    study = optuna.create_study()
+    running = _Running(study.ask(), Ended(why))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="gave up: .* a later call of `optimize` continues it"):
+        running.is_over(study)
+    assert study.trials[0].state is TrialState.RUNNING
 
 
 def test_a_study_that_cannot_be_written_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ class Instance:
         why: Reason in words, if it failed or was revoked; else empty.
         listed_s: Time of this listing; NaN: just now. An earlier time if its part of the cloud does not answer.
         address: Address at which other machines of its region reach it; empty: not known yet.
+        needs_user: Whether it failed for a reason that only the user can change.
     """
 
     token: str
@@ -35,6 +36,7 @@ class Instance:
     why: str = ""
     listed_s: float = math.nan
     address: str = ""
+    needs_user: bool = False
 
 
 @dataclass(frozen=True)

@@ -550,7 +550,9 @@ class AgentProvider:
                 self._notify_of(Wake.ENDED, lease, "it ended in another way than it seemed")
             return
         note_times(lease, instance)
-        if instance.state is LeaseState.FAILED:
+        if instance.state is LeaseState.FAILED and instance.needs_user:
+            self._requests.refuse(lease.lease_id, InputError(instance.why))
+        elif instance.state is LeaseState.FAILED:
             self._launch_failed(lease, instance.why, instance.ended_s)
         elif instance.state in OVER:
             # The last reports of its agent still count, even if the machine booted between two polls.

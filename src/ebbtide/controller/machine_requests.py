@@ -228,7 +228,7 @@ class MachineRequests:
                 since_s, _ = self._unanswered.get(lease_id, (self._runtime.monotonic_s(), ""))
                 self._unanswered[lease_id] = since_s, str(error)
             except InputError as error:
-                self._refuse(lease_id, error)
+                self.refuse(lease_id, error)
             else:
                 self._unanswered.pop(lease_id, None)
                 self._closed.discard(_zone_of(self.leases[lease_id].market))
@@ -256,7 +256,7 @@ class MachineRequests:
         """Request machines again after `stop`."""
         self._stopped = None
 
-    def _refuse(self, lease_id: int, error: InputError) -> None:
+    def refuse(self, lease_id: int, error: InputError) -> None:
         """Count a zone as closed; raise the error if no other is left, and no machine is at work."""
         zone = _zone_of(self.leases[lease_id].market)
         is_last = {*map(_zone_of, self._cloud.markets)} <= {*self._closed, zone}

@@ -54,6 +54,8 @@ CAN_RESUME = frozenset(
     {State.STOPPED, State.DOWN, State.GAVE_UP, State.BROKEN, State.ELSEWHERE, State.LOST, State.GONE}
 )
 OVER = frozenset({State.FINISHED, State.FAILED})
+# In one of these states a run has ended for good: it is not continued by itself.
+ENDED = OVER | {State.GAVE_UP, State.DOWN}
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def _read(lines: Path, array: str, run: str) -> dict[int, dict[str, Any]]:
         try:
             values = json.loads(line)
             found[int(values["task"])] = values
-            of, by, _ = values["array"], values.get("run", ""), values["folder"]
+            of, by, _ = values["array"], str(values.get("run", "")), values["folder"]
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 "is no list of results; move it away, or name another folder by --into", file=lines
@@ -131,10 +131,8 @@ def _read(lines: Path, array: str, run: str) -> dict[int, dict[str, Any]]:
         if of != array:
             raise InputError(f"has results of {of}, not of {array}; name another folder by --into", file=lines)
         if by != run:
-            raise InputError(
-                f"has results of another run with the id of {run}; move it away, or name another folder by --into",
-                file=lines,
-            )
+            of_whom = f"of another run with the id of {run}" if by else "that an earlier Ebbtide fetched"
+            raise InputError(f"has results {of_whom}; move it away, or name another folder by --into", file=lines)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.clouds.settings import RunFolder
@@ -16,6 +17,9 @@ from ebbtide.controller.team.account_lines import AccountLine, WallClock, lines_
 from ebbtide.engine.snapshot import lease_of, ledger_of
 from ebbtide.errors import EbbtideError, InputError
 from ebbtide.runs.cost_summary import settled_figures
+
+# States in which a scheduled run would be continued by itself, so that `ebbtide down` has to end it.
+_CONTINUED = frozenset({State.STOPPED, State.BROKEN, State.REFUSED})
 
 
 def settle(folder: RunFolder, refused: Mapping[str, str], runtime: Runtime = RUNTIME) -> str:
@@ -36,6 +40,8 @@ def settle(folder: RunFolder, refused: Mapping[str, str], runtime: Runtime = RUN
         phase = phase_of(journal)
         if phase is not None:
             down = phase.end(State.DOWN) if phase.state is State.RUNNING else phase
+            if phase.state in _CONTINUED:
+                down = replace(phase, state=State.DOWN)
             figures = None if refused else settled_figures(folder)
             settled = {} if figures is None else {"figures": figures}
             journal.keep({"phase": down.encode(), "unended": refused} | settled)
@@ -64,6 +70,8 @@ def _settle_account(folder: RunFolder, account: TeamAccount, left: int) -> str:
         state = State.DOWN if phase is None else phase.state
     except (EbbtideError, OSError, ValueError, LookupError, TypeError, AttributeError):
         lines, state = account.last_lines(), State.DOWN
+    # Where the accounts are gone, none may begin anew.
+    account.go_on(lines)
     return account.note(lambda: lines, left, usd_per_hour, str(state), is_last=True)
 
 

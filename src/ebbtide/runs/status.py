@@ -402,11 +402,12 @@ def _words(job: Mapping[str, Any], live: TrialRecord, on: Sequence[Lease], state
     return "starting" if live["assigned"] else "waiting"
 
 
-def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, float, int]:
-    value = trial.best
+def _place(trial: TrialStanding, direction: Direction) -> tuple[bool, bool, bool, float, int]:
+    """Key of trials from the best to the worst: one that has diverged may have had the best metric before."""
+    has_failed, has_diverged, value = bool(trial.problem), trial.diverged_at > 0, trial.best
     if value is None:
-        return bool(trial.problem), True, 0.0, trial.number
-    return bool(trial.problem), False, -value if direction is Direction.MAXIMIZE else value, trial.number
+        return has_failed, has_diverged, True, 0.0, trial.number
+    return has_failed, has_diverged, False, -value if direction is Direction.MAXIMIZE else value, trial.number
 
 
 def _rest_s(work: Runnable, kept: RunSnapshot, elapsed_s: float) -> float | None:

@@ -37,6 +37,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ebbtide.clouds.settings import RUNS, RunFolder, new_run_id
 from ebbtide.controller.controller import metrics_of
 from ebbtide.controller.run_state import OVER, State
+from ebbtide.controller.team.account import is_of_team
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.parsing import validated
@@ -225,7 +226,8 @@ class SpotTrials:
             return None
         if begins:
             return self._started(study, trial, name)
-        if state not in (*OVER, State.GAVE_UP):
+        gave_up = state is State.GAVE_UP and not is_of_team(found.status().why)
+        if state not in OVER and not gave_up:
             found = resume(name, runs=runs, policy=policy)
         return _Running(trial, found, reported=max(left.intermediate_values, default=-1))
 
@@ -321,8 +323,13 @@ class _Running:
             self._tell(study, TrialState.FAIL)
         elif state is State.FINISHED and metrics:
             self._tell(study, TrialState.COMPLETE, metrics[max(metrics)])
+        elif state is State.GAVE_UP and is_of_team(standing.why):
+            raise InputError(
+                f"run {self.run.id} of trial {self.trial.number} gave up: {standing.why}; a later call "
+                "of `optimize` continues it"
+            )
         elif state is State.GAVE_UP:
-            # Its policy gave it up, for example because its budget was spent: its best value counts.
+            # Its policy gave it up, for example because its own budget was spent: its best value counts.
             best = min if study.direction is StudyDirection.MINIMIZE else max
             known = [value for value in metrics.values() if math.isfinite(value)]
             self.trial.set_user_attr(GAVE_UP, True)

@@ -38,6 +38,7 @@ from ebbtide.clouds.unique_names import absolute_store
 from ebbtide.controller.controller import metrics_of
 from ebbtide.controller.journal.address import journal_address
 from ebbtide.controller.run_state import State
+from ebbtide.controller.team.account import is_of_team
 from ebbtide.controller.team.team import accounting_of
 from ebbtide.errors import InputError, TrainingError
 from ebbtide.forecasts.champions import CHAMPION
@@ -122,7 +123,8 @@ class _SpotTrainable(tune.Trainable):
                     "experiment needs a folder of runs of its own"
                 )
             found = Run(folder)
-            is_over = found.status().state in _OVER
+            standing = found.status()
+            is_over = standing.state in _OVER and not is_of_team(standing.why)
             self._run = found if is_over else resume(name, runs=self._options["runs"])
             return
         options = {**self._options, "name": name}
@@ -175,6 +177,8 @@ class _SpotTrainable(tune.Trainable):
             raise error
         if status.state is State.FAILED or not metrics:
             raise TrainingError(f"run {self._run.id}: {status.trials[0].problem or 'it has told no metric'}", None)
+        if status.state is State.GAVE_UP and is_of_team(status.why):
+            raise InputError(f"run {self._run.id} gave up: {status.why}; restored later, it is continued")
         if status.state is State.GAVE_UP:
             # Its policy gave it up, for example because its budget was spent: its best value counts, or its last
             # if the work does not say which is better.

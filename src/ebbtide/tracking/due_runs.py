@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 from ebbtide.base.files import write_text
 from ebbtide.base.utc import iso
 from ebbtide.clouds.settings import RunFolder
-from ebbtide.controller.run_state import State, StopRequest, controller_pid, request_stop
+from ebbtide.controller.run_state import ENDED, State, StopRequest, controller_pid, request_stop
 from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.bundle import KEPT_MODELS, MANIFEST, ModelBundle
 from ebbtide.jobs.job_list import runnable
@@ -31,9 +32,6 @@ from ebbtide.runs.start_local import LocalMarket
 from ebbtide.tracking.live_tracking import abandon_tracking, begin_tracking, end_tracking, followed
 
 _LOGGER = logging.getLogger(__name__)
-
-# In one of these states a run has ended for good: it is not continued by itself.
-ENDED = frozenset({State.FINISHED, State.FAILED, State.GAVE_UP, State.DOWN})
 
 # Real seconds between looks at a run.
 _LOOK_S = 1.0
@@ -173,6 +171,9 @@ def bring_to_end(
         EbbtideError: What ended the controller.
     """
     kept = due.kept
+    if kept.is_begun and Run(kept).status().state is State.REFUSED:
+        # Nothing was rented, and the job's file may have been corrected.
+        shutil.rmtree(kept.path)
     run = Run(kept) if kept.is_begun else _begin(due)
     if controller_pid(kept.path) is not None:
         # Somebody resumed it by hand.

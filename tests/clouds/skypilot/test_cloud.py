@@ -206,14 +206,14 @@ def test_a_machine_that_does_not_go_counts_until_it_does(rented: Rented, monkeyp
     eventually(lambda: not api.names())
 
 
-def test_what_only_its_user_can_mend_ends_the_run(rented: Rented) -> None:
+def test_what_only_its_user_can_mend_is_told_as_such(rented: Rented) -> None:
     api, cloud, _ = rented
     api.refusals.launches.append("NoCloudAccessError")
     cloud.launch(WANTED)
-    with pytest.raises(
-        InputError, match="SkyPilot will not rent as it is asked to: NoCloudAccessError: Failed to"
-    ):
-        cloud.instances()
+    only(cloud, LeaseState.FAILED)
+    (failed,) = cloud.instances()
+    assert failed.needs_user
+    assert failed.why.startswith("SkyPilot will not rent as it is asked to: NoCloudAccessError: Failed to")
 
 
 def test_what_its_user_has_mended_is_requested_again(rented: Rented) -> None:
@@ -221,8 +221,7 @@ def test_what_its_user_has_mended_is_requested_again(rented: Rented) -> None:
     api, cloud, controller = rented
     api.refusals.launches.append("NoCloudAccessError")
     cloud.launch(WANTED)
-    with pytest.raises(InputError, match="NoCloudAccessError"):
-        cloud.instances()
+    only(cloud, LeaseState.FAILED)
     resumed = controller()
     resumed.launch(WANTED)
     only(resumed, LeaseState.RUNNING)

@@ -19,7 +19,7 @@ from ebbtide.clouds.names import Names
 from ebbtide.clouds.skypilot.api import SkyApi, SkyRequest
 from ebbtide.clouds.skypilot.settings import SkyPilotSettings
 from ebbtide.clouds.skypilot.task import task_yaml
-from ebbtide.errors import CloudError, InputError
+from ebbtide.errors import CloudError
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -247,11 +247,7 @@ class SkyPilotCloud:
         return self._revoked(Instance(token, LeaseState.RUNNING, began_s, up_s, math.nan), now_s)
 
     def _failed_launch(self, token: str, now_s: float, *, has_cluster: bool) -> Instance | None:
-        """Return a machine whose launch has failed, or whose cluster is gone; None: it may still come up.
-
-        Raises:
-            InputError: The launch failed for a reason that only the user can fix.
-        """
+        """Return a machine whose launch has failed, or whose cluster is gone; None: it may still come up."""
         name = self._names.name(token)
         launches = self._launches(name)
         if not launches:
@@ -265,7 +261,7 @@ class SkyPilotCloud:
             return None if has_cluster else self._taken_unseen(token, last, now_s)
         kind, said = self._api.failure(last.request_id)
         if kind in _USERS:
-            raise InputError(f"SkyPilot will not rent as it is asked to: {kind}: {said}")
+            return self._fail(token, f"SkyPilot will not rent as it is asked to: {kind}: {said}", needs_user=True)
         why = f"{kind}: {said}" if kind else f"the launch was {last.status.lower()}"
         return self._fail(token, why)
 
@@ -297,8 +293,8 @@ class SkyPilotCloud:
         self._asked_again_s[token] = now_s
         self._api.down(self._names.name(token))
 
-    def _fail(self, token: str, why: str) -> Instance:
-        failed = Instance(token, LeaseState.FAILED, math.nan, math.nan, self.now_s, why)
+    def _fail(self, token: str, why: str, *, needs_user: bool = False) -> Instance:
+        failed = Instance(token, LeaseState.FAILED, math.nan, math.nan, self.now_s, why, needs_user=needs_user)
         self._known[token] = failed
         return failed
 

@@ -65,6 +65,11 @@ class Room:
     machines_limit: str = ""
 
 
+def is_of_team(why: str) -> bool:
+    """Return whether a run gave up for a limit of its team (`Room.usd_limit`), and so may go on later."""
+    return "the team's" in why or " USD for " in why
+
+
 class Reader(Protocol):
     """Source of the room that a team's limits leave to a run."""
 
@@ -334,7 +339,7 @@ class TeamAccount:
         if not months or any(self._book.has(month, self._name) for month in months):
             return
         # A controller that has just begun knows no others yet.
-        is_lost = self._written is not None or all(map(self._book.is_empty, months))
+        is_lost = self._written is not None or all(map(self._book.is_empty, months | self._recent_months()))
         if is_lost and not any(self._book.has(one.month, one.name) for one in self._others.values()):
             raise StorageError(f"{self._team.accounts} lacks the accounts that were there: is it mounted?")
 
