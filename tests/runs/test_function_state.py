@@ -35,6 +35,12 @@ def on_a_machine(text: str) -> Any:
         del sys.modules["fit_program"]
 
 
+# A cell with a base class, and what else may be in one.
+REBUILT = (
+    "from abc import ABC\nfrom dataclasses import dataclass\nfrom enum import Enum\nclass Mode(Enum):\n    X = 1\n"
+    "@dataclass\nclass A(ABC):\n    n: int = 3\n    @property\n    def f(self): return self.n\n"
+)
+
 # A decorator, but for what the result is multiplied by.
 WRAPS = "from functools import wraps\ndef by(f):\n    @wraps(f)\n    def g(): return f() "
 
@@ -95,6 +101,30 @@ LATER = {
         "class B(A):\n    table = {'act': act}\n",
         "@by\ndef helper(): return 1\n",
         "def fit(): return B().f(), B.table['act'](), helper()\n",
+    ),
+    "decorators that are no plain functions": (
+        "from functools import wraps\nclass Retry:\n    def __init__(self, n): self.n = n\n"
+        "    def __call__(self, f):\n        @wraps(f)\n        def inner(): return f() * self.n\n        return inner\n",
+        "class U:\n    @staticmethod\n    def timed(f):\n        @wraps(f)\n        def inner(): return f() + 1\n"
+        "        return inner\n",
+        "def _wrap(f, n):\n    @wraps(f)\n    def inner(): return f() - n\n    return inner\n"
+        "def less(n):\n    def deco(f): return _wrap(f, n)\n    return deco\n",
+        "@Retry(3)\ndef one(): return 1\n@U.timed\ndef two(): return 2\n@less(5)\ndef three(): return 3\n",
+        "def fit(): return one(), two(), three()\n",
+    ),
+    "a cell that is run again, with a comment more": (
+        f"{WRAPS}* 2\n    return g\n",
+        REBUILT,
+        "class B(A):\n    modes = Mode\n@by\ndef helper(): return 1\n",
+        f"# A comment.\n{WRAPS}* 2\n    return g\n",
+        f"# A comment.\n{REBUILT}",
+        "def fit(): return B().f, B.modes.X.value, B().n, helper()\n",
+    ),
+    "containers that hold themselves": (
+        "class A:\n    me = {}\nA.me['me'] = A.me\nA.own = A\n",
+        "class B(A):\n    n = 3\n",
+        "class A:\n    me = {}\nA.me['me'] = A.me\nA.own = A\n",
+        "def fit(): return B.n\n",
     ),
     "a name in text": ("Z = 7\n", "def fit(): return eval('Z + 1')\n", ""),
     "a function in text": ("def helper(): return 4\n", "def fit(): return eval(' helper()')\n", ""),

@@ -550,6 +550,8 @@ class AgentProvider:
                 self._notify_of(Wake.ENDED, lease, "it ended in another way than it seemed")
             return
         note_times(lease, instance)
+        if lease.state is LeaseState.REQUESTED and instance.state in (LeaseState.STARTING, LeaseState.RUNNING):
+            self._requests.granted(lease)
         if instance.state is LeaseState.FAILED and instance.needs_user:
             self._requests.refuse(lease.lease_id, InputError(instance.why))
         elif instance.state is LeaseState.FAILED:

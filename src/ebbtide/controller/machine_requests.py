@@ -231,7 +231,6 @@ class MachineRequests:
                 self.refuse(lease_id, error)
             else:
                 self._unanswered.pop(lease_id, None)
-                self._closed.discard(_zone_of(self.leases[lease_id].market))
 
     def _wait_for_quota(self, due: Iterable[int]) -> None:
         """Keep back requests that the team's quotas do not allow; those whose machines came are done."""
@@ -255,6 +254,10 @@ class MachineRequests:
     def go_on(self) -> None:
         """Request machines again after `stop`."""
         self._stopped = None
+
+    def granted(self, lease: Lease) -> None:
+        """Note that a lease's zone gives machines: that it takes a request may say nothing yet."""
+        self._closed.discard(_zone_of(lease.market))
 
     def refuse(self, lease_id: int, error: InputError) -> None:
         """Count a zone as closed; raise the error if no other is left, and no machine is at work."""

@@ -92,8 +92,8 @@ class Accounts:
         if lease.on_demand or rule.charged is not Charged.AT_PERIOD_START:
             return self._bill(lease, end_s, LeaseEnding.RELEASED).usd
         prices, known = self._prices(lease.market), self._open.get(lease.lease_id)
-        if known is None or known.prices is not prices:
-            # Live prices are other ones once more is known.
+        if known is None or known.prices is not prices or known.start_s != lease.started_s:
+            # Live, more is known of prices later, and of when a machine began.
             known = self._open[lease.lease_id] = OpenBill(rule, prices, lease.started_s)
         return known.usd(end_s)
 

@@ -180,8 +180,8 @@ class OpenBill:
     """
 
     def __init__(self, billing: Billing, prices: PriceSeries, start_s: float) -> None:
-        self.prices = prices
-        self._billing, self._cleared, self._start_s = billing, billing.cleared(prices), start_s
+        self.prices, self.start_s = prices, start_s
+        self._billing, self._cleared = billing, billing.cleared(prices)
         self._start_us, self._period_us = round(start_s * _US), round(billing.period_s * _US)
         # Exact sum of all periods before the last change of the price, and that change, by time and period.
         self._sums: list[float] = []
@@ -199,7 +199,7 @@ class OpenBill:
         until_s = (self._start_us + periods * self._period_us) / _US
         times_s, prices = (found.tolist() for found in self._cleared.between(self._since_s, until_s))
         if periods < max(self._periods, 1) or not times_s or times_s[0] > self._since_s or math.isnan(sum(prices)):
-            return self._billing.bill(self.prices, self._start_s, end_s, LeaseEnding.RELEASED).usd
+            return self._billing.bill(self.prices, self.start_s, end_s, LeaseEnding.RELEASED).usd
         first = [self._since, *(_first_period(time_s, self._start_us, self._period_us) for time_s in times_s[1:])]
         for (begins, ends), price in zip(pairwise(first), prices, strict=False):
             self._sums = _exact_sum(self._sums, _period_usd(price, ends - begins, self._period_us))

@@ -25,7 +25,7 @@ from typing import Any
 
 from ebbtide.agent.code_files import is_like_secret
 from ebbtide.errors import InputError
-from ebbtide.runs.function_state import AsItIs, are_alike, bindings_of, definitions_in, is_plain
+from ebbtide.runs.function_state import AsItIs, are_alike, bindings_of, definitions_in, is_plain, shape_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -154,16 +154,33 @@ class _Writer:
 
     def _check_decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType) -> None:
         """Check that what the notebook's decorators made of a function is what they would make of it now."""
-        made, used = self._space.get(function.__name__), node.decorator_list
-        named = [self._space.get(one.id) for part in used for one in ast.walk(part) if isinstance(one, ast.Name)]
-        makers = [one.__code__ for one in named if isinstance(one, FunctionType)]
+        made, makers = self._space.get(function.__name__), dict[int, CodeType]()
+        for decorator in node.decorator_list:
+            for part in ast.walk(decorator):
+                if isinstance(part, ast.Name | ast.Attribute):
+                    self._add_codes(self._value_of(part), makers)
+        inner = [one for maker in makers.values() for one in _codes_in(maker)]
         while isinstance(made, FunctionType) and made is not function:
-            if made.__globals__ is self._space and not any(_makes(maker, made.__code__) for maker in makers):
+            same = [one for one in inner if one.co_qualname == made.__code__.co_qualname]
+            if same and all(shape_of(one) != shape_of(made.__code__) for one in same):
                 raise InputError(
                     f"a decorator of {function.__name__} has been defined again since: define "
                     f"{function.__name__} again, too"
                 )
             made = getattr(made, "__wrapped__", None)
+
+    def _add_codes(self, value: object, found: dict[int, CodeType]) -> None:
+        """Add the code of a function or a class of the notebook, and of all that it names."""
+        value = inspect.unwrap(value) if callable(value) else value
+        value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        if isinstance(value, type) and self._is_beside(value):
+            for part in vars(value).values():
+                self._add_codes(part, found)
+        elif isinstance(value, FunctionType) and value.__globals__ is self._space and id(value) not in found:
+            found[id(value)] = value.__code__
+            for code in (value.__code__, *_codes_in(value.__code__)):
+                for name in code.co_names:
+                    self._add_codes(self._space.get(name), found)
 
     def _is_stable(self, expression: ast.expr) -> bool:
         """Return whether the plain values in an expression were set at most once, so that they are unchanged."""
@@ -379,10 +396,12 @@ class _Writer:
             return None
 
 
-def _makes(maker: CodeType, made: CodeType) -> bool:
-    """Return whether a function with one code, or one within it, makes functions with the other."""
-    inner = [one for one in maker.co_consts if isinstance(one, CodeType)]
-    return any(one == made or _makes(one, made) for one in inner)
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    """The codes of functions that a function's code makes."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes_in(one)
 
 
 def _changeable(value: object) -> Iterator[object]:

@@ -10,7 +10,8 @@ import ast
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType
+from enum import EnumType
+from types import CodeType, FunctionType
 from typing import Any
 
 from ebbtide.errors import InputError
@@ -196,36 +197,75 @@ def defaults_of(function: FunctionType) -> dict[str, object]:
     return {**dict(zip(names[len(names) - len(given) :], given, strict=True)), **(function.__kwdefaults__ or {})}
 
 
-def definitions_in(value: object) -> Iterator[FunctionType | type]:
-    """The functions and classes in a value: itself, those of a static or class method, or of a container."""
+def definitions_in(value: object, within: tuple[int, ...] = ()) -> Iterator[FunctionType | type]:
+    """The functions and classes in a value: itself, those of a static or class method, or of a container.
+
+    Args:
+        value: Value of any type.
+        within: Ids of the containers around the value.
+    """
     if isinstance(value, FunctionType | type):
         yield value
     elif isinstance(value, staticmethod | classmethod):
         yield from definitions_in(value.__func__)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for one in value:
-            yield from definitions_in(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from definitions_in(one)
+    elif isinstance(value, list | tuple | set | frozenset | dict) and id(value) not in within:
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from definitions_in(one, (*within, id(value)))
 
 
-def are_alike(one: object, other: object) -> bool:
-    """Return whether two values are the same, or definitions that a cell made when it was run twice."""
-    if isinstance(one, staticmethod | classmethod) and type(one) is type(other):
-        return are_alike(one.__func__, other.__func__)
+def are_alike(one: object, other: object, within: tuple[int, ...] = ()) -> bool:
+    """Return whether two values are the same, or definitions that a cell made when it was run twice.
+
+    Args:
+        one: Value of any type.
+        other: Value of any type.
+        within: Ids of the classes and containers around the first value.
+    """
+    if one is other or id(one) in within:
+        return True
+    if type(one) is not type(other):
+        return False
     if isinstance(one, FunctionType) and isinstance(other, FunctionType):
-        return one.__code__ == other.__code__ and _same(defaults_of(one), defaults_of(other))
+        return shape_of(one.__code__) == shape_of(other.__code__) and _same(defaults_of(one), defaults_of(other))
+    within = (*within, id(one))
     if isinstance(one, type) and isinstance(other, type):
-        own, others = (
-            {name: value for name, value in vars(each).items() if name not in _OF_ALL} for each in (one, other)
-        )
-        return own.keys() == others.keys() and all(are_alike(own[name], others[name]) for name in own)
-    return one is other or (is_plain(one) and _same(one, other))
+        of_one, of_other = _made_of(one), _made_of(other)
+        if isinstance(one, EnumType) and isinstance(other, EnumType):
+            of_one, of_other = _members_of(one), _members_of(other)
+    elif isinstance(one, staticmethod | classmethod | property):
+        of_one, of_other = _made_of(one), _made_of(other)
+    elif isinstance(one, dict) and isinstance(other, dict):
+        of_one, of_other = one, other
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        of_one, of_other = dict(enumerate(one)), dict(enumerate(other))
+    else:
+        # Other objects that a cell made show no more than their type.
+        return _same(one, other) if is_plain(one) else True
+    return of_one.keys() == of_other.keys() and all(
+        are_alike(of_one[key], of_other[key], within) for key in of_one
+    )
 
 
-# Attributes that each class has of its own.
-_OF_ALL = frozenset({"__dict__", "__weakref__", "__firstlineno__"})
+def _members_of(found: EnumType) -> dict[Any, object]:
+    members: dict[str, Any] = dict(found.__members__)
+    return {name: member.value for name, member in members.items()}
+
+
+def shape_of(code: CodeType) -> tuple[object, ...]:
+    """A function's code without its place in the source."""
+    constants = [shape_of(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, *constants
+
+
+# Parts of a property and of other methods that are not called as they stand.
+_PARTS = ("__func__", "fget", "fset", "fdel")
+
+
+def _made_of(value: object) -> dict[Any, object]:
+    """What a class or a method that is not called as it stands is made of, by name."""
+    if isinstance(value, type):
+        return {name: part for name, part in vars(value).items() if not name.startswith("__") or callable(part)}
+    return {name: getattr(value, name) for name in _PARTS if hasattr(value, name)}
 
 
 def differs_from_source(node: ast.FunctionDef | ast.AsyncFunctionDef, function: FunctionType) -> str:

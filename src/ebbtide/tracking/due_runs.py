@@ -172,8 +172,12 @@ def bring_to_end(
     """
     kept = due.kept
     if kept.is_begun and Run(kept).status().state is State.REFUSED:
-        # Nothing was rented, and the job's file may have been corrected.
-        shutil.rmtree(kept.path)
+        # Nothing was rented, and the job's file may have been corrected. Its local cloud may write there still.
+        end_machines(kept)
+        aside = kept.path.with_name(f".{kept.path.name}.refused")
+        shutil.rmtree(aside, ignore_errors=True)
+        kept.path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
     run = Run(kept) if kept.is_begun else _begin(due)
     if controller_pid(kept.path) is not None:
         # Somebody resumed it by hand.

@@ -427,3 +427,16 @@ def test_a_metric_that_is_no_number_any_more_is_told_to_policies() -> None:
     trained.tell(trained.machine(), Restored(TRIAL, 2, 15, 1))
     assert trained.trial.divergence.at == 0
     assert trained.training.measured(0)[0].tolist() == [10.0]
+
+
+def test_values_of_lost_steps_hide_no_divergence() -> None:
+    trained = Trained()
+    lease = trained.machine()
+    finite = [Stepped(TRIAL, 1, at, 0.0, at=at, metric=1.0 / at) for at in range(10, 100, 10)]
+    trained.tell(lease, Restored(TRIAL, 1, 0, 0), *finite)
+    trained.take(lease)
+    later = [Stepped(TRIAL, 2, at, 0.0, at=at, metric=math.inf) for at in (60, 70)]
+    trained.tell(trained.machine(), Restored(TRIAL, 2, 50, 1), *later)
+    steps, metric = trained.training.measured(0)
+    assert steps.tolist() == [10.0, 20.0, 30.0, 40.0, 50.0, 70.0]
+    assert math.isnan(metric[-1])

@@ -366,6 +366,19 @@ def test_a_resumed_run_begins_no_new_accounts_where_those_that_were_there_are_go
     idle.check()
 
 
+def test_a_store_that_cannot_be_written_is_told_before_anything_is_rented(
+    store: ShakyStore, clock: WallTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a run rented, wrote no account, and could be resumed nowhere, since its account was missed."""
+
+    def read_only(*_: object) -> None:
+        raise PermissionError("Permission denied")
+
+    monkeypatch.setattr(ShakyStore, "put_file", read_only)
+    with pytest.raises(InputError, match="cannot be written: Permission denied"):
+        member(store, clock, team(monthly_budget_usd=10.0)).check()
+
+
 def test_a_run_whose_own_account_is_removed_writes_it_anew_where_others_are_there(
     store: ShakyStore, clock: WallTime
 ) -> None:

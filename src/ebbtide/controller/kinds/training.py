@@ -238,9 +238,12 @@ class AgentTraining:
         Of values that are not finite, only the last is there, as NaN, and only if the training has diverged.
         """
         trial = self._of_job[job_id]
-        found = sorted(trial.metrics.items())
-        if found and found[-1][0] < trial.divergence.at:
-            found.append((trial.divergence.at, math.nan))
+        found, diverged = sorted(trial.metrics.items()), trial.divergence
+        if diverged.at > 0:
+            # Values of steps that were lost since are no news of it.
+            found = [one for one in found if one[0] <= diverged.finite_at]
+        if found and diverged.at > 0:
+            found.append((diverged.at, math.nan))
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:

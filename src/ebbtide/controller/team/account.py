@@ -173,10 +173,10 @@ class TeamAccount:
         return {month_of(at_s), *(month_of(at_s - days * DAY_S) for days in _MONTH_DAYS)}
 
     def check(self) -> None:
-        """Read the others' accounts before anything is rented.
+        """Read the others' accounts, and write this run's, before anything is rented.
 
         Raises:
-            InputError: The accounts cannot be read, or the limits leave nothing.
+            InputError: The accounts cannot be read or written, or the limits leave nothing.
         """
         try:
             self._read()
@@ -185,6 +185,9 @@ class TeamAccount:
         room = self.room()
         if room.usd + self._lost_usd - math.fsum(self._months.values()) <= LEAST_USD:
             raise InputError(f"{room.usd_limit} is spent", field="team")
+        # One that has spent nothing has no account: a store that cannot be written is told before it rents.
+        if not self._months and (problem := self.note(list, 0, 0.0, "running")):
+            raise InputError(f"the team's accounts in {self._team.accounts} cannot be written: {problem}")
 
     def room(self) -> Room:
         """Return what the limits leave now: by the accounts last read, or nothing once those are too old."""
