@@ -262,7 +262,7 @@ _PARTS = ("__func__", "fget", "fset", "fdel")
 
 
 def _made_of(value: object) -> dict[Any, object]:
-    """What a class or a method that is not called as it stands is made of, by name."""
+    """Parts of a class, or of a method that is not called as it stands, by name."""
     if isinstance(value, type):
         return {name: part for name, part in vars(value).items() if not name.startswith("__") or callable(part)}
     return {name: getattr(value, name) for name in _PARTS if hasattr(value, name)}
