@@ -99,7 +99,7 @@ def test_work_that_does_not_suit_is_refused() -> None:
 def test_the_best_value_of_a_run_that_was_given_up_is_a_number(direction: str, best: float) -> None:
     work = {"command": "python x.py", "metric": "loss", "max_trial_steps": 9, "direction": direction}
     trial: Any = object.__new__(spot_trainable(work))
-    status = SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=0.1), revoked=0)
+    status = SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=0.1), revoked=0, why="")
     trial._run, trial._work, trial._reported = SimpleNamespace(error=None, status=lambda: status), work, 4
     # A program that diverged before it was given up; NaN is neither the least nor the most of anything.
     assert trial._ended({1: math.nan, 2: 0.9, 3: 0.2, 4: math.inf})["loss"] == best
@@ -124,7 +124,7 @@ def test_a_run_is_not_taken_for_one_of_other_values(tmp_path: Path) -> None:
 def test_without_a_direction_the_last_value_is_told() -> None:
     work = {"command": "python x.py", "metric": "loss", "max_trial_steps": 9}
     trial: Any = object.__new__(spot_trainable(work))
-    status = SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=0.1), revoked=0)
+    status = SimpleNamespace(state=State.GAVE_UP, money=SimpleNamespace(paid_usd=0.1), revoked=0, why="")
     trial._run, trial._work, trial._reported = SimpleNamespace(error=None, status=lambda: status), work, 3
     assert trial._ended({1: 0.1, 2: 0.7, 3: 0.9})["loss"] == 0.9
 
