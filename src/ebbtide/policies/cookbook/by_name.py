@@ -273,7 +273,8 @@ class ByCookbook:
     def _book(
         self, view: View, job: Job, market: Market, started_s: float, shortages: _Shortages | None
     ) -> Cookbook:
-        workflow = workflow_of(job, view.steps_per_s(job, market), str(market))
+        # A measured speed is never quite the same: without its last digits one cookbook serves for longer.
+        workflow = workflow_of(job, float(f"{view.steps_per_s(job, market):.5g}"), str(market))
         prices, period_s, count = self._prices(view, market, started_s), view.billing.period_s, 1
         follows = self.rule in (CookbookRule.COOKBOOK, CookbookRule.DYNAMIC)
         if period_s > self.step_s:

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from ebbtide.market.price_series import Floats
 from ebbtide.policies.cookbook.problem import CookbookProblem, Holdings
 
+# Amounts of work that differ by no more are the same, machine-hours: a run's reports round what it has done.
+_SAME_H = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Cookbook:
@@ -83,14 +86,14 @@ class Cookbook:
     def level(self, left_h: float) -> int:
         """The index of the level of work left; between two levels, of the upper."""
         levels_h = self.problem.levels_h
-        return min(int(np.searchsorted(levels_h, left_h - 1e-9)), len(levels_h) - 1)
+        return min(int(np.searchsorted(levels_h, left_h - _SAME_H)), len(levels_h) - 1)
 
     def can_begin(self, step: int, left_h: float, held: int) -> bool:
         """Return whether the deadline can be met from a step's start with this work left and machines held."""
         if left_h > self.problem.workflow.work_h + 1e-9:
             return False
         if step == len(self.actions):
-            return left_h <= 1e-9
+            return left_h <= _SAME_H
         holding = self._index[(*(0,) * (self.problem.charge_steps - 1), held)]
         return bool(np.isfinite(self.mean_usd[step, self.level(left_h), holding, 0]))
 
