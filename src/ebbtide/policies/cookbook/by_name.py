@@ -273,8 +273,7 @@ class ByCookbook:
     def _book(
         self, view: View, job: Job, market: Market, started_s: float, shortages: _Shortages | None
     ) -> Cookbook:
-        # A measured speed is never quite the same: without its last digits one cookbook serves for longer.
-        workflow = workflow_of(job, float(f"{view.steps_per_s(job, market):.5g}"), str(market))
+        workflow = workflow_of(job, view.steps_per_s(job, market), str(market))
         prices, period_s, count = self._prices(view, market, started_s), view.billing.period_s, 1
         follows = self.rule in (CookbookRule.COOKBOOK, CookbookRule.DYNAMIC)
         if period_s > self.step_s:
@@ -447,6 +446,8 @@ def workflow_of(job: Job, steps_per_s: float, where: str) -> Workflow:
         InputError: It is not known how long it takes.
     """
     work_h = job.steps / (steps_per_s * HOUR_S)
+    # A measured speed is never quite the same: without the last digits one cookbook serves for longer.
+    work_h = float(f"{work_h:.7g}")
     if not 0.0 < work_h < 1e6:
         raise InputError(
             f"how long job {job.name} takes on {where} is not known; a cookbook needs its steps and speed"
