@@ -256,7 +256,7 @@ class MachineRequests:
         self._stopped = None
 
     def granted(self, lease: Lease) -> None:
-        """Note that a lease's zone gives machines: that it takes a request may say nothing yet."""
+        """Open a lease's zone again, since it has given a machine: an accepted request may be refused later."""
         self._closed.discard(_zone_of(lease.market))
 
     def refuse(self, lease_id: int, error: InputError) -> None:

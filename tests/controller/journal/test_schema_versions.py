@@ -281,3 +281,24 @@ def test_another_run_json_is_refused_in_one_line(tmp_path: Path, content: str, p
         _ = RunFolder(tmp_path).settings
     assert str(caught.value).startswith(f"{file}: {problem}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Diverged at step 30; finite at step 20; never a value; never a finite one; 0 stood for no finite value.
+        ((30, 20, 5), (20, 30, 5)),
+        ((0, 20, 5), (20, -1, 5)),
+        ((0, 0, 0), (-1, -1, 0)),
+        ((-1, 0, 0), (-1, 0, 0)),
+    ],
+)
+def test_what_version_13_knew_of_values_that_are_not_finite(
+    before: tuple[int, int, int], after: tuple[int, int, int]
+) -> None:
+    kept = json.loads(json.dumps(migrated(json.loads(json.dumps(OLD_RUN["provider"])))))
+    for trial in kept["trials"]:
+        del trial["divergence"]
+        trial |= dict(zip(("diverged_at", "finite_at", "finite_gap"), before, strict=True))
+    (trial,) = migrated(kept | {"version": 13})["trials"]
+    assert tuple(trial["divergence"].values()) == after

@@ -11,7 +11,7 @@ import pytest
 from tests.runs.teams import NOW_S, UNATTENDED_S, ShakyStore, WallTime, account, member, note
 
 from ebbtide.base.utc import to_epoch_s
-from ebbtide.controller.team.account import READ_EVERY_S, Room
+from ebbtide.controller.team.account import READ_EVERY_S, Room, is_of_team
 from ebbtide.controller.team.account_book import AccountBook
 from ebbtide.controller.team.account_lines import AccountLine, month_of
 from ebbtide.controller.team.team import Team
@@ -366,16 +366,24 @@ def test_a_resumed_run_begins_no_new_accounts_where_those_that_were_there_are_go
     idle.check()
 
 
+def test_a_limit_of_the_team_is_told_apart_from_the_run_s_own(store: ShakyStore, clock: WallTime) -> None:
+    """Searches continue a trial that its team has ended, and take one that reached its own budget for complete."""
+    for limits in ({"monthly_budget_usd": 1.0}, {"owners": {"ann": {"monthly_budget_usd": 1.0}}}):
+        mine = member(store, clock, team(**limits))
+        assert is_of_team(f"{mine.room().usd_limit} reached: this run has spent 1 USD")
+        clock.now_s += 2 * UNATTENDED_S
+        store.is_away = True
+        assert is_of_team(f"{mine.room().usd_limit} reached")
+        store.is_away = False
+    assert not is_of_team("budget of 1 USD reached: 1 USD spent")
+
+
 def test_a_store_that_cannot_be_written_is_told_before_anything_is_rented(
-    store: ShakyStore, clock: WallTime, monkeypatch: pytest.MonkeyPatch
+    store: ShakyStore, clock: WallTime
 ) -> None:
     """Before, a run rented, wrote no account, and could be resumed nowhere, since its account was missed."""
-
-    def read_only(*_: object) -> None:
-        raise PermissionError("Permission denied")
-
-    monkeypatch.setattr(ShakyStore, "put_file", read_only)
-    with pytest.raises(InputError, match="cannot be written: Permission denied"):
+    store.refuses_writes = True
+    with pytest.raises(InputError, match="accounts in accounts cannot be written: "):
         member(store, clock, team(monthly_budget_usd=10.0)).check()
 
 

@@ -44,7 +44,7 @@ class Divergence:
         return self.not_finite_at if self.not_finite_at - self.finite_at >= self.gap else 0
 
     def after(self, step: int, value: float) -> Divergence:
-        """Return the state after a value: infinite for any that is not finite, NaN where there is none."""
+        """Return the state after a report: infinity is a value that is not finite, and NaN is no value."""
         if math.isnan(value) or step <= max(self.finite_at, self.not_finite_at):
             return self
         if math.isinf(value):

@@ -240,10 +240,9 @@ class AgentTraining:
         trial = self._of_job[job_id]
         found, diverged = sorted(trial.metrics.items()), trial.divergence
         if diverged.at > 0:
-            # Values of steps that were lost since are no news of it.
+            # Steps that were lost may have had values later than the last finite one.
             found = [one for one in found if one[0] <= diverged.finite_at]
-        if found and diverged.at > 0:
-            found.append((diverged.at, math.nan))
+            found += [(diverged.at, math.nan)] if found else []
         return np.array([float(step) for step, _ in found]), np.array([metric for _, metric in found])
 
     def gone(self, lease: Lease) -> None:
