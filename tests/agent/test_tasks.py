@@ -139,6 +139,22 @@ def test_a_result_for_which_a_store_never_has_room_fails_its_task(
     assert limit_s <= now_s < limit_s + 100.0
 
 
+def test_each_kind_of_refusal_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages name a temporary file, another one each time: before, each try was a line."""
+    keep, tries = TaskResults.keep, iter(range(1_000))
+
+    def full(results: TaskResults, result: TaskResult, folder: Path) -> TaskResult | None:
+        if (number := next(tries)) < 900:
+            raise OSError(errno.ENOSPC if number % 100 < 50 else errno.EDQUOT, f"no room for .part-{number}")
+        return keep(results, result, folder)
+
+    monkeypatch.setattr(TaskResults, "keep", full)
+    (*lines, report), _ = reports_of(tmp_path, 0.0, 0.0)
+    assert isinstance(report, TaskDone)
+    assert [type(line) for line in lines] == [Log, Log]
+    assert next(tries) > 900
+
+
 def test_a_machine_whose_disk_has_no_room_for_results_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,17 @@ def test_the_results_of_a_former_run_with_the_same_name_are_not_those_of_the_new
         fetch_results(folder, into)
 
 
+def test_results_of_an_earlier_version_which_did_not_name_the_run_are_refused(tmp_path: Path) -> None:
+    folder, into = array(tmp_path, "one"), tmp_path / "into"
+    fetch_results(folder, into)
+    found = [json.loads(line) for line in (into / LINES).read_text().splitlines()]
+    earlier = "".join(json.dumps({key: line[key] for key in line if key != "run"}) + "\n" for line in found)
+    (into / LINES).write_text(earlier)
+    with pytest.raises(InputError, match="results that an earlier Ebbtide fetched; move it away"):
+        fetch_results(folder, into)
+    assert (into / LINES).read_text() == earlier
+
+
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     into = tmp_path / "into"
     (into / "2").mkdir(parents=True)

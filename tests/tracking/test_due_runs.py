@@ -28,6 +28,18 @@ pytestmark = pytest.mark.usefixtures("processes")
 NOW_S = to_epoch_s("2026-11-22T03:00:00Z")
 DUE_S = to_epoch_s("2026-11-22T02:00:00Z")
 
+# A user's own policy, which refuses every market.
+REFUSING = """
+from ebbtide.errors import InputError
+
+class Refusing:
+    name = "refusing"
+    wakes_on = frozenset()
+
+    def decide(self, view):
+        raise InputError("no market suits")
+"""
+
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Path]:
@@ -146,3 +158,21 @@ def test_what_fails_says_why_and_is_not_tried_again_before_its_next_time(jobs: P
     mark_done(list(zip(dues, results, strict=True)))
     # What was never begun is tried again.
     assert [due.job.name for due in of(jobs)] == ["lost"]
+
+
+def test_one_that_was_refused_begins_anew_with_its_corrected_file(jobs: Path) -> None:
+    """Before, a run that was refused blocked its job for ever."""
+    (jobs / "own.py").write_text(REFUSING)
+    text = due_job(steps=50)
+    (jobs / "small.yaml").write_text(text.replace("policy: exosphere", "policy: own.py:Refusing"))
+    (due,) = of(jobs)
+    with pytest.raises(ValueError, match="no market suits"):
+        end(due)
+    result = result_of(due)
+    assert (result.state, result.cost_usd) == ("refused", 0.0)
+    mark_done([(due, result)])
+    (jobs / "small.yaml").write_text(text)
+    (again,) = of(jobs)
+    assert again.run_id == due.run_id
+    end(again)
+    assert result_of(again).is_done
