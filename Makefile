@@ -9,7 +9,7 @@ INSTALLED := .venv/installed
 # Images of containers set this. Each of the hundreds of processes of a check would then compile PyTorch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases memory risk auctions chaos simulate simulate-mutants parity live-matrix benchmark test long exhaustive docs docs-links lint house bench clean
+.PHONY: install wheel demo demo-times first-steps install-size wrong-inputs nightly serve demo-live gang frameworks stoppers mpi spark array cookbook cases memory risk auctions constants chaos simulate simulate-mutants parity live-matrix benchmark test long exhaustive docs docs-links lint house bench clean
 
 install: $(INSTALLED)
 
@@ -114,6 +114,11 @@ cases: $(INSTALLED)
 # Cost of the default policy and of simple rules in generated auctions of random harshness; reports/auctions.json.
 auctions: $(INSTALLED)
 	$(BIN)/python -m tests.harness.auction_study
+
+# Constants of the default policy, chosen without each file, type and zone of the records and judged there;
+# reports/constants.json.
+constants: $(INSTALLED)
+	$(BIN)/python -m tests.harness.constants_study
 
 # Memory of agent and controller while a program prints 30,000 lines a second, for an hour; reports/memory.json. Then
 # memory, storage and journal of a run of a week on the virtual clock; reports/week.json.

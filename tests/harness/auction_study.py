@@ -26,7 +26,7 @@ from ebbtide.policies.for_job import policy_for
 from ebbtide.policies.registry import DEFAULT_NAME
 
 # Each serves every kind of work.
-_RULES = ("reactive", "next-cheapest", "greedy-spot", "cheapest-spot", "on-demand")
+RULES = ("reactive", "next-cheapest", "greedy-spot", "cheapest-spot", "on-demand")
 _TYPES = ("c3.xlarge", "r3.large")
 _DAYS = 28.0
 # The most that the default policy may cost, as a multiple of the cheapest rule that is late least often.
@@ -86,14 +86,14 @@ def studied(place: Path, auctions: int, starts: int, seed: int) -> Sequence[Auct
 def _costs(place: Path, starts: int, number: int) -> list[AuctionCosts]:
     folder = place / f"auction-{number}"
     folder.mkdir()
-    profile = _write_auction(folder / f"auction-{number}.parquet", number)
+    profile = write_auction(folder / f"auction-{number}.parquet", number)
     return [row for record in read_benchmark_records(folder)[0] for row in _rows(record, profile, starts)]
 
 
 def _rows(record: BenchmarkRecord, profile: dict[str, float], starts: int) -> Iterator[AuctionCosts]:
     for work in works_of(record, KINDS, starts, 0):
-        ours, on_demand = _runs(record, work, DEFAULT_NAME), _runs(record, work, "on-demand")
-        rules = {name: _runs(record, work, name) for name in _RULES}
+        ours, on_demand = runs_of(record, work, DEFAULT_NAME), runs_of(record, work, "on-demand")
+        rules = {name: runs_of(record, work, name) for name in RULES}
         least = min(runs.misses for runs in rules.values())
         usd, rule = min((np.mean(runs.costs_usd), name) for name, runs in rules.items() if runs.misses == least)
         yield AuctionCosts(
@@ -108,13 +108,14 @@ def _rows(record: BenchmarkRecord, profile: dict[str, float], starts: int) -> It
         )
 
 
-def _runs(record: BenchmarkRecord, work: BenchmarkWork, name: str) -> CellRuns:
+def runs_of(record: BenchmarkRecord, work: BenchmarkWork, name: str) -> CellRuns:
+    """Replay a policy by name from all starts of a work."""
     policy = policy_for(work.asked, name, catalogue=record.catalogue)
     return replays_of(record, work, policy, work.starts_s)
 
 
-def _write_auction(path: Path, number: int) -> dict[str, float]:
-    """Write the prices of an auction, and return its profile."""
+def write_auction(path: Path, number: int) -> dict[str, float]:
+    """Write the prices of an auction of random harshness, and return its profile."""
     random = np.random.default_rng(number)
 
     def between(low: float, high: float) -> float:
