@@ -17,7 +17,7 @@ from ebbtide.jobs.tiled.gnmf import Gnmf
 from ebbtide.jobs.tiled.named import program_of
 from ebbtide.jobs.tiled.program import speedup_of
 from ebbtide.jobs.tiled.rsvd import Rsvd
-from ebbtide.policies.cookbook.by_name import workflow_of
+from ebbtide.policies.cookbook.from_prices import workflow_of
 
 RSVD = {"program": "rsvd", "parameters": {"rows": 4, "columns": 3}, "machines": 2}
 

@@ -2,7 +2,7 @@
 
 Where the price takes machines, as in the auctions of EC2, prices tell about capacity, too, and policies have
 forecasts of the price. There the hazard counts only once the run has seen a market refuse or take a machine at a
-price that was high enough.
+price that was high enough, or, for cookbooks, in markets whose price never was above the list price.
 """
 
 from __future__ import annotations

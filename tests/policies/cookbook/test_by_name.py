@@ -18,7 +18,7 @@ from ebbtide.market.billing import ON_DEMAND_HOURLY, billing_preset
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.backoff import BacksOff
 from ebbtide.policies.budget import WithinBudget
-from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule, workflow_of
+from ebbtide.policies.cookbook.by_name import ByCookbook, CookbookRule
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.registry import policy
 from ebbtide.replay.scenario import Scenario
@@ -171,15 +171,6 @@ def test_prices_of_less_than_a_day_make_no_cookbook() -> None:
     )
     with pytest.raises(InputError, match="known for less than a day"):
         run(of(CookbookRule.SKYLINE), short)
-
-
-def test_a_job_as_a_workflow() -> None:
-    phases = {"phases": [{"share": 1, "speedup": {"parallel": 0.5}}, {"share": 3, "speedup": {"table": {2: 1.5}}}]}
-    workflow = workflow_of(job(speedup=phases, checkpoint={"restore_s": 360}), 1 / 3.6, "there")
-    assert [each.work_h for each in workflow.jobs] == pytest.approx([3.0, 9.0])
-    assert workflow.start_work_h == pytest.approx(0.1)
-    assert workflow.jobs[1].speedup.speedup(2) == 1.5
-    assert workflow_of(job(), 1 / 3.6, "there").jobs[0].speedup.speedup(4) == 4.0
 
 
 def test_a_market_that_refuses_is_waited_for_where_the_run_backs_off() -> None:

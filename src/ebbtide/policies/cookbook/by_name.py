@@ -11,7 +11,6 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,9 +18,8 @@ import numpy as np
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.hazard.model import Hazard, default_hazard
-from ebbtide.forecasts.price_chain import PriceChain
-from ebbtide.jobs.job import Amdahl, Job, Phases
-from ebbtide.jobs.workflow import Workflow, WorkflowJob
+from ebbtide.jobs.job import Job
+from ebbtide.jobs.workflow import Workflow
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.policies.api.actions import Action, WakeAt
@@ -33,22 +31,22 @@ from ebbtide.policies.api.view import View, run_started_s
 from ebbtide.policies.cookbook.bids import Bids
 from ebbtide.policies.cookbook.cluster import RunCluster
 from ebbtide.policies.cookbook.cookbook import Cookbook
+from ebbtide.policies.cookbook.from_prices import (
+    LEAST_HISTORY_S,
+    TICK_S,
+    Shortages,
+    StepCharges,
+    solved_from_prices,
+    workflow_of,
+)
 from ebbtide.policies.cookbook.policy import FollowCookbook
-from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
-from ebbtide.policies.cookbook.solving import solve
 from ebbtide.policies.field_checks import check_fields
 from ebbtide.policies.risk import MarketRisk
 
-# A cookbook has so many levels of work left.
-_LEVELS = 60
-# And no more holdings: numbers of machines by when each was charged.
+# A cookbook has no more holdings: numbers of machines by when each was charged.
 _MOST_STATES = 1000
 # How long a market that is not shown is waited for, seconds.
 _RETRY_S = 60.0
-
-_TICK_S = 300.0
-# A chain of prices is fitted to no less; below a week it is that of all hours.
-_LEAST_HISTORY_S = DAY_S
 
 
 class CookbookRule(StrEnum):
@@ -117,17 +115,17 @@ class ByCookbook:
             positive=("deadline_s", "times_work"),
             not_negative=("risk_aversion", "bid_usd_per_hour"),
             between={
-                "step_s": (_TICK_S, DAY_S),
+                "step_s": (TICK_S, DAY_S),
                 "delay_s": (0.0, DAY_S),
                 "lead_s": (0.0, HOUR_S),
                 "ahead": (0, 1000),
                 "size": (0, 10_000),
-                "history_s": (_LEAST_HISTORY_S, 400 * DAY_S),
+                "history_s": (LEAST_HISTORY_S, 400 * DAY_S),
                 "markets": (1, 1000),
             },
         )
-        if self.step_s % _TICK_S:
-            raise InputError(f"is {self.step_s:g}; a step is a whole number of {_TICK_S:g} s", field="step_s")
+        if self.step_s % TICK_S:
+            raise InputError(f"is {self.step_s:g}; a step is a whole number of {TICK_S:g} s", field="step_s")
 
     @property
     def name(self) -> str:
@@ -263,7 +261,7 @@ class ByCookbook:
             listed = view.on_demand_price(market)
             bid = self.bid_usd_per_hour or (math.inf if listed is None else listed)
             seen = self._prices(view, market, started_s)
-            ticks_s = np.arange(seen.times_s[0], started_s, _TICK_S)
+            ticks_s = np.arange(seen.times_s[0], started_s, TICK_S)
             is_dba = self.rule is CookbookRule.DBA
             bids = Bids.dba(book, seen.at_each(ticks_s)) if is_dba else Bids.fixed(book, bid)
         return RunCluster(
@@ -271,7 +269,7 @@ class ByCookbook:
         )
 
     def _book(
-        self, view: View, job: Job, market: Market, started_s: float, shortages: _Shortages | None
+        self, view: View, job: Job, market: Market, started_s: float, shortages: Shortages | None
     ) -> Cookbook:
         workflow = workflow_of(job, view.steps_per_s(job, market), str(market))
         prices, period_s, count = self._prices(view, market, started_s), view.billing.period_s, 1
@@ -284,8 +282,8 @@ class ByCookbook:
                     + ("give that" if follows else "give that, or a whole part of it"),
                     field="step_s",
                 )
-        ahead = 0 if follows else math.ceil(self.delay_s / _TICK_S - 1e-9)
-        if ahead and ahead * _TICK_S >= self.step_s:
+        ahead = 0 if follows else math.ceil(self.delay_s / TICK_S - 1e-9)
+        if ahead and ahead * TICK_S >= self.step_s:
             raise InputError(
                 f"is {self.delay_s:g}; a step is {self.step_s:g} s, and a decision is made in the step before: "
                 "give less, or longer steps",
@@ -299,10 +297,10 @@ class ByCookbook:
                 field="step_s",
             )
         listed = view.on_demand_price(market)
-        return _solved(
+        return solved_from_prices(
             (prices.times_s.tobytes(), prices.prices.tobytes()),
             workflow.model_dump_json(),
-            _Charged(
+            StepCharges(
                 started_s=started_s,
                 steps=self._steps(job, workflow),
                 step_s=self.step_s,
@@ -317,7 +315,7 @@ class ByCookbook:
             self.risk_aversion,
         )
 
-    def _shortages(self, view: View, risk: MarketRisk, market: Market) -> _Shortages | None:
+    def _shortages(self, view: View, risk: MarketRisk, market: Market) -> Shortages | None:
         """Shortages of a market, as they were when they first counted: the same after a restart."""
         if not risk.knows(market):
             return None
@@ -325,7 +323,7 @@ class ByCookbook:
         if str(market) not in known:
             life_s, down = risk.life_s(market), risk.share_down(market)
             known[str(market)] = [life_s, life_s * down / (1.0 - down)]
-        return _Shortages(*known[str(market)])
+        return Shortages(*known[str(market)])
 
     def _steps(self, job: Job, workflow: Workflow) -> int:
         deadline_s = self.deadline_s
@@ -342,123 +340,6 @@ class ByCookbook:
         """The market's prices before the start, the same whenever they are asked for."""
         times_s, prices = view.past_prices(market, self.history_s + view.now_s - started_s)
         kept = times_s < started_s
-        if not kept.any() or started_s - times_s[0] < _LEAST_HISTORY_S:
+        if not kept.any() or started_s - times_s[0] < LEAST_HISTORY_S:
             raise InputError(f"prices of {market} are known for less than a day; no cookbook is made from so few")
         return PriceSeries(times_s[kept], prices[kept])
-
-
-@dataclass(frozen=True)
-class _Shortages:
-    """Shortages of a market.
-
-    Attributes:
-        life_s: Mean time with machines, seconds.
-        lasts_s: Mean time without machines, seconds.
-    """
-
-    life_s: float
-    lasts_s: float
-
-
-@dataclass(frozen=True)
-class _Charged:
-    """Times of a cookbook's steps, and the charging of machines in them.
-
-    Attributes:
-        started_s: Start of the work, seconds since 1970.
-        steps: Number of steps.
-        step_s: Length of a step, seconds.
-        count: Number of steps in a charge period.
-        whole: Whether a machine is charged for a step or more at once, at the price at its beginning.
-        ahead: Ticks between a decision and the charge that follows.
-        listed: Price on demand, USD per hour; None: no machines are rented on demand.
-        shortages: Shortages of the market, which come and go as in a Markov chain; None: it always has machines.
-        short_usd_per_hour: What a machine is taken to cost in a shortage, USD per hour.
-    """
-
-    started_s: float
-    steps: int
-    step_s: float
-    count: int
-    whole: bool
-    ahead: int
-    listed: float | None
-    shortages: _Shortages | None
-    short_usd_per_hour: float
-
-
-@lru_cache(maxsize=64)
-def _solved(
-    seen: tuple[bytes, bytes], workflow_json: str, charged: _Charged, most: int, risk_aversion: float
-) -> Cookbook:
-    """The cookbook for prices that were seen: the same whoever asks, such as a policy after a restart.
-
-    Args:
-        seen: Times of changes and prices, as bytes of floating numbers.
-        workflow_json: The work, as JSON.
-        charged: Steps and charges.
-        most: Largest number of machines at once.
-        risk_aversion: Weight of the standard deviation.
-
-    Raises:
-        InputError: The work cannot be done in time.
-    """
-    workflow = Workflow.model_validate_json(workflow_json)
-    times_s, usd = (np.frombuffer(part) for part in seen)
-    chain = PriceChain.fit(
-        PriceSeries(times_s, usd), -math.inf, charged.started_s, tick_s=_TICK_S, least_s=_LEAST_HISTORY_S
-    )
-    begins_s = charged.started_s - charged.ahead * _TICK_S
-    at = charged.ahead if charged.whole else None
-    charges = ChargeModel(chain.prices, *chain.steps(begins_s, charged.steps, charged.step_s, charged_at=at))
-    if (short := charged.shortages) is not None:
-        comes, goes = (-math.expm1(-charged.step_s / mean_s) for mean_s in (short.lasts_s, short.life_s))
-        charges = charges.with_shortages(comes, goes, charged.short_usd_per_hour * charged.step_s / HOUR_S)
-    count = charged.count
-    if count > 1:
-        charges = ChargeModel(
-            charges.prices, charges.transition, charges.charge * count, charges.charge_variance * count**2
-        )
-    if charged.listed is not None:
-        charges = charges.with_on_demand(charged.listed * charged.step_s * count / HOUR_S)
-    return solve(
-        CookbookProblem(
-            workflow,
-            charges,
-            step_h=charged.step_s / HOUR_S,
-            most=most,
-            work_unit_h=workflow.work_h / _LEVELS,
-            risk_aversion=risk_aversion,
-            charge_steps=count,
-        )
-    )
-
-
-def workflow_of(job: Job, steps_per_s: float, where: str) -> Workflow:
-    """A job as a cookbook sees it: hours of work on one machine, phase by phase.
-
-    Args:
-        job: The job; what restoring takes is what a machine that is added needs to begin.
-        steps_per_s: Speed of one machine.
-        where: What the machine is, for errors.
-
-    Raises:
-        InputError: It is not known how long it takes.
-    """
-    work_h = job.steps / (steps_per_s * HOUR_S)
-    # A measured speed is never quite the same: without the last digits one cookbook serves for longer.
-    work_h = float(f"{work_h:.7g}")
-    if not 0.0 < work_h < 1e6:
-        raise InputError(
-            f"how long job {job.name} takes on {where} is not known; a cookbook needs its steps and speed"
-        )
-    phases: list[tuple[float, Any]] = [(1.0, job.speedup)]
-    if isinstance(job.speedup, Phases):
-        total = sum(phase.share for phase in job.speedup.phases)
-        phases = [(phase.share / total, phase.speedup) for phase in job.speedup.phases]
-    jobs = tuple(
-        WorkflowJob(name=f"phase {number}", work_h=share * work_h, speedup=speedup or Amdahl(parallel=1.0))
-        for number, (share, speedup) in enumerate(phases)
-    )
-    restore_h = job.restore_s() / HOUR_S
-    return Workflow(name=job.name, jobs=jobs, start_work_h=restore_h)
