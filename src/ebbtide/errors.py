@@ -122,9 +122,11 @@ class CloudError(EbbtideError):
 
     Attributes:
         is_refusal: Whether the cloud answered with a refusal, so that asking again at once does not help.
+        is_unsent: Whether a machine was to be requested, and the request was certainly not sent.
     """
 
     is_refusal = False
+    is_unsent = False
 
 
 class CloudGoneError(CloudError):

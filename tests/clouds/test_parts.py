@@ -126,6 +126,22 @@ class Simple:
         return {one.token: "" for one in self.instances()}
 
 
+def test_a_defect_in_one_part_keeps_no_machine_of_another() -> None:
+    """Before, an answer that boto3 could not parse left the machines of other regions running."""
+    ended: list[str] = []
+
+    def broken() -> dict[str, str]:
+        raise KeyError("Reservations")
+
+    def ends() -> dict[str, str]:
+        ended.append("2")
+        return {"2": ""}
+
+    with pytest.raises(KeyError):
+        all_ended([broken, ends])
+    assert ended == ["2"]
+
+
 def test_each_market_is_rented_in_its_own_cloud() -> None:
     aws, gcp = Simple(flapping()), Simple(steady())
     both = SeveralClouds({"aws": aws, "gcp": gcp})

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.clouds.test_parts import Simple
 from tests.runs.cloud_as_told import KEY, Clock
-from tests.runs.sweeps import START_S, A, G, flapping, steady
+from tests.runs.sweeps import START_S, A, G, H, flapping, steady
 
 from ebbtide.agent.config import AgentConfig, Assignment
-from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.cloud import Instance, MachineRequest, before_request
 from ebbtide.clouds.own_machines import OwnMachines
 from ebbtide.clouds.several import SeveralClouds
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
@@ -31,10 +31,18 @@ class Away(Simple):
     # Answers again from the next request to end a machine on.
     recovers = False
     refusal = ""
+    asked = 0
+
+    # Whether it is silent before a machine is requested.
+    sends = True
 
     def launch(self, wanted: MachineRequest) -> None:
         if self.refusal:
             raise InputError(self.refusal)
+        self.asked += 1
+        if self.is_silent and not self.sends:
+            with before_request():
+                raise CloudError("it does not answer")
         if (not self.is_silent or self.obeys) and wanted.token not in {one.token for one in self.machines}:
             self.machines.append(Instance(wanted.token, LeaseState.RUNNING, START_S, START_S, math.nan))
         if self.is_silent:
@@ -120,6 +128,54 @@ def test_a_request_that_its_cloud_does_not_answer_fails_while_another_answers(tm
     assert (lease.state, list(run.rents._requests.waiting)) == (LeaseState.FAILED, [])
     run.gcp.is_silent = False
     assert (run.look_for(20.0), run.gcp.machines, run.rents.unended) == ([], [], {})
+
+
+def test_a_cloud_that_does_not_answer_is_set_aside_whole(tmp_path: Path) -> None:
+    """Before, each of its markets was waited for in turn, while another cloud's machines were not asked for."""
+    run = Run(tmp_path)
+    run.rent(G)
+    assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
+    asked = run.gcp.asked
+    run.rent(H)
+    (event,) = run.look_for(5.0)
+    assert (event.wake, event.lease_id, event.detail) == (Wake.LAUNCH_FAILED, 1, "it does not answer")
+    run.rent(A)
+    assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 2)]
+    assert run.gcp.asked == asked
+    # After a while it is asked again, and rents.
+    run.gcp.is_silent = False
+    run.look_for(200.0)
+    run.rent(H)
+    assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 3)]
+
+
+def test_a_request_that_was_never_sent_leaves_no_machine(tmp_path: Path) -> None:
+    """Before, it counted as a machine that still runs, in the team's quota, too."""
+    run = Run(tmp_path)
+    run.gcp.sends = False
+    run.rent(G)
+    assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
+    assert run.rents.unended == {}
+    # It had its time to answer: later, one try is enough, and the time without any doubles.
+    run.look_for(120.0)
+    run.rent(H)
+    assert kinds(run.look_for(5.0)) == [(Wake.LAUNCH_FAILED, 1)]
+    asked = run.gcp.asked
+    for _ in range(2):
+        run.rent(G)
+        assert [wake for wake, _ in kinds(run.look_for(60.0))] == [Wake.LAUNCH_FAILED]
+    assert (run.gcp.asked, run.rents.unended) == (asked, {})
+
+
+def test_a_single_cloud_is_never_set_aside(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.rents._requests._cloud = OwnMachines(SeveralClouds({"gcp": run.gcp}), "run", "run-12345678")
+    run.rent(G)
+    assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
+    run.gcp.is_silent = False
+    run.rent(G)
+    run.look_for(5.0)
+    assert len(run.gcp.machines) == 1
 
 
 def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_path: Path) -> None:

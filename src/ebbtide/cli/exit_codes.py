@@ -46,7 +46,11 @@ INTERRUPTED = 130
 DEBUG = "EBBTIDE_DEBUG"
 
 # Named here, not imported: importing botocore would make every command slow.
-_AWS, _AWS_ERRORS = "botocore.exceptions", ("BotoCoreError", "ClientError")
+_AWS_ERRORS = {
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    # An answer that is not AWS's, such as the page of a proxy.
+    "botocore.parsers": ("ResponseParserError",),
+}
 
 # Typer contains a private copy of click; this is click's error for a wrong command line.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -166,8 +170,12 @@ def _code_and_problem(error: BaseException) -> tuple[int, str]:
 
 def _service_errors() -> tuple[type[Exception], ...]:
     """Return AWS's error classes if this process has imported them; otherwise none can have been raised."""
-    module = sys.modules.get(_AWS)
-    return tuple(getattr(module, name) for name in _AWS_ERRORS) if module else ()
+    return tuple(
+        getattr(sys.modules[module], name)
+        for module, names in _AWS_ERRORS.items()
+        if module in sys.modules
+        for name in names
+    )
 
 
 def _short(text: str, most: int = 300) -> str:

@@ -46,6 +46,7 @@ def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> 
     """
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     scheme, _, place = store.partition("://")
     name = place.partition("/")[0]
@@ -60,7 +61,7 @@ def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> 
             raise InputError(problem, field="store") from None
         # S3 sends this header even to callers without access to the bucket.
         region, why = answer.get("HTTPHeaders", {}).get(_HEADER), str(error)
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError) as error:
         region, why = None, str(error)
     else:
         answer = found.get("ResponseMetadata", {})
@@ -77,6 +78,7 @@ def bucket_region(store: str, client: Any = None, *, is_needed: bool = True) -> 
 def _google_region(name: str, client: Any, is_needed: bool) -> str | None:
     """Return the region of a Google bucket; None: unknown, or a multi-region bucket, and not needed."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     try:
         place = str(client.get_bucket_location(Bucket=name)["LocationConstraint"] or "").lower()
@@ -84,7 +86,7 @@ def _google_region(name: str, client: Any, is_needed: bool) -> str | None:
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
             raise InputError(f"there is no bucket {name}; create it, or name another", field="store") from None
         place, why = "", str(error)
-    except (BotoCoreError, CloudError) as error:
+    except (BotoCoreError, ResponseParserError, CloudError) as error:
         place, why = "", str(error)
     else:
         why = f"it is in {place or 'no place'}, which is no single region"

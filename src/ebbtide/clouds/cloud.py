@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ebbtide.errors import CloudError
 from ebbtide.market.leases import LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import PriceSeries
@@ -98,3 +100,13 @@ class Cloud(Protocol):
     def instances(self) -> Sequence[Instance]:
         """All machines of the run, ended ones included."""
         ...
+
+
+@contextmanager
+def before_request() -> Iterator[None]:
+    """Mark errors of a cloud by which no machine was requested, so that none can exist."""
+    try:
+        yield
+    except CloudError as error:
+        error.is_unsent = True
+        raise

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ebbtide.clouds.cloud import Instance
 from ebbtide.clouds.log_once import RepeatedWarnings
-from ebbtide.errors import CloudError, InputError
+from ebbtide.errors import CloudError
 
 T = TypeVar("T")
 
@@ -105,13 +105,15 @@ def all_ended(ends: Iterable[Callable[[], Mapping[str, str]]]) -> dict[str, str]
     Raises:
         CloudError: A part does not answer; the end was still requested in the others.
         InputError: A part's credentials are missing; the end was still requested in the others.
+        Exception: A defect in asking a part; the end was still requested in the others.
     """
     left: dict[str, str] = {}
-    silent: CloudError | InputError | None = None
+    silent: Exception | None = None
     for end in ends:
         try:
             left |= end()
-        except (CloudError, InputError) as error:
+        except Exception as error:
+            # Machines of the other parts cost money, whatever is wrong with this one.
             silent = error
     if silent is not None:
         raise silent

@@ -481,7 +481,7 @@ class AgentProvider:
                 self._check_answered(lease, silent)
             elif silent is None:
                 self._missing(lease)
-        if self._watches_prices and silent is None:
+        if self._watches_prices and (silent is None or isinstance(silent, PartlySilentError)):
             self._compare_prices()
         lost: LostCheckpointError | None = None
         try:
@@ -577,9 +577,9 @@ class AgentProvider:
         """After a while, withdraw a request that has no answer where others have: the policy may ask elsewhere."""
         why = self._requests.unanswered(lease.lease_id, self._pace.missing_s)
         if why and (silent is None or isinstance(silent, PartlySilentError)):
-            self._requests.withdraw(lease.lease_id)
-            # It may have reached the cloud all the same, which then charges for the machine.
-            self._ends.end(lease)
+            if self._requests.give_up(lease.lease_id, self._pace.missing_s):
+                # The cloud then charges for the machine.
+                self._ends.end(lease)
             told = f"no answer for {self._pace.missing_s:.0f} s: {why}"
             if not lease.is_charged:
                 self._launch_failed(lease, told)

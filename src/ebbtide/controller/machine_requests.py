@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from ebbtide.agent.config import AgentConfig
 from ebbtide.agent.protocol import key_of
@@ -32,6 +33,8 @@ _LOGGER = logging.getLogger(__name__)
 _REQUESTING_S = 3.0
 # Seconds between two requests that are made although the boots before have failed.
 _TRIED_EVERY_S = 3600.0
+# Reason of a request that is kept back.
+_NO_QUOTA = "the team's quota leaves no room for it"
 
 
 class MachineRequests:
@@ -87,6 +90,10 @@ class MachineRequests:
         self._tried_s = 0.0
         # Since when a waiting lease's request had no answer, and the last error, by lease id.
         self._unanswered: dict[int, tuple[float, str]] = {}
+        # Waiting leases whose machines may exist, since a request for them may have reached the cloud.
+        self._sent = set[int]()
+        # Clouds that answered no request for long while others did.
+        self._aside: dict[str, _Aside] = {}
 
     def add(self, lease: Lease) -> None:
         """Queue a machine to be requested once the journal has its lease."""
@@ -113,6 +120,7 @@ class MachineRequests:
             for lease_id, lease in self.leases.items()
             if lease.state is LeaseState.REQUESTED and lease_id not in asked
         )
+        self._sent.update(self.waiting)
 
     def check_is_newest(self) -> None:
         """Refuse to act if this is an older copy of the run, which would end another controller's machines.
@@ -164,10 +172,33 @@ class MachineRequests:
         since_s, why = self._unanswered.get(lease_id, (math.inf, ""))
         return why if self._runtime.monotonic_s() - since_s >= within_s else ""
 
+    def give_up(self, lease_id: int, pause_s: float) -> bool:
+        """Request a waiting machine no more, and none of its cloud for a while if there are others.
+
+        Args:
+            lease_id: Id of its lease.
+            pause_s: The while, seconds, if its cloud has answered before; it doubles each time.
+
+        Returns:
+            Whether the machine may exist, since a request for it may have reached the cloud.
+        """
+        may_exist, (_, why) = lease_id in self._sent, self._unanswered[lease_id]
+        if why != _NO_QUOTA:
+            self._set_aside(self.leases[lease_id].market.cloud, why, pause_s)
+        self.withdraw(lease_id)
+        return may_exist
+
     def withdraw(self, lease_id: int) -> None:
         """Request a waiting machine no more."""
         self.waiting.remove(lease_id)
         self._unanswered.pop(lease_id, None)
+        self._sent.discard(lease_id)
+
+    def _set_aside(self, cloud: str, why: str, pause_s: float) -> None:
+        if {market.cloud for market in self._cloud.markets} > {cloud}:
+            before = self._aside.get(cloud)
+            pause_s = pause_s if before is None else min(2.0 * before.pause_s, max(_TRIED_EVERY_S, pause_s))
+            self._aside[cloud] = _Aside(why, self._runtime.monotonic_s() + pause_s, pause_s)
 
     def request_all(self, unended: int = 0) -> None:
         """Request the waiting machines whose leases the journal has, as many as a few seconds allow.
@@ -215,10 +246,15 @@ class MachineRequests:
             # Thousands of requests take a while, and everything else waits for them.
             if self._runtime.monotonic_s() >= until_s:
                 break
+            lease = self.leases[lease_id]
+            aside = self._aside.get(lease.market.cloud)
+            if lease.is_open and aside is not None and self._runtime.monotonic_s() < aside.until_s:
+                self._not_requested(lease_id, aside.why)
+                continue
             self._waits()
             self.waiting.remove(lease_id)
             try:
-                self._request(self.leases[lease_id])
+                self._request(lease)
             except CloudGoneError:
                 self.waiting.append(lease_id)
                 raise
@@ -227,17 +263,31 @@ class MachineRequests:
                 self.waiting.append(lease_id)
                 since_s, _ = self._unanswered.get(lease_id, (self._runtime.monotonic_s(), ""))
                 self._unanswered[lease_id] = since_s, str(error)
+                if not error.is_unsent:
+                    self._sent.add(lease_id)
+                elif aside is not None:
+                    # It was given its while to answer before: the others are not held up for as long again.
+                    self._set_aside(lease.market.cloud, str(error), aside.pause_s)
+                    self._not_requested(lease_id, str(error))
             except InputError as error:
                 self.refuse(lease_id, error)
             else:
                 self._unanswered.pop(lease_id, None)
+                self._sent.discard(lease_id)
+                self._aside.pop(lease.market.cloud, None)
+
+    def _not_requested(self, lease_id: int, why: str) -> None:
+        """Refuse a machine of a cloud that does not answer, unless it may exist: then the provider ends it."""
+        if lease_id not in self._sent:
+            self.withdraw(lease_id)
+            self.refused.append((lease_id, why))
 
     def _wait_for_quota(self, due: Iterable[int]) -> None:
         """Keep back requests that the team's quotas do not allow; those whose machines came are done."""
         now_s = self._runtime.monotonic_s()
         for lease_id in due:
             if self.leases[lease_id].state is LeaseState.REQUESTED:
-                self._unanswered.setdefault(lease_id, (now_s, "the team's quota leaves no room for it"))
+                self._unanswered.setdefault(lease_id, (now_s, _NO_QUOTA))
             else:
                 self.withdraw(lease_id)
 
@@ -305,6 +355,21 @@ class MachineRequests:
         except SupersededError:
             self.is_superseded = True
             raise
+
+
+@dataclass(frozen=True)
+class _Aside:
+    """A cloud that is asked for no machine for a while.
+
+    Attributes:
+        why: Reason why its requests have no answer.
+        until_s: End of the while, seconds of the run's clock.
+        pause_s: Its length, seconds.
+    """
+
+    why: str
+    until_s: float
+    pause_s: float
 
 
 def _zone_of(market: Market) -> tuple[str, str, str]:

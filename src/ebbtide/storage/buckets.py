@@ -74,12 +74,13 @@ class S3Store:
 
     def get(self, key: str) -> bytes:
         from botocore.exceptions import BotoCoreError
+        from botocore.parsers import ResponseParserError
 
         try:
             content: bytes = self._ask("get_object", **self._where(key))["Body"].read()
         except _Refused as refused:
             raise refused.as_missing(key) from None
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError) as error:
             raise StorageError(f"{key} is not read: {error}") from error
         return content
 
@@ -133,6 +134,7 @@ class S3Store:
         """Call the client; its errors become `StorageError`."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         try:
             return getattr(self._client, method)(*arguments, **given)
@@ -140,7 +142,7 @@ class S3Store:
             refused = _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"])
             self._renew(error.response["Error"]["Code"], refused.status)
             raise refused from error
-        except (BotoCoreError, Boto3Error) as error:
+        except (BotoCoreError, Boto3Error, ResponseParserError) as error:
             raise self._unusable(error) from error
 
     def _renew(self, code: str, _status: int) -> None:

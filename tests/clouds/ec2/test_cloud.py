@@ -17,6 +17,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ReadTimeoutError
+from botocore.parsers import ResponseParserError
 from moto import mock_aws
 from tests.runs.sweeps import flapping
 from tests.waiting import eventually
@@ -37,6 +38,8 @@ class Faulty:
     def __init__(self, client: Any) -> None:
         self._client = client
         self.faults: list[Exception] = []
+        # Fails to do so at each call of a method.
+        self.broken: dict[str, Exception] = {}
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -44,6 +47,8 @@ class Faulty:
             self.asked.append(name)
             if self.faults and name == "run_instances":
                 raise self.faults.pop(0)
+            if name in self.broken:
+                raise self.broken[name]
             return getattr(self._client, name)(**given)
 
         return call
@@ -146,7 +151,13 @@ def test_a_refusal_is_told_as_a_launch_that_failed(cloud: Ec2Cloud, client: Faul
     assert described(client) == []
 
 
-@pytest.mark.parametrize("fault", [refusal("RequestLimitExceeded"), refusal("ExpiredToken"), NoCredentialsError()])
+# As botocore raises it for a page that is not EC2's, such as a proxy's.
+STRANGE = ResponseParserError("Unable to parse response (syntax error: line 1, column 0), invalid XML received")
+
+
+@pytest.mark.parametrize(
+    "fault", [refusal("RequestLimitExceeded"), refusal("ExpiredToken"), NoCredentialsError(), STRANGE]
+)
 def test_what_may_pass_is_tried_again(cloud: Ec2Cloud, client: Faulty, fault: Exception) -> None:
     client.faults.append(fault)
     with pytest.raises(CloudError):
@@ -161,6 +172,20 @@ def test_what_only_the_user_can_mend_is_said_to_the_user(cloud: Ec2Cloud, client
     client.faults.append(refusal(code))
     with pytest.raises(InputError, match=f"us-east-1 will not rent as it is asked to.*{code}"):
         cloud.launch(wanted("a"))
+
+
+def test_before_a_machine_is_requested_errors_say_that_there_is_none(cloud: Ec2Cloud, client: Faulty) -> None:
+    client.broken["describe_instances"] = refusal("UnauthorizedOperation")
+    with pytest.raises(InputError, match="us-east-1 will not rent as it is asked to.*UnauthorizedOperation"):
+        cloud.launch(wanted("a"))
+    client.broken["describe_instances"] = STRANGE
+    with pytest.raises(CloudError, match="does not answer: Unable to parse response") as unsent:
+        cloud.launch(wanted("a"))
+    client.broken.clear()
+    client.faults.append(STRANGE)
+    with pytest.raises(CloudError, match="does not answer") as sent:
+        cloud.launch(wanted("a"))
+    assert (unsent.value.is_unsent, sent.value.is_unsent) == (True, False)
 
 
 def test_all_of_a_run_are_found_on_all_pages_and_ended_and_no_others(cloud: Ec2Cloud, client: Faulty) -> None:

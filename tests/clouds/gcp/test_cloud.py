@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,6 +153,40 @@ def test_what_only_the_user_can_mend_is_said_to_the_user(cloud: GcpCloud, gcp: G
     gcp[0].compute.refusals.launches.append(code)
     with pytest.raises(InputError, match=f"us-central1-a will not rent as it is asked to.*{code}"):
         cloud.launch(wanted("a"))
+
+
+def test_a_project_that_may_not_be_read_rents_nothing(cloud: GcpCloud, gcp: GCP) -> None:
+    """Before, the request was repeated for minutes, and no other cloud was asked."""
+    gcp[0].compute.refusals.reads = "accessNotConfigured"
+    with pytest.raises(InputError, match="us-central1-a will not rent as it is asked to.*accessNotConfigured"):
+        cloud.launch(wanted("a"))
+    gcp[0].compute.refusals.reads = ""
+    gcp[0].compute.refusals.launches.extend(["backendError"] * 2)
+    with pytest.raises(CloudError) as sent:
+        cloud.launch(wanted("a"))
+    gcp[0].compute.refusals.reads = "rateLimitExceeded"
+    with pytest.raises(CloudError) as unsent:
+        cloud.launch(wanted("a"))
+    assert (sent.value.is_unsent, unsent.value.is_unsent) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "page"),
+    [(200, b"<!DOCTYPE html><title>Sign in</title>"), (302, b""), (200, b""), (200, b"[]"), (502, b"upstream")],
+)
+def test_an_answer_that_is_not_google_s_is_no_empty_list(
+    cloud: GcpCloud, monkeypatch: pytest.MonkeyPatch, status: int, page: bytes
+) -> None:
+    """Before, a proxy's page meant that there are no machines: they were no longer charged, and rented again."""
+    cloud.launch(wanted("a"))
+    assert set(states(cloud)) == {"a"}
+    compute: Any = cloud._compute
+    monkeypatch.setattr(compute, "_sleep", lambda _duration_s: None)
+    monkeypatch.setattr(compute._tokens, "token", lambda: "token")
+    monkeypatch.setattr(compute._pool, "request", lambda *_, **__: SimpleNamespace(status=status, data=page))
+    for ask in (cloud.instances, cloud.end_all, lambda: cloud.terminate("a"), lambda: cloud.launch(wanted("b"))):
+        with pytest.raises(CloudError, match=r"Compute Engine (does not answer.*none of Google's|refused \(502)"):
+            ask()
 
 
 def test_credentials_that_were_renewed_are_found(cloud: GcpCloud, gcp: GCP) -> None:

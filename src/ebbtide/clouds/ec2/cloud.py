@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.cloud import Instance, MachineRequest, before_request
 from ebbtide.clouds.ec2.settings import Ec2Settings
 from ebbtide.clouds.log_once import RepeatedWarnings
 from ebbtide.clouds.parts import ListedParts, PartlySilentError, all_ended, first_found
@@ -112,16 +112,18 @@ class Ec2Cloud:
     def launch(self, wanted: MachineRequest) -> None:
         """Request a machine. A refusal is remembered, and listed among the instances as failed."""
         # EC2 remembers client tokens for a day or two only.
-        if wanted.token in self._failed or self._described(
-            wanted.market.region, {f"tag:{TOKEN_TAG}": [wanted.token]}
-        ):
+        if wanted.token in self._failed:
             return
+        region = wanted.market.region
         try:
-            self._ask(wanted.market.region, "run_instances", **self._request(wanted))
+            with before_request():
+                if self._described(region, {f"tag:{TOKEN_TAG}": [wanted.token]}):
+                    return
+                request = self._request(wanted)
+            self._ask(region, "run_instances", **request)
         except _Ec2Error as error:
             if error.code in _NEVER or error.code.startswith("Invalid"):
-                where = wanted.market.region
-                raise InputError(f"EC2 in {where} will not rent as it is asked to: {error}") from None
+                raise InputError(f"EC2 in {region} will not rent as it is asked to: {error}") from None
             if error.code not in _REFUSALS | _ENDED:
                 raise
             now_s = self.now_s
@@ -265,6 +267,7 @@ class Ec2Cloud:
 
     def _ask(self, region: str, method: str, **given: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         clients = self._launchers if method == "run_instances" else self._clients
         try:
@@ -278,8 +281,10 @@ class Ec2Cloud:
                 problem = f"the AWS credentials have expired; renew them, and the run continues: {error}"
                 raise _Ec2Error(code, problem) from error
             raise _Ec2Error(code, str(error)) from error
-        except BotoCoreError as error:
-            raise CloudError(f"EC2 in {region} does not answer: {error}") from error
+        except (BotoCoreError, ResponseParserError) as error:
+            # The second is an answer that is not EC2's, such as a proxy's page.
+            told = " ".join(str(error).split())
+            raise CloudError(f"EC2 in {region} does not answer: {told:.300}") from error
 
 
 class _Ec2Error(CloudError):

@@ -190,10 +190,11 @@ def _wait(copies: Mapping[str, str], client: Client, image: Ec2Image, sleep: Cal
 
 def _ask(client: Any, region: str, image: Ec2Image, method: str, **given: Any) -> Any:
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     try:
         return getattr(client, method)(**given)
-    except (ClientError, BotoCoreError) as error:
+    except (ClientError, BotoCoreError, ResponseParserError) as error:
         raise InputError(
             f"image {image.name!r} in {region}: {error}; ec2:DescribeImages is needed to find it, and "
             "ec2:CopyImage and ec2:CreateTags to copy it",

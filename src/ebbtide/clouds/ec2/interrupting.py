@@ -56,11 +56,12 @@ class SpotInterruptions:
             CloudError: There is no such spot machine, or the service refuses.
         """
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         try:
             arn = self._arn_of(region, token)
             self._send(self._made("fis", region), arn, token)
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, ResponseParserError) as error:
             raise CloudError(f"the machine cannot be interrupted by FIS in {region}: {error}") from error
 
     def _arn_of(self, region: str, token: str) -> str:

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.cloud import Instance, MachineRequest, before_request
 from ebbtide.clouds.gcp.compute import Compute, ComputeError
 from ebbtide.clouds.gcp.history import Operations, machine_of
 from ebbtide.clouds.gcp.instance import RUN_LABEL, instance_body, token_of
@@ -103,8 +103,20 @@ class GcpCloud:
     def launch(self, wanted: MachineRequest) -> None:
         """Request a machine. A refusal is remembered, and listed among the instances as failed."""
         zone, name = wanted.market.zone, self._names.name(wanted.token)
-        if wanted.token in self._failed or self._is_requested(zone, name):
+        if wanted.token in self._failed:
             return
+        try:
+            with before_request():
+                if self._is_requested(zone, name):
+                    return
+            self._request(wanted, name)
+        except ComputeError as error:
+            if error.may_pass or error.status == HTTPStatus.UNAUTHORIZED:
+                raise
+            raise InputError(f"GCP in {zone} will not rent as it is asked to: {error}") from None
+
+    def _request(self, wanted: MachineRequest, name: str) -> None:
+        zone = wanted.market.zone
         if not wanted.on_demand:
             usd = self.prices(wanted.market).at(self.now_s)
             if usd > wanted.max_price_usd_per_hour:
@@ -120,9 +132,7 @@ class GcpCloud:
             if error.reason in _REFUSALS:
                 self._fail(wanted.token, str(error))
                 return
-            if error.may_pass or error.status == HTTPStatus.UNAUTHORIZED:
-                raise
-            raise InputError(f"GCP in {zone} will not rent as it is asked to: {error}") from None
+            raise
         self._zone_of[wanted.token] = zone
 
     def terminate(self, token: str) -> float | None:

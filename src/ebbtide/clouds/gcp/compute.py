@@ -129,13 +129,14 @@ class Compute:
             redirect=False,
         )
         try:
-            content = json.loads(answer.data) if answer.data else {}
-        except ValueError:
-            content = {}
-        if not isinstance(content, dict):
-            content = {}
+            content = json.loads(answer.data)
+        except (ValueError, RecursionError):
+            content = None
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise _error(answer.status, content)
+            raise _error(answer.status, content if isinstance(content, dict) else {})
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES or not isinstance(content, dict):
+            # Such as the sign-in page of a proxy: taken for an empty list, all machines would be gone.
+            raise HTTPError(f"the answer ({answer.status}) is none of Google's")
         return content
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.cloud import Instance, MachineRequest, before_request
 from ebbtide.clouds.log_once import RepeatedWarnings
 from ebbtide.clouds.names import Names
 from ebbtide.clouds.skypilot.api import SkyApi, SkyRequest
@@ -106,10 +106,11 @@ class SkyPilotCloud:
         if token in self._known or token in self._launched_s:
             return
         name = self._names.name(token)
-        if self._cluster(name) is not None or self._is_launched(name):
-            # An earlier controller of the run has requested it.
-            self._launched_s[token] = self.now_s
-            return
+        with before_request():
+            if self._cluster(name) is not None or self._is_launched(name):
+                # An earlier controller of the run has requested it.
+                self._launched_s[token] = self.now_s
+                return
         if not wanted.on_demand:
             usd = self.prices(wanted.market).at(self.now_s)
             if usd > wanted.max_price_usd_per_hour:

@@ -43,6 +43,7 @@ class GcpRefusals:
         empty_zones: Zones in which every request fails for lack of capacity.
         silent_zones: Zones that lists report as unreachable.
         ends: Reason for which deletions are refused; empty: they succeed.
+        reads: Reason for which lists are refused; empty: they are answered.
         sent: Codes that were sent, in order.
     """
 
@@ -50,6 +51,7 @@ class GcpRefusals:
     empty_zones: set[str] = field(default_factory=set)
     silent_zones: set[str] = field(default_factory=set)
     ends: str = ""
+    reads: str = ""
     sent: list[str] = field(default_factory=list)
 
 
@@ -106,6 +108,8 @@ class ComputeApi:
             return _refused(404, "notFound", f"The resource {path} was not found")
         with self._lock:
             self._go_on()
+            if self.refusals.reads and method == "GET":
+                return _refused(403, self.refusals.reads, "as told to")
             if found["rest"].startswith(_EVERY) and method == "GET":
                 return self._all(found["rest"].removeprefix(_EVERY), query)
             place = _ZONE.fullmatch(found["rest"])
