@@ -105,7 +105,12 @@ def test_it_resumes_from_the_part_that_it_is_told(machine: Machine, tmp_path: Pa
     assert (stored.attempt, stored.machines) == (1, 2)
 
 
-def test_a_part_that_is_damaged_is_set_aside(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
+def test_a_part_that_is_damaged_is_set_aside(
+    machine: Machine,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ebbtide.agent.restoring.DAMAGED_S", 2.0)
     machine.train("-c", PLAIN, "{checkpoint_dir}", 10, steps=10)
     machine.until("finished")
     store = CheckpointStore(FolderStore(tmp_path / "objects"), "t-1")

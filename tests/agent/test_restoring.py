@@ -144,11 +144,46 @@ def test_a_training_of_which_every_checkpoint_lacks_its_content_fails(machine: M
     assert "weights of checkpoint 1 of trial run-000 is missing" in found.problem
 
 
-def test_a_damaged_checkpoint_is_skipped_at_once(machine: Machine) -> None:
-    machine.part("run-000", 3).write_bytes(b"damaged")
+@pytest.mark.parametrize("of_manifest", [False, True])
+def test_a_damaged_checkpoint_is_read_again_before_it_is_skipped(machine: Machine, of_manifest: bool) -> None:
+    """Of a store without checksums, an answer may be cut off, and the next one whole."""
+    part = machine.mount / "trials/run-000/manifests/00000003" if of_manifest else machine.part("run-000", 3)
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-9])
+    sleep = machine.clock.sleep
+
+    def heal(duration_s: float) -> None:
+        sleep(duration_s)
+        if machine.clock.now_s >= 30.0:
+            part.write_bytes(whole)
+
+    machine.clock.sleep = heal  # type: ignore[method-assign]
     found = machine.restored(KNOWN)
     assert found.manifest is not None
-    assert (found.manifest.number, machine.clock.now_s) == (2, 0.0)
+    assert (found.manifest.number, found.problem) == (3, "")
+    assert ["asked again" in line for line in machine.said] == [True]
+    machine.clock.sleep = sleep  # type: ignore[method-assign]
+    part.write_bytes(whole[:-9])
+    began_s = machine.clock.now_s
+    found = machine.restored(KNOWN)
+    assert found.manifest is not None
+    assert found.manifest.number == 2
+    assert 60.0 <= machine.clock.now_s - began_s < 70.0
+
+
+@pytest.mark.parametrize("of_manifest", [False, True])
+def test_a_training_of_which_every_checkpoint_is_damaged_does_not_begin_again(
+    machine: Machine, of_manifest: bool
+) -> None:
+    """Before, it began at 0 without a word, and its next checkpoints replaced those that were there."""
+    for number in (1, 2, 3):
+        manifest = machine.mount / f"trials/run-000/manifests/{number:08d}"
+        part = manifest if of_manifest else machine.part("run-000", number)
+        part.write_bytes(part.read_bytes()[:-9])
+    found = machine.restored(KNOWN)
+    assert (found.writer, found.manifest) == (None, None)
+    said = "has no whole manifest" if of_manifest else "is not what was saved"
+    assert said in found.problem
 
 
 def test_a_part_of_a_gang_that_is_missing_for_a_moment_is_not_set_aside(tmp_path: Path) -> None:
@@ -167,6 +202,34 @@ def test_a_part_of_a_gang_that_is_missing_for_a_moment_is_not_set_aside(tmp_path
     whole = newest_whole(machine.objects, ids)
     assert whole is not None
     assert whole.step == 200
+
+
+def test_a_part_of_a_gang_that_is_damaged_for_a_moment_is_not_set_aside(tmp_path: Path) -> None:
+    """Before, one answer that was cut off set it aside for good, and the gang began at 0."""
+    ids = ("run-000", "run-000-r1")
+    machine = Machine(tmp_path, ids, steps=1)
+    part = machine.part(ids[1], 1)
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-9])
+    sleep = machine.clock.sleep
+
+    def heal(duration_s: float) -> None:
+        sleep(duration_s)
+        part.write_bytes(whole)
+
+    machine.clock.sleep = heal  # type: ignore[method-assign]
+    resume = ((ids[1], 1),)
+    assert machine.restored(Assignment(ids[1], ("true",), 1000, "", attempt=2, resume=resume)).manifest is not None
+    assert CheckpointStore(machine.objects, ids[1]).aside() == set()
+
+
+def test_a_machine_all_of_whose_parts_are_set_aside_has_saved_all_the_same(tmp_path: Path) -> None:
+    """Before, its checkpoint counted as whole without it, and it got another machine's part."""
+    ids = ("run-000", "run-000-r1")
+    machine = Machine(tmp_path, ids, steps=2)
+    for number in (1, 2):
+        CheckpointStore(machine.objects, ids[0]).set_aside(number, "damaged")
+    assert newest_whole(machine.objects, ids) is None
 
 
 def test_a_part_of_a_gang_that_is_gone_for_good_is_set_aside(tmp_path: Path) -> None:

@@ -69,7 +69,10 @@ def test_a_damaged_share_is_told(tmp_path: Path) -> None:
     objects = FolderStore(tmp_path / "store")
     (part,) = objects.keys("trials/g-000-r1/data/")
     (tmp_path / "store" / part).write_text("c")
-    with pytest.raises(InputError, match="of trial g-000 cannot be fetched: shard1 is not what was saved"):
+    with pytest.raises(
+        InputError,
+        match="of trial g-000 cannot be fetched: shard1 of checkpoint 1 of trial g-000-r1 is not what was saved",
+    ):
         fetch_trial(folder, "g-000", tmp_path / "got", ranks=2)
     assert not (tmp_path / "got" / "g-000").exists()
 

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from ebbtide.agent.folders import NO_ROOM, FullDiskError
 from ebbtide.agent.inputs import DamagedInputError
 from ebbtide.base.runtime import Runtime
-from ebbtide.errors import LostCheckpointError, MissingPartError
+from ebbtide.errors import DamagedCheckpointError, LostCheckpointError
 
 # Longest time for which storage that lacks what it had, or a disk that is full, is waited for.
 LACKS_S = 300.0
+# Longest time for which a damaged checkpoint is read again: an answer of storage may have been cut off.
+DAMAGED_S = 60.0
 # Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
 MOST_DAMAGED = 3
 # Seconds between two tries; where the disk is full, each may download many gigabytes.
@@ -66,7 +68,7 @@ def is_of_machine(error: Exception) -> bool:
 
 def lasting_problem(error: Exception) -> str:
     """Return what is wrong in words if waiting alone is unlikely to help; empty: storage does not answer."""
-    if isinstance(error, LostCheckpointError | MissingPartError | DamagedInputError):
+    if isinstance(error, LostCheckpointError | DamagedCheckpointError | DamagedInputError):
         return str(error)
     if isinstance(error, tarfile.TarError):
         return f"the code in storage is not used: {error}"

@@ -10,7 +10,7 @@ from ebbtide.agent.config import Assignment
 from ebbtide.agent.machine import RentedMachine, checkpoints_of
 from ebbtide.agent.mpi import as_one_of, is_mpi, meeting_port
 from ebbtide.agent.protocol import covered
-from ebbtide.errors import DamagedCheckpointError, MissingPartError
+from ebbtide.errors import DamagedCheckpointError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.trial import MACHINES, RANK, SECRET, STORE
 
@@ -68,23 +68,23 @@ def neighbours(assignment: Assignment, key: bytes, store: str) -> dict[str, str]
 
 
 def restore_parts(
-    machine: RentedMachine, parts: Sequence[tuple[str, int]], folder: Path, *, skips_missing: bool = True
+    machine: RentedMachine, parts: Sequence[tuple[str, int]], folder: Path, *, skips_damaged: bool = True
 ) -> Manifest | None:
     """Put the parts of a whole checkpoint into a folder; those after the first only where files are missing.
 
-    A damaged part is set aside, so that its checkpoint no longer counts as whole.
+    A part that is damaged for good is set aside, so that its checkpoint no longer counts as whole.
 
     Args:
         machine: The machine, with its storage.
         parts: Id of a trial and number of its checkpoint; none: training starts from the beginning.
         folder: Folder whose content is replaced.
-        skips_missing: Whether a part that storage lacks counts as damaged.
+        skips_damaged: Whether a part that is damaged, or that storage lacks, is so for good.
 
     Returns:
         The manifest of the first part; None: there are no parts.
 
     Raises:
-        MissingPartError: Storage lacks a part, which is not set aside.
+        MissingPartError: Storage lacks a part.
         DamagedCheckpointError: A part is damaged.
         OSError: Storage does not answer.
     """
@@ -99,8 +99,7 @@ def restore_parts(
             else:
                 store.add(manifest, folder)
         except DamagedCheckpointError as error:
-            if isinstance(error, MissingPartError) and not skips_missing:
-                raise
-            store.set_aside(number, str(error))
+            if skips_damaged:
+                store.set_aside(number, str(error))
             raise
     return first

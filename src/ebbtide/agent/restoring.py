@@ -12,7 +12,7 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import on_own_disk, unpack
 from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience, is_of_machine
+from ebbtide.agent.patience import DAMAGED_S, LACKS_S, Patience, is_of_machine
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -73,23 +73,24 @@ def restored(
     limit_s = min(LACKS_S, config.controller_limit_s)
     restoring = _Restoring(config, machine, assignment, folder, code)
     patience = Patience(machine.runtime, limit_s, say)
+    damaged = Patience(machine.runtime, min(DAMAGED_S, config.controller_limit_s / 5.0), say)
     while not is_over():
         try:
             return restoring.once()
         except Exception as error:
             _LOGGER.warning("trial %s is not restored yet: %s", assignment.trial_id, error)
-            # A gang's part that was missing for long is set aside.
-            is_aside = restoring.skips_missing and assignment.resume is not None
-            is_missing = isinstance(error, LostCheckpointError | MissingPartError) and not is_aside
-            if isinstance(error, DamagedCheckpointError) and not is_missing:
+            is_damaged = isinstance(error, DamagedCheckpointError)
+            if is_damaged and restoring.skips_damaged and assignment.resume is not None:
                 # The controller decides which whole checkpoint to resume from instead.
                 return Restoration(None, problem=str(error))
-            problem = patience.ends_with(error)
-            if problem and (restoring.skips_missing or not is_missing):
+            is_missing = isinstance(error, LostCheckpointError | MissingPartError)
+            is_first = is_damaged and not is_missing and not restoring.skips_damaged
+            problem = (damaged if is_first else patience).ends_with(error)
+            if problem and (restoring.skips_damaged or not (is_damaged or is_missing)):
                 return Restoration(None, problem=problem, of_machine=is_of_machine(error))
             if problem:
-                # The newest, or a part of it, is missing for good: an older checkpoint is better than none.
-                restoring.skips_missing, patience = True, Patience(machine.runtime, limit_s, say)
+                # The newest, or a part of it, is damaged or gone for good: an older one is better than none.
+                restoring.skips_damaged, patience = True, Patience(machine.runtime, limit_s, say)
     return None
 
 
@@ -97,7 +98,7 @@ class _Restoring:
     """The restoring of one training, which is tried until it succeeds.
 
     Attributes:
-        skips_missing: Whether an older checkpoint is restored where storage lacks the newest, or a part of it.
+        skips_damaged: Whether an older checkpoint is restored where the newest is damaged or incomplete.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class _Restoring:
             machine.objects, assignment.trial_id, machine.runtime, expected=assignment.expected
         )
         self._writer: CheckpointWriter | None = None
-        self.skips_missing = False
+        self.skips_damaged = False
 
     def once(self) -> Restoration:
         """Try once.
@@ -142,13 +143,16 @@ class _Restoring:
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
                 with on_own_disk():
-                    manifest = self._known.restore(self._folder, skips_missing=self.skips_missing)
+                    manifest = self._known.restore(
+                        self._folder, skips_missing=self.skips_damaged, skips_damaged=self.skips_damaged
+                    )
                 if manifest is None:
                     self._check_is_there()
+                    self._check_is_none()
             else:
                 with on_own_disk():
                     manifest = restore_parts(
-                        self._machine, assignment.resume, self._folder, skips_missing=self.skips_missing
+                        self._machine, assignment.resume, self._folder, skips_damaged=self.skips_damaged
                     )
         except (LostCheckpointError, MissingPartError):
             # The writer may have seen a store that was not the run's.
@@ -161,10 +165,16 @@ class _Restoring:
     @property
     def _known(self) -> CheckpointStore:
         """The checkpoints to restore from: those that are there, if the newest has been missing for long."""
-        if not self.skips_missing or self._assignment.resume is not None:
+        if not self.skips_damaged or self._assignment.resume is not None:
             return self._store
         there = CheckpointStore(self._machine.objects, self._assignment.trial_id, self._machine.runtime)
         return there if any(True for _ in there.manifests()) else self._store
+
+    def _check_is_none(self) -> None:
+        """Raise `DamagedCheckpointError` if there are checkpoints, but none can be read."""
+        for number in sorted(self._known.stored() - self._known.aside(), reverse=True):
+            if self._known.has_manifest(number):
+                self._known.manifest(number)
 
     def _check_is_there(self) -> None:
         """Raise `LostCheckpointError` if storage lacks the newest checkpoint; after a while, if it lacks all."""

@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from tests.waiting import LIMIT_S
 
-from ebbtide.errors import InputError
+from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.storage.checkpoints import manifest
 from ebbtide.storage.checkpoints.manifest import BLAKE2B, XXH3, Manifest, StoredFile, checksum, checksum_of
 from ebbtide.storage.checkpoints.store import CheckpointStore
@@ -79,7 +79,8 @@ print(found.algorithm)
     assert (tmp_path / "there" / "model.pt").read_bytes() == CONTENT
     # It is verified, and not believed.
     (tmp_path / "objects" / saved.data_key(1, 1, 0)).write_bytes(CONTENT[:-1] + b"?")
-    assert saved.restore(tmp_path / "there") is None
+    with pytest.raises(DamagedCheckpointError, match="model.pt of checkpoint 1 of trial t is not what was saved"):
+        saved.restore(tmp_path / "there")
 
 
 def test_manifests_that_name_no_algorithm_are_by_xxh3(saved: CheckpointStore, tmp_path: Path) -> None:
@@ -91,7 +92,8 @@ def test_manifests_that_name_no_algorithm_are_by_xxh3(saved: CheckpointStore, tm
     rewritten(saved, json.dumps({"checksum": xxhash.xxh3_128_hexdigest(text.encode()), "manifest": text}).encode())
     assert saved.restore(tmp_path / "there") == written
     (tmp_path / "objects" / saved.data_key(1, 1, 0)).write_bytes(CONTENT[:-1] + b"?")
-    assert saved.restore(tmp_path / "there") is None
+    with pytest.raises(DamagedCheckpointError, match="model.pt of checkpoint 1 of trial t is not what was saved"):
+        saved.restore(tmp_path / "there")
 
 
 def test_what_cannot_be_verified_here_is_not_thrown_away(
@@ -103,7 +105,8 @@ def test_what_cannot_be_verified_here_is_not_thrown_away(
         assert saved.restore(tmp_path / "there") == written
     assert "only lengths are checked" in caplog.text
     (tmp_path / "objects" / saved.data_key(1, 1, 0)).write_bytes(CONTENT[:-1])
-    assert saved.restore(tmp_path / "there") is None
+    with pytest.raises(DamagedCheckpointError):
+        saved.restore(tmp_path / "there")
 
 
 def test_an_algorithm_of_no_version_is_damage() -> None:

@@ -384,6 +384,8 @@ class AgentTraining:
                 self.stop(job_id)
                 return None
         self._lost_since_s.pop(job_id, None)
+        if whole is None and trial.stored_parts:
+            _LOGGER.warning("trial %s begins again at 0: all its checkpoints are set aside", trial.trial_id)
         return whole
 
     def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:

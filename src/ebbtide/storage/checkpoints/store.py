@@ -192,35 +192,42 @@ class CheckpointStore:
             return None
         return found
 
-    def restore(self, folder: Path, *, best: str = "", skips_missing: bool = True) -> Manifest | None:
+    def restore(
+        self, folder: Path, *, best: str = "", skips_missing: bool = True, skips_damaged: bool = True
+    ) -> Manifest | None:
         """Put the newest undamaged checkpoint into a folder, in place of what is there.
 
         Args:
             folder: The folder.
             best: Whether a lower or a higher metric is better, `minimize` or `maximize`: take the undamaged
                 checkpoint with the best value, or the newest if no value is known. Empty: take the newest.
-            skips_missing: Whether a checkpoint of which a part is missing is skipped, as a damaged one is.
+            skips_missing: Whether a checkpoint of which a part is missing is skipped.
+            skips_damaged: Whether one whose manifest or content is not what was stored is skipped.
 
         Returns:
             Its manifest; None: there is no such checkpoint, and the folder is unchanged.
 
         Raises:
             MissingPartError: A part of a checkpoint is missing, which is not skipped, or no other is whole.
+            DamagedCheckpointError: A checkpoint is damaged, which is not skipped, or no other is whole.
         """
-        missing: MissingPartError | None = None
+        if not (skips_damaged or best):
+            newest = max(self.stored() - self.aside(), default=0)
+            if newest and self.has_manifest(newest):
+                self.manifest(newest)
+        last: DamagedCheckpointError | None = None
         for manifest in self._from_best(best) if best else self.manifests():
             try:
                 self.fetch(manifest, folder)
             except DamagedCheckpointError as error:
-                if isinstance(error, MissingPartError):
-                    if not skips_missing:
-                        raise
-                    missing = error
+                if not (skips_missing if isinstance(error, MissingPartError) else skips_damaged):
+                    raise
+                last = error
                 _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", manifest.number, self.trial_id, error)
                 continue
             return manifest
-        if missing is not None:
-            raise missing
+        if last is not None:
+            raise last
         return None
 
     def _from_best(self, direction: str) -> list[Manifest]:
@@ -260,7 +267,8 @@ class CheckpointStore:
                 ) from None
             for file in files:
                 if not _is_whole(file, coming / relative_path(file.path), manifest.algorithm if can_check else ""):
-                    raise DamagedCheckpointError(f"{file.path} is not what was saved")
+                    which = f"checkpoint {manifest.number} of trial {self.trial_id}"
+                    raise DamagedCheckpointError(f"{file.path} of {which} is not what was saved")
 
         try:
             for name in sorted({*(each.path for each in manifest.folders), *_above(manifest)}):

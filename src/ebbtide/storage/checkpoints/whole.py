@@ -91,6 +91,9 @@ def newest_whole(
         CheckpointStore(objects, trial_id, runtime, expected=expected.get(trial_id, 0)) for trial_id in trial_ids
     ]
     stored = _manifests(stores, runtime)
+    # One all of whose parts are set aside has saved all the same: no checkpoint is whole without it.
+    with runtime.pool(_AT_A_TIME) as pool:
+        set_aside = list(pool.map(CheckpointStore.aside, stores))
     if next((expected[trial_id] for trial_id in trial_ids if trial_id in expected), 0) not in aside:
         for store, manifests in zip(stores, stored, strict=True):
             number = expected.get(store.trial_id, 0)
@@ -101,7 +104,7 @@ def newest_whole(
                     f"storage has no checkpoint {number} of trial {store.trial_id}, which was stored: is it "
                     "mounted?"
                 )
-    known = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected}
+    known = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected or set_aside[rank]}
     wholes = _wholes(stored, known.union(savers))
     return next((whole for whole in wholes if whole.number not in aside), None)
 
