@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from tests.runs.sweeps import START_S, A, flapping, sweep
+from tests.ui.made_run import made_run
 
 from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.clouds.own_machines import OwnMachines
 from ebbtide.clouds.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
+from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.team.account_book import account_name
 from ebbtide.market.leases import LeaseState
@@ -141,6 +143,33 @@ def test_machines_of_an_older_run_are_ended_unless_its_name_is_somebody_elses(
     folder.begin(replace(folder.settings, fingerprint=fingerprint_of(folder.key)))
     assert by_provider.end_machines(folder).is_done
     assert ended == ["nightly", folder.settings.unique_name]
+
+
+def test_a_machine_that_was_just_requested_is_waited_for(
+    older: Callable[[], tuple[RunFolder, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 lists a machine some seconds after its request. Before, `down` said that none was left."""
+    folder, _ = older()
+    run = made_run(tmp_path / "runs", 6, stops_after_h=2.2)
+    figures = journal_of(run, read_only=True).figures()
+    assert figures is not None
+    # Its controller was alive a moment ago, and, in the other case, long ago.
+    for age_s, expected in ((5.0, True), (3600.0, False)):
+        monkeypatch.setattr(by_provider.time, "time", lambda age_s=age_s: figures["at_epoch_s"] + age_s)
+        requested = by_provider._just_requested(run)
+        assert (requested != set()) is expected
+        assert all(name.startswith(f"{run.settings.run}-m0") for name in requested)
+    answers = [{}, {}, {"nightly-m0007": ""}, {}]
+    cloud = SimpleNamespace(end_all=lambda: answers.pop(0))
+    monkeypatch.setattr(start_rented, "cloud_of", lambda _folder: cloud)
+    monkeypatch.setattr(by_provider, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(by_provider, "_just_requested", lambda _folder: {"nightly-m0007"})
+    found = by_provider.end_machines(folder)
+    assert (found.ended, found.is_done, answers) == (1, True, [])
+    # One that is never listed is not waited for without end.
+    monkeypatch.setattr(by_provider, "_LISTED_S", 0.05)
+    monkeypatch.setattr(cloud, "end_all", dict)
+    assert by_provider.end_machines(folder).ended == 0
 
 
 def test_machines_of_an_older_run_are_ended_where_its_storage_does_not_answer(

@@ -9,14 +9,21 @@ from dataclasses import dataclass, field
 
 from ebbtide.clouds.settings import RENTED, RunFolder
 from ebbtide.controller.controller import OnProgress
+from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.leadership import OthersRunError, newest_claim
+from ebbtide.controller.machine_list import machine_id
+from ebbtide.controller.snapshots import first_machine_of
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import CloudError
+from ebbtide.engine.snapshot import lease_of
+from ebbtide.errors import CloudError, EbbtideError
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.runs.start_local import end_local, run_local
 from ebbtide.storage.objects import object_store
 
 _AGAIN_S = 1.0
+# Clouds list a machine some seconds after it was requested. For so long one is waited for that the journal has, if
+# the controller was alive so recently, seconds.
+_LISTED_S, _RECENTLY_S = 10.0, 60.0
 _STORAGE_S = 8.0
 
 
@@ -81,7 +88,9 @@ def end_machines(
         except OthersRunError as error:
             return MachinesEnded(0, {}, f"{error.problem}; no machine was ended")
     ended: set[str] = set()
+    coming = _just_requested(folder)
     until_s, before = time.monotonic() + within_s, ""
+    listed_by_s = time.monotonic() + min(_LISTED_S, within_s)
     while True:
         try:
             left = cloud_of(folder).end_all()
@@ -90,7 +99,8 @@ def end_machines(
         else:
             ended |= {name for name, why in left.items() if not why}
             found = MachinesEnded(len(ended), {name: why for name, why in left.items() if why})
-            if not left:
+            coming -= left.keys()
+            if not left and (not coming or time.monotonic() >= listed_by_s):
                 return found
         words = "; ".join([*found.refused.values(), found.problem])
         if words.strip("; ") and words != before:
@@ -99,3 +109,15 @@ def end_machines(
         if time.monotonic() >= until_s:
             return found
         time.sleep(_AGAIN_S)
+
+
+def _just_requested(folder: RunFolder) -> set[str]:
+    """Ids of machines that the journal has, if its controller was just killed: the cloud may not list them yet."""
+    with suppress(OSError, EbbtideError, ValueError, TypeError, LookupError, AttributeError):
+        journal = journal_of(folder, read_only=True)
+        with journal.connected():
+            kept, figures = journal.run(decisions=False, metrics=False), journal.figures()
+        if kept is not None and figures is not None and time.time() - figures["at_epoch_s"] < _RECENTLY_S:
+            first, leases = first_machine_of(kept), map(lease_of, kept["engine"]["leases"])
+            return {machine_id(folder.settings.run, first + each.lease_id) for each in leases if each.is_open}
+    return set()
