@@ -128,6 +128,21 @@ def test_while_storage_does_not_answer_a_newer_one_takes_the_place_of_the_older(
     assert [one.step for one in done] == [6]
 
 
+def test_storage_that_refuses_is_told_after_some_tries_though_newer_ones_replace_each_other(
+    tmp_path: Path,
+) -> None:
+    """Before, nobody was told of a program that saves more often than its uploads are tried."""
+    runtime, told = HeldRuntime(), list[tuple[int, str]]()
+    writer = Writer(runtime, *(StorageError("AccessDenied (403)") for _ in range(9)))
+    uploads = Uploads(writer, tmp_path, 2, lambda _: None, lambda *about: told.append(about), runtime)  # type: ignore[arg-type]
+    uploads.add("", 1)
+    steps = iter(range(2, 12))
+    runtime.changed.on_wait = lambda: uploads.add("", step) if (step := next(steps, 0)) else uploads.close()
+    runtime.run()
+    assert told == [(5, "AccessDenied (403)")]
+    assert uploads._failed == 0
+
+
 def test_what_is_gone_or_another_machine_s_by_now_is_not_stored(tmp_path: Path) -> None:
     uploads, writer, runtime, done = stored(tmp_path, StorageError("gone"))
     uploads.add("removed", 5)

@@ -301,6 +301,24 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class Unsaved:
+    """Report: storage has refused a checkpoint, or not answered, for several tries; it is tried again.
+
+    Attributes:
+        trial: Id of the trial.
+        attempt: Number of the assignment.
+        step: Step of the checkpoint.
+        why: The reason, in words.
+    """
+
+    kind: ClassVar[str] = "unsaved"
+    trial: str
+    attempt: int
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """Report: an assignment is over on this machine.
 
@@ -381,7 +399,7 @@ class TaskFailed:
 
 
 Order = Union[Train, SaveOrder, Leave, Keep, Hand, End, Repeat]  # noqa: UP007 (evaluated by Python 3.10 on machines)
-OfTrial = Union[Restored, Stepped, Named, Saved, TaskDone, TaskFailed, Ended]  # noqa: UP007
+OfTrial = Union[Restored, Stepped, Named, Saved, Unsaved, TaskDone, TaskFailed, Ended]  # noqa: UP007
 Report = Union[Up, Down, Stranded, Rebalance, Noticed, Log, OfTrial]  # noqa: UP007
 Message = Union[Order, Report]  # noqa: UP007
 
@@ -392,7 +410,7 @@ REPORTS: Mapping[str, type[Report]] = {
     kind.kind: kind
     for kind in (
         *(Up, Down, Stranded, Rebalance, Noticed, Log),
-        *(Restored, Stepped, Named, Saved, TaskDone, TaskFailed, Ended),
+        *(Restored, Stepped, Named, Saved, Unsaved, TaskDone, TaskFailed, Ended),
     )
 }
 
@@ -626,6 +644,7 @@ _READ: Mapping[str, Any] = {
     "metric": _number,
     "line": _text,
     "left_out": _whole,
+    "why": _text,
     "lacks": _text,
     "names": _texts,
     "tail": _texts,

@@ -22,7 +22,7 @@ from ebbtide.agent.patience import is_of_machine
 from ebbtide.agent.program_lines import Heard, is_duration, metric_of, number_of, step_of
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
 from ebbtide.agent.progress import LogLines, reported_names
-from ebbtide.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped
+from ebbtide.agent.protocol import Ended, Ending, Log, Named, Report, Restored, Saved, Stepped, Unsaved
 from ebbtide.agent.restoring import Restoration, restored
 from ebbtide.agent.starting import start_program
 from ebbtide.agent.uploads import Uploaded, Uploads
@@ -215,7 +215,7 @@ class TrainingRun:
             work.folder,
             self.assignment.keep,
             lambda uploaded: self._put(lambda: self._uploaded(uploaded)),
-            lambda line: self._put(lambda: self._say_once(line)),
+            lambda step, why: self._put(lambda: self._refused(step, why)),
             self._runtime,
         )
         work.proved = set(found.writer.kept)
@@ -249,6 +249,11 @@ class TrainingRun:
             lambda line: self._put(lambda: self._say_once(line)),
             found.bad,
         )
+
+    def _refused(self, step: int, why: str) -> None:
+        """Tell that storage has refused a checkpoint for several tries, or not answered."""
+        self._say_once(f"ebbtide: the checkpoint of step {step} is not stored yet: {why}; tried again")
+        self._loop.tell(Unsaved(*self._work.about, step, why[:MOST_OF_TEXT]), True)
 
     def _say_once(self, line: str) -> None:
         """Add a line to the training's log, unless it is there already."""

@@ -56,7 +56,7 @@ class Uploads:
         folder: Local folder whose files, or folders, are checkpoints.
         keep: How many checkpoints stay in storage; 0: those from number `oldest` on.
         on_done: Called, from the thread, when an upload has ended.
-        say: Called, from the thread, with a line for the training's log.
+        on_refused: Called, from the thread, with the step and the reason once several tries in a row have failed.
         runtime: Gives the time and the thread.
 
     Attributes:
@@ -70,11 +70,13 @@ class Uploads:
         folder: Path,
         keep: int,
         on_done: Callable[[Uploaded], None],
-        say: Callable[[str], None] = lambda _line: None,
+        on_refused: Callable[[int, str], None] = lambda _step, _why: None,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._writer, self._folder, self._keep = writer, folder, keep
-        self._on_done, self._say = on_done, say
+        self._on_done, self._on_refused = on_done, on_refused
+        # Tries in a row that failed, of whatever checkpoint: a newer one replaces one that waits.
+        self._failed = 0
         self._runtime = runtime
         self.oldest = 0
         self.kept = writer.kept
@@ -140,7 +142,7 @@ class Uploads:
     def _uploaded(self, given: _Waiting) -> Uploaded | None:
         """Upload a checkpoint; None: it was dropped, since it is gone or a newer one waits."""
         folder, only, step = given.folder, given.only, given.step
-        retry_s, tries = _FIRST_RETRY_S, 0
+        retry_s = _FIRST_RETRY_S
         while True:
             began = self._runtime.monotonic_s()
             try:
@@ -156,9 +158,9 @@ class Uploads:
                 if not (folder / only).exists():
                     return None
                 _LOGGER.warning("checkpoint of step %d is not stored yet: %s", step, error)
-                tries += 1
-                if tries == _TRIES_UNTOLD:
-                    self._say(f"ebbtide: the checkpoint of step {step} is not stored yet: {error}; tried again")
+                self._failed += 1
+                if self._failed == _TRIES_UNTOLD:
+                    self._on_refused(step, str(error))
                 self._changed.wait(retry_s)
                 self._changed.clear()
                 # The best checkpoint gives way only to a better one.
@@ -166,6 +168,7 @@ class Uploads:
                     return None
                 retry_s = min(2.0 * retry_s, _LONGEST_RETRY_S)
                 continue
+            self._failed = 0
             self._clear(only)
             seconds = self._runtime.monotonic_s() - began
             return Uploaded(step, manifest, seconds, self._writer.left_out)

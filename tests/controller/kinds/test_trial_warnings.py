@@ -8,7 +8,7 @@ from typing import Any
 from tests.runs.cloud_as_told import Clock
 from tests.runs.fake_controller import FakeController, Given
 
-from ebbtide.agent.protocol import OfTrial, Saved, Stepped
+from ebbtide.agent.protocol import OfTrial, Saved, Stepped, Unsaved
 from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.market.leases import Lease
 
@@ -64,4 +64,23 @@ def test_warnings_are_withdrawn_when_they_are_true_no_more() -> None:
     assert "never reported" not in one.warnings
     assert "saved nothing" in one.warnings
     one.tell(lease, Saved("", 0, step=3, number=1))
+    assert one.warnings == ""
+
+
+def test_a_checkpoint_that_storage_refuses_is_told_instead_of_blaming_the_program() -> None:
+    """Before, a program whose upload was refused was told to name the folder in which it saves."""
+    one = Training()
+    (lease,) = one.rent()
+    one.clock.now_s += 61.0
+    one.training.converge()
+    assert "saved nothing" in one.warnings
+    one.tell(lease, Unsaved("", 0, step=7, why="AccessDenied (403)"))
+    assert "its newest checkpoint is not stored: AccessDenied (403)" in one.warnings
+    assert "saved nothing" not in one.warnings
+    one.tell(lease, Stepped("", 0, step=8, at=8, metric=0.5, told_s=0.0))
+    one.clock.now_s += 61.0
+    one.training.converge()
+    assert one.warnings.count("is not stored") == 1
+    assert "saved nothing" not in one.warnings
+    one.tell(lease, Saved("", 0, step=8, number=1))
     assert one.warnings == ""

@@ -607,6 +607,10 @@ def decode_stretches(kept: Sequence[StretchRecord]) -> list[Stretch]:
     return [Stretch(**one) for one in kept]
 
 
+# First words of the warning of a checkpoint that storage refuses.
+UNSAVED = "its newest checkpoint is not stored"
+
+
 def warnings_of(trial: TrialState, metric: str | None, *, is_over: bool = False) -> list[str]:
     """Warnings about a training that has run for a while, whose machine was revoked, or that is over.
 
@@ -625,7 +629,8 @@ def warnings_of(trial: TrialState, metric: str | None, *, is_over: bool = False)
         found.append(_no_metric(metric, trial.fields))
     # A task just begins again, and the head of a cluster is best placed on an on-demand machine.
     is_saved_for = trial.progress.job.coupling is Coupling.GANG
-    if is_saved_for and not trial.progress.checkpoints and not is_over:
+    is_refused = any(warning.startswith(UNSAVED) for warning in trial.warnings)
+    if is_saved_for and not trial.progress.checkpoints and not is_over and not is_refused:
         found.append(
             "it has saved nothing: when its machine is revoked it starts from the beginning; name the folder in "
             "which it saves with --checkpoints, let it write into EBBTIDE_CHECKPOINT_DIR, or use ebbtide.trial"

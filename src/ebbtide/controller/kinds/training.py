@@ -28,6 +28,7 @@ from ebbtide.agent.protocol import (
     SaveOrder,
     Stepped,
     Train,
+    Unsaved,
     decoded,
     plain,
 )
@@ -35,6 +36,7 @@ from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
 from ebbtide.controller.kinds.state import (
     LOST,
+    UNSAVED,
     WARNED_AFTER_S,
     Member,
     Stretch,
@@ -613,12 +615,20 @@ class AgentTraining:
         others = [warning for warning in trial.warnings if not warning.startswith(_LACKS)]
         trial.warnings = (*others, *([f"{_LACKS} {path}, which Ebbtide's agent may not read"] if path else []))
 
+    def _note_unsaved(self, trial: TrialState, why: str) -> None:
+        """Warn of a checkpoint that storage refuses, in place of the warning that nothing is saved."""
+        still = warnings_of(trial, self._metric(trial.progress.job_id), is_over=True)
+        others = [each for each in trial.warnings if each in still or each.startswith(_LACKS)]
+        warning = f"{UNSAVED}: {why}; the upload is tried again, and the machine is paid meanwhile"
+        trial.warnings = (*others, warning)
+        _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
+
     def _withdraw_warnings(self, trial: TrialState) -> None:
         """Drop warnings that are no longer true, once a metric is reported or a checkpoint saved."""
         if trial.warnings:
             still = warnings_of(trial, self._metric(trial.progress.job_id))
             trial.warnings = tuple(
-                warning for warning in trial.warnings if warning in still or warning.startswith(_LACKS)
+                warning for warning in trial.warnings if warning in still or warning.startswith((_LACKS, UNSAVED))
             )
 
     def _receive_of(self, trial: TrialState, member: Member, lease: Lease, report: OfTrial) -> None:
@@ -635,7 +645,10 @@ class AgentTraining:
             self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
         if isinstance(report, Saved):
             self._note_lacks(trial, report.lacks)
+            trial.warnings = tuple(each for each in trial.warnings if not each.startswith(UNSAVED))
         match report:
+            case Unsaved(why=why):
+                self._note_unsaved(trial, why)
             case Stepped() | Named() if member.rank > 0:
                 pass  # all machines of a gang do the same steps
             case Stepped(step=step, at=at, metric=metric):
