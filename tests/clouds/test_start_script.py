@@ -137,6 +137,12 @@ def test_what_ec2_would_not_take_is_said(tmp_path: Path) -> None:
         ("store_endpoint_url", "'https://x; rm'", "should match pattern"),
         ("regions", "{}", "at least 1 item"),
         ("controller_limit_s", "5", "greater than or equal to 20"),
+        # Machines that would never end themselves, and polls that never come.
+        ("controller_limit_s", ".inf", "less than or equal to 604800"),
+        ("setup_limit_s", "1e300", "less than or equal to 86400"),
+        ("poll_s", ".inf", "less than or equal to 600"),
+        ("notice_poll_s", "1e9", "less than or equal to 60"),
+        ("price_poll_s", ".nan", "less than or equal to 86400"),
     ],
 )
 def test_settings_that_cannot_be_name_the_field(tmp_path: Path, field: str, content: str, problem: str) -> None:

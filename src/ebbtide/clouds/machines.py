@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ebbtide.base.utc import DAY_S
 from ebbtide.jobs.parsing import Frozen
 
 
@@ -33,12 +34,12 @@ class MachineSettings(Frozen):
     store_endpoint_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9._:/-]+)?$")] = ""
     python: Annotated[str, Field(min_length=1)] = "python3"
     setup: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    setup_limit_s: Annotated[float, Field(ge=1)] = 1800.0
+    setup_limit_s: Annotated[float, Field(ge=1, le=DAY_S)] = 1800.0
     folder: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/var/lib/ebbtide"
-    controller_limit_s: Annotated[float, Field(ge=20)] = 900.0
-    poll_s: Annotated[float, Field(gt=0)] = 5.0
-    price_poll_s: Annotated[float, Field(ge=1)] = 300.0
-    notice_poll_s: Annotated[float, Field(gt=0)] = 5.0
+    controller_limit_s: Annotated[float, Field(ge=20, le=7 * DAY_S)] = 900.0
+    poll_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    price_poll_s: Annotated[float, Field(ge=1, le=DAY_S)] = 300.0
+    notice_poll_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     labels: dict[
         Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")],
         Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")],
