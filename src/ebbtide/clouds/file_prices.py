@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ebbtide.base.utc import DAY_S, iso
 from ebbtide.errors import InputError
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.market.catalogue import Catalogue
@@ -16,6 +17,9 @@ from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 
 _LOGGER = logging.getLogger(__name__)
+
+# Prices that end longer ago are warned of, seconds.
+_OLD_S = 30 * DAY_S
 
 
 class FilePrices:
@@ -69,6 +73,9 @@ class FilePrices:
 
     def _read(self) -> PriceHistory:
         history = PriceHistory.read(self._path, self._catalogue)
+        if (age_s := time.time() - history.end_s) > _OLD_S:
+            ends, days = iso(history.end_s), age_s / DAY_S
+            _LOGGER.warning("prices of %s end at %s, %.0f days ago; they count as today's", self._path, ends, days)
         return self._sweep.allowed(self._placed(history), self._catalogue)
 
 

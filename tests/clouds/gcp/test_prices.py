@@ -51,6 +51,18 @@ def test_a_price_of_a_region_holds_in_its_zones_unless_they_have_their_own(tmp_p
         in_zones(history(asia_east1=0.01), settings(tmp_path))
 
 
+@pytest.mark.parametrize(("days", "is_told"), [(1.0, False), (400.0, True)])
+def test_prices_of_long_ago_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, days: float, is_told: bool
+) -> None:
+    path = tmp_path / "prices.parquet"
+    steady(0.03).write(path)
+    now_s = steady(0.03).end_s + days * 86_400.0
+    monkeypatch.setattr("ebbtide.clouds.file_prices.time.time", lambda: now_s)
+    gcp_prices(settings(path), sweep(tmp_path), default_catalogue())
+    assert ("400 days ago; they count as today's" in caplog.text) is is_told
+
+
 def test_a_file_that_has_changed_is_read_again_and_a_broken_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
