@@ -15,6 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -61,6 +62,8 @@ _LOGGER = logging.getLogger(__name__)
 _FILES_AT_A_TIME = 4
 # Unfinished data that was not written to for this long was left by a killed writer.
 _LEFT_FOR_S = 60.0
+# Claims of writers that stay in storage: a listing that lacks the newest may be some time old.
+_WRITERS_KEPT = 16
 # Smaller files are stored together: a request for each would take longer than their content.
 _SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
 # Numbers in a row without a manifest after which there is none: each write that fails leaves its number out.
@@ -350,9 +353,14 @@ class CheckpointStore:
             self.objects.clear_unfinished(f"{self.folder}/data/", _LEFT_FOR_S)
         except OSError as error:
             _LOGGER.warning("what earlier writers of trial %s left is not removed: %s", self.trial_id, error)
-        number = max(self.numbers("writers"), default=0) + 1
+        claimed = self.numbers("writers")
+        number = max(claimed, default=0) + 1
         while not self.objects.put_once(self.writer_key(number), who.encode()):
             number += 1
+        # A run may rent thousands of machines, each of which leaves a claim.
+        for old in sorted(claimed)[:-_WRITERS_KEPT]:
+            with suppress(OSError):
+                self.objects.delete(self.writer_key(old))
         return CheckpointWriter(self, number, attempt=attempt, machines=machines)
 
     def numbers(self, kind: str) -> set[int]:
