@@ -12,6 +12,7 @@ from tests.harness.deterministic.faults import Faults
 from tests.harness.deterministic.scenario import START_S, Scenario
 from tests.harness.deterministic.simulate import in_memory
 
+from ebbtide.base.utc import DAY_S
 from ebbtide.clouds.clock import ForwardClock
 
 
@@ -71,8 +72,27 @@ def test_the_time_of_rented_machines_never_goes_back() -> None:
     assert clock.now_s() == 1_010.0
     told.update(wall=-1e9, since_boot=25.0)
     assert clock.now_s() == 1_020.0
-    # After a sleep, in which nothing else counted on, or where it was set right, it is followed.
+    # Where it was set right, for good, it is followed.
     told.update(wall=9_000.0, since_boot=26.0)
-    assert clock.now_s() == 9_000.0
-    told.update(wall=9_001.5, since_boot=27.5)
-    assert clock.now_s() == 9_001.5
+    assert clock.now_s() == 1_021.0
+    told.update(wall=9_029.0, since_boot=55.0)
+    assert clock.now_s() == 1_050.0
+    told.update(wall=9_030.0, since_boot=56.0)
+    assert clock.now_s() == 9_030.0
+    told.update(wall=9_034.5, since_boot=57.5)
+    assert clock.now_s() == 9_034.5
+
+
+def test_a_clock_that_is_ahead_for_a_moment_is_not_followed() -> None:
+    """Before, a clock that was a day ahead for a second spent the budget for good."""
+    told = {"wall": 1_000.0, "since_boot": 5.0}
+    clock = ForwardClock(lambda: told["wall"], lambda: told["since_boot"])
+    assert clock.now_s() == 1_000.0
+    for since_boot in (10.0, 12.0):
+        told.update(wall=1_000.0 + DAY_S, since_boot=since_boot)
+        assert clock.now_s() == 995.0 + since_boot
+    told.update(wall=1_095.0, since_boot=100.0)
+    assert clock.now_s() == 1_095.0
+    # Another moment, much later, is another one.
+    told.update(wall=1_000.0 + DAY_S, since_boot=200.0)
+    assert clock.now_s() == 1_195.0
