@@ -77,6 +77,20 @@ def test_a_damaged_share_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "got" / "g-000").exists()
 
 
+def test_a_single_checkpoint_that_is_damaged_is_told_and_leaves_no_folder(tmp_path: Path) -> None:
+    """Before, the trial had "no checkpoint", and the folder that was left kept the next fetch from succeeding."""
+    folder = gang(tmp_path, 1)
+    saved(tmp_path, 0, 1, weights="w")
+    folder.log_of("g-000").parent.mkdir(parents=True, exist_ok=True)
+    folder.log_of("g-000").write_text("printed")
+    (part,) = FolderStore(tmp_path / "store").keys("trials/g-000/data/")
+    (tmp_path / "store" / part).write_text("c")
+    with pytest.raises(InputError, match="weights of checkpoint 1 of trial g-000 is not what was saved"):
+        fetch_trial(folder, "g-000", tmp_path / "got")
+    (tmp_path / "store" / part).write_text("w")
+    assert fetch_trial(folder, "g-000", tmp_path / "got").step == 1
+
+
 def test_outputs_that_lack_a_part_keep_back_no_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
