@@ -150,10 +150,10 @@ def test_a_damaged_checkpoint_is_read_again_before_it_is_skipped(machine: Machin
     part = machine.mount / "trials/run-000/manifests/00000003" if of_manifest else machine.part("run-000", 3)
     whole = part.read_bytes()
     part.write_bytes(whole[:-9])
-    sleep = machine.clock.sleep
+    passes = machine.clock.sleep
 
     def heal(duration_s: float) -> None:
-        sleep(duration_s)
+        passes(duration_s)
         if machine.clock.now_s >= 30.0:
             part.write_bytes(whole)
 
@@ -162,7 +162,7 @@ def test_a_damaged_checkpoint_is_read_again_before_it_is_skipped(machine: Machin
     assert found.manifest is not None
     assert (found.manifest.number, found.problem) == (3, "")
     assert ["asked again" in line for line in machine.said] == [True]
-    machine.clock.sleep = sleep  # type: ignore[method-assign]
+    machine.clock.sleep = passes  # type: ignore[method-assign]
     part.write_bytes(whole[:-9])
     began_s = machine.clock.now_s
     found = machine.restored(KNOWN)
@@ -211,10 +211,10 @@ def test_a_part_of_a_gang_that_is_damaged_for_a_moment_is_not_set_aside(tmp_path
     part = machine.part(ids[1], 1)
     whole = part.read_bytes()
     part.write_bytes(whole[:-9])
-    sleep = machine.clock.sleep
+    passes = machine.clock.sleep
 
     def heal(duration_s: float) -> None:
-        sleep(duration_s)
+        passes(duration_s)
         part.write_bytes(whole)
 
     machine.clock.sleep = heal  # type: ignore[method-assign]
