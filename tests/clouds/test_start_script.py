@@ -16,6 +16,7 @@ from ebbtide.agent.bundle import bundle_key
 from ebbtide.agent.config import AgentConfig
 from ebbtide.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.clouds.machines import MachineSettings
+from ebbtide.clouds.providers import kept_machines, machines_of
 from ebbtide.clouds.start_script import EC2, GCP, start_script
 from ebbtide.errors import InputError
 
@@ -137,12 +138,6 @@ def test_what_ec2_would_not_take_is_said(tmp_path: Path) -> None:
         ("store_endpoint_url", "'https://x; rm'", "should match pattern"),
         ("regions", "{}", "at least 1 item"),
         ("controller_limit_s", "5", "greater than or equal to 20"),
-        # Machines that would never end themselves, and polls that never come.
-        ("controller_limit_s", ".inf", "less than or equal to 604800"),
-        ("setup_limit_s", "1e300", "less than or equal to 86400"),
-        ("poll_s", ".inf", "less than or equal to 600"),
-        ("notice_poll_s", "1e9", "less than or equal to 60"),
-        ("price_poll_s", ".nan", "less than or equal to 86400"),
     ],
 )
 def test_settings_that_cannot_be_name_the_field(tmp_path: Path, field: str, content: str, problem: str) -> None:
@@ -153,6 +148,32 @@ def test_settings_that_cannot_be_name_the_field(tmp_path: Path, field: str, cont
         Ec2Settings.read(path)
     assert raised.value.field == field
     assert raised.value.file == str(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "content", "problem"),
+    [
+        ("controller_limit_s", ".inf", "is inf; 604800 s is the most"),
+        ("setup_limit_s", "1e300", "is 1e\\+300; 86400 s is the most"),
+        ("poll_s", ".inf", "is inf; 600 s is the most"),
+        ("notice_poll_s", "1e9", "is 1e\\+09; 60 s is the most"),
+        ("price_poll_s", ".nan", "86400|greater"),
+    ],
+)
+def test_a_new_run_s_machines_end_and_are_looked_at_in_time(
+    tmp_path: Path, field: str, content: str, problem: str
+) -> None:
+    path = tmp_path / "ec2.yaml"
+    path.write_text(f"regions: {{us-east-1: {{image_id: ami-0}}}}\nstore: s3://bucket/x\n{field}: {content}\n")
+    with pytest.raises(InputError, match=problem) as raised:
+        machines_of("ec2", path)
+    assert (raised.value.field, raised.value.file) == (field, str(path))
+
+
+def test_what_a_run_keeps_is_read_whatever_it_is() -> None:
+    """Before it had limits, a run may have begun with others: `ebbtide down` has to end its machines."""
+    kept = {"regions": {"us-east-1": {"image_id": "ami-0"}}, "store": "s3://bucket/x", "poll_s": 900.0}
+    assert kept_machines({"ec2": kept}, Path("run.json"))["ec2"].poll_s == 900.0
 
 
 def test_the_example_is_one() -> None:

@@ -49,6 +49,15 @@ def machines_of(
     Raises:
         InputError: No settings were given, or they are not valid.
     """
+    found = _given_machines(provider, given)
+    for each in found.values():
+        each.check_limits(given if isinstance(given, str | Path) else None)
+    return found
+
+
+def _given_machines(
+    provider: str, given: MachineSettings | Mapping[str, MachineSettings] | str | Path | None
+) -> Machines:
     if given is None:
         example = PROVIDERS[provider].example if provider in PROVIDERS else "examples/live/several.yaml"
         raise InputError(
