@@ -15,6 +15,7 @@ from ebbtide.agent.protocol import covered, key_of, secret_of
 from ebbtide.agent.rendezvous import command_of, neighbours
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import FolderStore
+from ebbtide.testing.metadata_server import MetadataServer
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -105,24 +106,26 @@ def test_it_resumes_from_the_part_that_it_is_told(machine: Machine, tmp_path: Pa
     assert (stored.attempt, stored.machines) == (1, 2)
 
 
-def test_a_part_that_is_damaged_is_set_aside(
-    machine: Machine,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ebbtide.agent.restoring.DAMAGED_S", 2.0)
-    machine.train("-c", PLAIN, "{checkpoint_dir}", 10, steps=10)
-    machine.until("finished")
-    store = CheckpointStore(FolderStore(tmp_path / "objects"), "t-1")
-    number = max(store.numbers("manifests"))
-    (data,) = (tmp_path / "objects" / "trials" / "t-1" / "data").glob(f"{number:08d}-*/*")
-    data.write_bytes(b"other")
-    machine.train(
-        "-c", PLAIN, "{checkpoint_dir}", 20, steps=20, attempt=2, addresses=TWO, keep=0, resume=(("t-1", number),)
-    )
-    failed = machine.until("failed")
-    assert "is not what was saved" in failed["tail"][-1]
-    assert store.numbers("aside") == {number}
+def test_a_part_that_is_damaged_is_set_aside(tmp_path: Path, metadata: MetadataServer) -> None:  # noqa: F811
+    # It is read again for as long as the machine goes on without its controller, five minutes at most.
+    short = Machine(tmp_path, metadata, controller_limit_s=15.0)
+    try:
+        short.train("-c", PLAIN, "{checkpoint_dir}", 10, steps=10)
+        short.until("finished")
+        store = CheckpointStore(FolderStore(tmp_path / "objects"), "t-1")
+        number = max(store.numbers("manifests"))
+        (data,) = (tmp_path / "objects" / "trials" / "t-1" / "data").glob(f"{number:08d}-*/*")
+        data.write_bytes(b"other")
+        resume = (("t-1", number),)
+        short.train(
+            "-c", PLAIN, "{checkpoint_dir}", 20, steps=20, attempt=2, addresses=TWO, keep=0, resume=resume
+        )
+        failed = short.until("failed")
+        assert "is not what was saved" in failed["tail"][-1]
+        assert store.numbers("aside") == {number}
+    finally:
+        short.process.kill()
+        short.process.wait()
 
 
 def test_checkpoints_stay_until_they_may_go(machine: Machine, tmp_path: Path) -> None:  # noqa: F811

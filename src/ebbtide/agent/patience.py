@@ -12,10 +12,8 @@ from ebbtide.agent.inputs import DamagedInputError
 from ebbtide.base.runtime import Runtime
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError
 
-# Longest time for which storage that lacks what it had, or a disk that is full, is waited for.
+# Longest time for which storage that lacks what it had or gives it damaged, or a disk that is full, is waited for.
 LACKS_S = 300.0
-# Longest time for which a damaged checkpoint is read again: an answer of storage may have been cut off.
-DAMAGED_S = 60.0
 # Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
 MOST_DAMAGED = 3
 # Seconds between two tries; where the disk is full, each may download many gigabytes.

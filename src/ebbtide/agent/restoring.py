@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import on_own_disk, unpack
 from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
-from ebbtide.agent.patience import DAMAGED_S, LACKS_S, Patience, is_of_machine
+from ebbtide.agent.patience import LACKS_S, Patience, is_of_machine
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -73,7 +73,6 @@ def restored(
     limit_s = min(LACKS_S, config.controller_limit_s)
     restoring = _Restoring(config, machine, assignment, folder, code)
     patience = Patience(machine.runtime, limit_s, say)
-    damaged = Patience(machine.runtime, min(DAMAGED_S, config.controller_limit_s / 5.0), say)
     while not is_over():
         try:
             return restoring.once()
@@ -83,10 +82,8 @@ def restored(
             if is_damaged and restoring.skips_damaged and assignment.resume is not None:
                 # The controller decides which whole checkpoint to resume from instead.
                 return Restoration(None, problem=str(error))
-            is_missing = isinstance(error, LostCheckpointError | MissingPartError)
-            is_first = is_damaged and not is_missing and not restoring.skips_damaged
-            problem = (damaged if is_first else patience).ends_with(error)
-            if problem and (restoring.skips_damaged or not (is_damaged or is_missing)):
+            problem = patience.ends_with(error)
+            if problem and (restoring.skips_damaged or not (is_damaged or isinstance(error, LostCheckpointError))):
                 return Restoration(None, problem=problem, of_machine=is_of_machine(error))
             if problem:
                 # The newest, or a part of it, is damaged or gone for good: an older one is better than none.
@@ -138,7 +135,7 @@ class _Restoring:
         try:
             if assignment.resume is None:
                 # Keep the previous checkpoint, too, until training has made a step from the newest.
-                writer.kept = frozenset(each.number for each in islice(self._known.manifests(), 2))
+                writer.kept = frozenset(each.number for each in islice(self._manifests(), 2))
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
@@ -172,9 +169,12 @@ class _Restoring:
 
     def _check_is_none(self) -> None:
         """Raise `DamagedCheckpointError` if there are checkpoints, but none can be read."""
-        for number in sorted(self._known.stored() - self._known.aside(), reverse=True):
-            if self._known.has_manifest(number):
-                self._known.manifest(number)
+        store = self._known
+        if any(map(store.is_stored, store.stored() - store.aside())):
+            raise DamagedCheckpointError(f"no checkpoint of trial {store.trial_id} can be read")
+
+    def _manifests(self) -> Iterator[Manifest]:
+        return self._known.manifests(skips_damaged=self.skips_damaged)
 
     def _check_is_there(self) -> None:
         """Raise `LostCheckpointError` if storage lacks the newest checkpoint; after a while, if it lacks all."""

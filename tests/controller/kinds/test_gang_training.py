@@ -350,6 +350,21 @@ def test_what_storage_lacks_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert gang.trained() == []
 
 
+def test_a_gang_whose_checkpoints_are_all_damaged_does_not_begin_again() -> None:
+    """Before, it began at 0, and its next checkpoints replaced those that were there."""
+    gang = Gang(machines=2)
+    first, second = gang.rent(2)
+    for rank, lease in enumerate((first, second)):
+        gang.tell(lease, Saved(IDS[rank], 1, 10, 1))
+    gang.take(second)
+    gang.take(first)
+    assert gang.trial.stored_parts
+    gang.whole = None
+    gang.rent(2)
+    assert gang.trial.ended
+    assert "would begin at 0" in gang.trial.problem
+
+
 def test_older_checkpoints_may_go_once_two_are_whole() -> None:
     gang = Gang()
     first, second = gang.rent(2)

@@ -313,17 +313,6 @@ def test_a_checkpoint_of_another_trial_is_not_believed_under_the_same_number(
     assert "its manifest is of checkpoint 1 of trial sweep-4" in caplog.text
 
 
-def test_claims_of_writers_that_are_long_over_go(objects: ObjectStore, tmp_path: Path) -> None:
-    """A run of weeks may rent thousands of machines, each of which leaves a claim."""
-    store = CheckpointStore(objects, "t")
-    writers = [store.begin_writing(f"m{number}") for number in range(40)]
-    assert store.numbers("writers") == set(range(24, 41))
-    assert writers[-1].save(written(tmp_path / "here", a="1"), step=1).number == 1
-    for old in (writers[0], writers[-2]):
-        with pytest.raises(SupersededWriterError):
-            old.save(written(tmp_path / "here", a="2"), step=2)
-
-
 def test_objects_that_are_no_checkpoints_are_ignored(objects: ObjectStore, tmp_path: Path) -> None:
     store = CheckpointStore(objects, "sweep-3")
     for kind in ("manifests", "writers", "aside", "data"):

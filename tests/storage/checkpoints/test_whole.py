@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.errors import DamagedCheckpointError, StorageError
+from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, StorageError
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.checkpoints.whole import Whole, best_whole, newest_whole
 from ebbtide.storage.objects import FolderStore
@@ -118,6 +118,28 @@ def test_shares_of_one_state_are_all_resumed_from(objects: FolderStore, tmp_path
     }
     with pytest.raises(DamagedCheckpointError, match="checkpoint 5 of trial t-r1"):
         store.manifest(5)
+
+
+def test_one_damaged_answer_is_no_reason_to_take_an_older_checkpoint(
+    objects: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a gang began at 0, or lost the steps since the checkpoint before."""
+    for step in (10, 20):
+        for rank in range(2):
+            save(objects, rank, step)
+    get = FolderStore.get
+
+    def cut(store: FolderStore, key: str) -> bytes:
+        content = get(store, key)
+        return content[:-9] if key == "trials/t-r1/manifests/00000002" else content
+
+    monkeypatch.setattr(FolderStore, "get", cut)
+    with pytest.raises(LostCheckpointError, match="checkpoint 2 of trial t-r1 has no whole manifest"):
+        found(objects, expected={"t": 2, "t-r1": 2})
+    # Once it has been so for long.
+    older = found(objects)
+    assert older is not None
+    assert older.step == 10
 
 
 def test_storage_that_lacks_what_was_stored_is_not_believed(objects: FolderStore) -> None:

@@ -386,8 +386,9 @@ class AgentTraining:
                 self.stop(job_id)
                 return None
         self._lost_since_s.pop(job_id, None)
-        if whole is None and trial.stored_parts:
-            _LOGGER.warning("trial %s begins again at 0: all its checkpoints are set aside", trial.trial_id)
+        if whole is None and trial.stored_parts and not trial.aside:
+            trial.problem = f"all checkpoints of trial {trial.trial_id} are damaged; it would begin at 0"
+            self.stop(job_id)
         return whole
 
     def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:

@@ -15,7 +15,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -62,8 +61,6 @@ _LOGGER = logging.getLogger(__name__)
 _FILES_AT_A_TIME = 4
 # Unfinished data that was not written to for this long was left by a killed writer.
 _LEFT_FOR_S = 60.0
-# Claims of writers that stay in storage: a listing that lacks the newest may be some time old.
-_WRITERS_KEPT = 16
 # Smaller files are stored together: a request for each would take longer than their content.
 _SMALL_BYTES, _TOGETHER_BYTES = 256 << 10, 16 << 20
 # Numbers in a row without a manifest after which there is none: each write that fails leaves its number out.
@@ -96,11 +93,15 @@ class CheckpointStore:
         self._aside: set[int] = set()
         self.folder = checked_key(f"trials/{trial_id}")
 
-    def manifests(self) -> Iterator[Manifest]:
+    def manifests(self, *, skips_damaged: bool = True) -> Iterator[Manifest]:
         """Manifests of complete checkpoints, the newest first, without those set aside or damaged.
+
+        Args:
+            skips_damaged: Whether a damaged manifest is left out though it is newer than all others.
 
         Raises:
             LostCheckpointError: All that are known are gone: the listing is some time old, and newer ones exist.
+            DamagedCheckpointError: The newest manifest is damaged, which is not left out.
         """
         numbers = self.stored()
         is_gone = bool(numbers) and not any(map(self.has_manifest, sorted(numbers, reverse=True)))
@@ -109,10 +110,10 @@ class CheckpointStore:
             raise LostCheckpointError(
                 f"the checkpoints of trial {self.trial_id} are listed as they were a while ago"
             )
-        return self.manifests_of(numbers)
+        return self.manifests_of(numbers, skips_damaged=skips_damaged)
 
-    def manifests_of(self, numbers: Iterable[int]) -> Iterator[Manifest]:
-        """Those of these numbers that are complete, the newest first, without those set aside or damaged."""
+    def manifests_of(self, numbers: Iterable[int], *, skips_damaged: bool = True) -> Iterator[Manifest]:
+        """Those of these numbers that are complete; arguments and errors are those of `manifests`."""
         aside, has_newer = self.aside(), False
         for number in sorted(numbers, reverse=True):
             if number in aside:
@@ -121,8 +122,12 @@ class CheckpointStore:
             if manifest is not None:
                 has_newer = True
                 yield manifest
-            elif number == self.expected and not has_newer and not self.has_manifest(number):
+            elif has_newer:
+                continue
+            elif number == self.expected and not self.has_manifest(number):
                 raise self._lost()
+            elif not skips_damaged and self.is_stored(number):
+                raise DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
 
     def check_is_there(self) -> None:
         """Raise `LostCheckpointError` if the expected checkpoint is missing: storage cannot be the run's."""
@@ -151,6 +156,12 @@ class CheckpointStore:
     def has_manifest(self, number: int) -> bool:
         """Return whether there is a manifest of a number, damaged or not."""
         return self.objects.has(self.manifest_key(number))
+
+    def is_stored(self, number: int) -> bool:
+        """Return whether there is a checkpoint of a number, damaged or not: a stray manifest has no data."""
+        if not self.has_manifest(number):
+            return False
+        return number == self.expected or any(True for _ in self.objects.keys(f"{self.folder}/data/{number:08d}-"))
 
     def aside(self) -> set[int]:
         """Numbers of checkpoints set aside."""
@@ -214,12 +225,8 @@ class CheckpointStore:
             MissingPartError: A part of a checkpoint is missing, which is not skipped, or no other is whole.
             DamagedCheckpointError: A checkpoint is damaged, which is not skipped, or no other is whole.
         """
-        if not (skips_damaged or best):
-            newest = max(self.stored() - self.aside(), default=0)
-            if newest and self.has_manifest(newest):
-                self.manifest(newest)
         last: DamagedCheckpointError | None = None
-        for manifest in self._from_best(best) if best else self.manifests():
+        for manifest in self._from_best(best) if best else self.manifests(skips_damaged=skips_damaged):
             try:
                 self.fetch(manifest, folder)
             except DamagedCheckpointError as error:
@@ -353,14 +360,9 @@ class CheckpointStore:
             self.objects.clear_unfinished(f"{self.folder}/data/", _LEFT_FOR_S)
         except OSError as error:
             _LOGGER.warning("what earlier writers of trial %s left is not removed: %s", self.trial_id, error)
-        claimed = self.numbers("writers")
-        number = max(claimed, default=0) + 1
+        number = max(self.numbers("writers"), default=0) + 1
         while not self.objects.put_once(self.writer_key(number), who.encode()):
             number += 1
-        # A run may rent thousands of machines, each of which leaves a claim.
-        for old in sorted(claimed)[:-_WRITERS_KEPT]:
-            with suppress(OSError):
-                self.objects.delete(self.writer_key(old))
         return CheckpointWriter(self, number, attempt=attempt, machines=machines)
 
     def numbers(self, kind: str) -> set[int]:

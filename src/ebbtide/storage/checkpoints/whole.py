@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ebbtide.base.runtime import RUNTIME, Runtime
-from ebbtide.errors import LostCheckpointError
+from ebbtide.errors import DamagedCheckpointError, LostCheckpointError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore, is_better
 from ebbtide.storage.objects import ObjectStore
@@ -84,13 +84,17 @@ def newest_whole(
         runtime: Gives the time, and reads of several trials at once.
 
     Raises:
-        LostCheckpointError: Storage lacks a checkpoint that is known to be stored: it may not be mounted.
+        LostCheckpointError: Storage lacks a checkpoint that is known to be stored, or gives it damaged.
         OSError: Storage does not answer.
     """
     stores = [
         CheckpointStore(objects, trial_id, runtime, expected=expected.get(trial_id, 0)) for trial_id in trial_ids
     ]
-    stored = _manifests(stores, runtime)
+    try:
+        # Where a checkpoint is known to be stored, one damaged answer is no reason to take an older one.
+        stored = _manifests(stores, runtime, skips_damaged=not expected)
+    except DamagedCheckpointError as error:
+        raise LostCheckpointError(str(error)) from None
     # One all of whose parts are set aside has saved all the same: no checkpoint is whole without it.
     with runtime.pool(_AT_A_TIME) as pool:
         set_aside = list(pool.map(CheckpointStore.aside, stores))
@@ -170,7 +174,9 @@ def newest_attempt(objects: ObjectStore, trial_ids: Sequence[str], runtime: Runt
     return max((manifest.attempt for manifests in stored for manifest in manifests), default=0)
 
 
-def _manifests(stores: Sequence[CheckpointStore], runtime: Runtime) -> list[list[Manifest]]:
+def _manifests(
+    stores: Sequence[CheckpointStore], runtime: Runtime, *, skips_damaged: bool = True
+) -> list[list[Manifest]]:
     """The manifests of each, the newest first."""
     with runtime.pool(_AT_A_TIME) as pool:
-        return list(pool.map(lambda store: list(store.manifests()), stores))
+        return list(pool.map(lambda store: list(store.manifests(skips_damaged=skips_damaged)), stores))
