@@ -117,9 +117,7 @@ def test_a_part_that_is_damaged_is_set_aside(tmp_path: Path, metadata: MetadataS
         (data,) = (tmp_path / "objects" / "trials" / "t-1" / "data").glob(f"{number:08d}-*/*")
         data.write_bytes(b"other")
         resume = (("t-1", number),)
-        short.train(
-            "-c", PLAIN, "{checkpoint_dir}", 20, steps=20, attempt=2, addresses=TWO, keep=0, resume=resume
-        )
+        short.train("-c", PLAIN, "{checkpoint_dir}", 20, steps=20, attempt=2, addresses=TWO, keep=0, resume=resume)
         failed = short.until("failed")
         assert "is not what was saved" in failed["tail"][-1]
         assert store.numbers("aside") == {number}

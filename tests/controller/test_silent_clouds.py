@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Away(Simple):
     recovers = False
     refusal = ""
     asked = 0
+    broken: Collection[Market] = ()
 
     # Whether it is silent before a machine is requested.
     sends = True
@@ -40,6 +42,8 @@ class Away(Simple):
         if self.refusal:
             raise InputError(self.refusal)
         self.asked += 1
+        if wanted.market in self.broken:
+            raise CloudError("InsufficientFreeAddressesInSubnet")
         if self.is_silent and not self.sends:
             with before_request():
                 raise CloudError("it does not answer")
@@ -138,15 +142,48 @@ def test_a_cloud_that_does_not_answer_is_set_aside_whole(tmp_path: Path) -> None
     asked = run.gcp.asked
     run.rent(H)
     (event,) = run.look_for(5.0)
-    assert (event.wake, event.lease_id, event.detail) == (Wake.LAUNCH_FAILED, 1, "it does not answer")
+    assert (event.wake, event.lease_id, event.detail) == (Wake.LAUNCH_FAILED, 1, "cloud gcp does not answer")
     run.rent(A)
     assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 2)]
     assert run.gcp.asked == asked
-    # After a while it is asked again, and rents.
+    # As soon as it answers it is asked again, and rents.
     run.gcp.is_silent = False
-    run.look_for(200.0)
+    run.look_for(5.0)
     run.rent(H)
     assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 3)]
+
+
+def test_many_waiting_machines_set_a_cloud_aside_for_no_longer(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for _ in range(8):
+        run.rent(G)
+    assert len(run.look_for(200.0)) == 8
+    run.gcp.is_silent = False
+    run.look_for(5.0)
+    run.rent(G)
+    assert [wake for wake, _ in kinds(run.look_for(10.0))] == [Wake.RUNNING]
+
+
+def test_a_zone_that_answers_with_errors_sets_no_other_aside(tmp_path: Path) -> None:
+    """A cloud that lists its machines answers: only the market that refuses waits."""
+    run = Run(tmp_path)
+    run.gcp.is_silent = False
+    run.gcp.broken = {G}
+    run.rent(G)
+    assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
+    run.rent(H)
+    assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 1)]
+
+
+def test_a_request_that_was_sent_and_then_refused_leaves_no_machine_uncounted(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.gcp.obeys = True
+    run.rent(G)
+    run.look_for(10.0)
+    run.gcp.refusal = "GCP will not rent as it is asked to: its API is not enabled"
+    run.look_for(30.0)
+    # Its cloud does not answer, so it may still run.
+    assert list(run.rents.unended) == ["run-m0000"]
 
 
 def test_a_request_that_was_never_sent_leaves_no_machine(tmp_path: Path) -> None:
@@ -156,26 +193,6 @@ def test_a_request_that_was_never_sent_leaves_no_machine(tmp_path: Path) -> None
     run.rent(G)
     assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
     assert run.rents.unended == {}
-    # It had its time to answer: later, one try is enough, and the time without any doubles.
-    run.look_for(120.0)
-    run.rent(H)
-    assert kinds(run.look_for(5.0)) == [(Wake.LAUNCH_FAILED, 1)]
-    asked = run.gcp.asked
-    for _ in range(2):
-        run.rent(G)
-        assert [wake for wake, _ in kinds(run.look_for(60.0))] == [Wake.LAUNCH_FAILED]
-    assert (run.gcp.asked, run.rents.unended) == (asked, {})
-
-
-def test_a_single_cloud_is_never_set_aside(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.rents._requests._cloud = OwnMachines(SeveralClouds({"gcp": run.gcp}), "run", "run-12345678")
-    run.rent(G)
-    assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
-    run.gcp.is_silent = False
-    run.rent(G)
-    run.look_for(5.0)
-    assert len(run.gcp.machines) == 1
 
 
 def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_path: Path) -> None:

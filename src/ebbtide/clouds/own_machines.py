@@ -56,6 +56,12 @@ class OwnMachines:
         except PartlySilentError as error:
             raise PartlySilentError(str(error), self._seen_inside(error.found)) from error
 
+    @property
+    def silent(self) -> frozenset[str]:
+        """Names of the clouds that did not answer at the last listing while others did; none of a single cloud."""
+        found: frozenset[str] = getattr(self._cloud, "silent", frozenset())
+        return found
+
     def _seen_inside(self, listed: Sequence[Instance]) -> list[Instance]:
         return [replace(one, token=self._inside(one.token)) for one in listed]
 

@@ -38,6 +38,8 @@ class ListedParts:
         self._warnings = RepeatedWarnings(logger)
         self._listed: dict[str, list[Instance]] = {}
         self._part_of: dict[str, str] = {}
+        # Parts of which nothing was heard at the last listing.
+        self.silent = frozenset[str]()
 
     def part_of(self, token: str) -> str | None:
         """The part in which a machine was last listed; None: it never was."""
@@ -55,6 +57,7 @@ class ListedParts:
             CloudError: No part answers.
         """
         silent: list[CloudError] = []
+        unheard = set[str]()
         partly: dict[str, Sequence[Instance]] = {}
         for name, look in parts.items():
             try:
@@ -63,6 +66,8 @@ class ListedParts:
                 if isinstance(error, PartlySilentError):
                     partly[name] = error.found
                     self._part_of |= {one.token: name for one in error.found}
+                else:
+                    unheard.add(name)
                 self._warnings.warn(name, f"{error}; its machines are taken to be as before")
                 silent.append(error)
                 continue
@@ -71,6 +76,7 @@ class ListedParts:
                 replace(one, listed_s=now_s) if math.isnan(one.listed_s) else one for one in found
             ]
             self._part_of |= {one.token: name for one in found}
+        self.silent = frozenset(unheard)
         if len(silent) == len(parts) and not partly:
             raise silent[0]
         listed = [one for name in parts for one in partly.get(name, self._listed.get(name, ()))]

@@ -60,6 +60,11 @@ class SeveralClouds:
         """All machines; for a cloud that does not answer, those of its last answer."""
         return self._listed.listed({name: cloud.instances for name, cloud in self._clouds.items()}, self.now_s)
 
+    @property
+    def silent(self) -> frozenset[str]:
+        """Names of the clouds that did not answer at the last listing while others did."""
+        return self._listed.silent if len(self._listed.silent) < len(self._clouds) else frozenset()
+
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run in all clouds, as in `RentingCloud.end_all`."""
         return all_ended(cloud.end_all for cloud in self._clouds.values())

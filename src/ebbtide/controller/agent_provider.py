@@ -463,7 +463,7 @@ class AgentProvider:
         self._requests.request_all(len(self._ends.unended))
         while self._requests.refused:
             lease_id, why = self._requests.refused.popleft()
-            self._launch_failed(self._leases[lease_id], why)
+            self._not_granted(self._leases[lease_id], why, may_exist=self._requests.withdraw(lease_id))
         instances, silent = self._listed()
         self._requests.check_listed(instances)
         for lease_id, lease in self._reports.begin_look(self._leases):
@@ -524,14 +524,18 @@ class AgentProvider:
 
         With an error, machines that are not listed may be in a part of the cloud that does not answer.
         """
+        found: Mapping[str, Instance] = {}
+        silent: CloudError | None = None
         try:
-            return self._machines.listed(), None
+            found = self._machines.listed()
         except CloudGoneError:
             raise
         except PartlySilentError as error:
-            return {one.token: one for one in error.found}, error
+            found, silent = {one.token: one for one in error.found}, error
         except CloudError as error:
-            return {}, error
+            silent = error
+        self._requests.note_silent(getattr(self._cloud, "silent", ()), self._pace.missing_s)
+        return found, silent
 
     def _compare_prices(self) -> None:
         """Notify of every market whose price has changed since the last poll."""
@@ -577,15 +581,18 @@ class AgentProvider:
         """After a while, withdraw a request that has no answer where others have: the policy may ask elsewhere."""
         why = self._requests.unanswered(lease.lease_id, self._pace.missing_s)
         if why and (silent is None or isinstance(silent, PartlySilentError)):
-            if self._requests.give_up(lease.lease_id, self._pace.missing_s):
-                # The cloud then charges for the machine.
-                self._ends.end(lease)
-            told = f"no answer for {self._pace.missing_s:.0f} s: {why}"
-            if not lease.is_charged:
-                self._launch_failed(lease, told)
-                return
-            self._notify_of(Wake.ENDED, lease, told)
-            self._training.gone(lease)
+            may_exist = self._requests.withdraw(lease.lease_id)
+            self._not_granted(lease, f"no answer for {self._pace.missing_s:.0f} s: {why}", may_exist=may_exist)
+
+    def _not_granted(self, lease: Lease, why: str, *, may_exist: bool) -> None:
+        """Count a request as failed, and end its machine if it may exist: the cloud charges for it."""
+        if may_exist and lease.is_open:
+            self._ends.end(lease)
+        if not lease.is_charged:
+            self._launch_failed(lease, why)
+            return
+        self._notify_of(Wake.ENDED, lease, why)
+        self._training.gone(lease)
 
     def _launch_failed(self, lease: Lease, why: str, ended_s: float | None = None) -> None:
         if lease.is_open:

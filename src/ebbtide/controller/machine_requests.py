@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from ebbtide.agent.config import AgentConfig
 from ebbtide.agent.protocol import key_of
@@ -92,8 +91,9 @@ class MachineRequests:
         self._unanswered: dict[int, tuple[float, str]] = {}
         # Waiting leases whose machines may exist, since a request for them may have reached the cloud.
         self._sent = set[int]()
-        # Clouds that answered no request for long while others did.
-        self._aside: dict[str, _Aside] = {}
+        # Since when clouds have not listed their machines while others did, and those that are asked for none.
+        self._silent_since_s: dict[str, float] = {}
+        self._aside = frozenset[str]()
 
     def add(self, lease: Lease) -> None:
         """Queue a machine to be requested once the journal has its lease."""
@@ -172,33 +172,27 @@ class MachineRequests:
         since_s, why = self._unanswered.get(lease_id, (math.inf, ""))
         return why if self._runtime.monotonic_s() - since_s >= within_s else ""
 
-    def give_up(self, lease_id: int, pause_s: float) -> bool:
-        """Request a waiting machine no more, and none of its cloud for a while if there are others.
-
-        Args:
-            lease_id: Id of its lease.
-            pause_s: The while, seconds, if its cloud has answered before; it doubles each time.
-
-        Returns:
-            Whether the machine may exist, since a request for it may have reached the cloud.
-        """
-        may_exist, (_, why) = lease_id in self._sent, self._unanswered[lease_id]
-        if why != _NO_QUOTA:
-            self._set_aside(self.leases[lease_id].market.cloud, why, pause_s)
-        self.withdraw(lease_id)
+    def withdraw(self, lease_id: int) -> bool:
+        """Request a waiting machine no more; returns whether a request may have got through."""
+        with suppress(ValueError):
+            self.waiting.remove(lease_id)
+        self._unanswered.pop(lease_id, None)
+        may_exist = lease_id in self._sent
+        self._sent.discard(lease_id)
         return may_exist
 
-    def withdraw(self, lease_id: int) -> None:
-        """Request a waiting machine no more."""
-        self.waiting.remove(lease_id)
-        self._unanswered.pop(lease_id, None)
-        self._sent.discard(lease_id)
+    def note_silent(self, clouds: Iterable[str], within_s: float) -> None:
+        """Request no machines of clouds that have not listed theirs for long, as long as that lasts.
 
-    def _set_aside(self, cloud: str, why: str, pause_s: float) -> None:
-        if {market.cloud for market in self._cloud.markets} > {cloud}:
-            before = self._aside.get(cloud)
-            pause_s = pause_s if before is None else min(2.0 * before.pause_s, max(_TRIED_EVERY_S, pause_s))
-            self._aside[cloud] = _Aside(why, self._runtime.monotonic_s() + pause_s, pause_s)
+        Args:
+            clouds: Names of the clouds that did not list their machines just now, while others did.
+            within_s: Time for which one is waited for, seconds.
+        """
+        now_s = self._runtime.monotonic_s()
+        self._silent_since_s = {cloud: self._silent_since_s.get(cloud, now_s) for cloud in clouds}
+        self._aside = frozenset(
+            cloud for cloud, since_s in self._silent_since_s.items() if now_s - since_s >= within_s
+        )
 
     def request_all(self, unended: int = 0) -> None:
         """Request the waiting machines whose leases the journal has, as many as a few seconds allow.
@@ -247,9 +241,9 @@ class MachineRequests:
             if self._runtime.monotonic_s() >= until_s:
                 break
             lease = self.leases[lease_id]
-            aside = self._aside.get(lease.market.cloud)
-            if lease.is_open and aside is not None and self._runtime.monotonic_s() < aside.until_s:
-                self._not_requested(lease_id, aside.why)
+            if lease.is_open and lease.market.cloud in self._aside and lease_id not in self._sent:
+                self.withdraw(lease_id)
+                self.refused.append((lease_id, f"cloud {lease.market.cloud} does not answer"))
                 continue
             self._waits()
             self.waiting.remove(lease_id)
@@ -261,26 +255,16 @@ class MachineRequests:
             except CloudError as error:
                 self._machines.troubled(error)
                 self.waiting.append(lease_id)
-                since_s, _ = self._unanswered.get(lease_id, (self._runtime.monotonic_s(), ""))
+                since_s, before = self._unanswered.get(lease_id, (math.inf, _NO_QUOTA))
+                since_s = self._runtime.monotonic_s() if before == _NO_QUOTA else since_s
                 self._unanswered[lease_id] = since_s, str(error)
                 if not error.is_unsent:
                     self._sent.add(lease_id)
-                elif aside is not None:
-                    # It was given its while to answer before: the others are not held up for as long again.
-                    self._set_aside(lease.market.cloud, str(error), aside.pause_s)
-                    self._not_requested(lease_id, str(error))
             except InputError as error:
                 self.refuse(lease_id, error)
             else:
                 self._unanswered.pop(lease_id, None)
                 self._sent.discard(lease_id)
-                self._aside.pop(lease.market.cloud, None)
-
-    def _not_requested(self, lease_id: int, why: str) -> None:
-        """Refuse a machine of a cloud that does not answer, unless it may exist: then the provider ends it."""
-        if lease_id not in self._sent:
-            self.withdraw(lease_id)
-            self.refused.append((lease_id, why))
 
     def _wait_for_quota(self, due: Iterable[int]) -> None:
         """Keep back requests that the team's quotas do not allow; those whose machines came are done."""
@@ -355,21 +339,6 @@ class MachineRequests:
         except SupersededError:
             self.is_superseded = True
             raise
-
-
-@dataclass(frozen=True)
-class _Aside:
-    """A cloud that is asked for no machine for a while.
-
-    Attributes:
-        why: Reason why its requests have no answer.
-        until_s: End of the while, seconds of the run's clock.
-        pause_s: Its length, seconds.
-    """
-
-    why: str
-    until_s: float
-    pause_s: float
 
 
 def _zone_of(market: Market) -> tuple[str, str, str]:
