@@ -12,7 +12,7 @@ from tests.runs.cloud_as_told import Clock, provider
 from tests.runs.fake_controller import FakeController, Given, running
 
 from ebbtide.agent.config import Assignment
-from ebbtide.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train
+from ebbtide.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train, Unsaved
 from ebbtide.controller.kinds.dispatch import AgentJobs
 from ebbtide.controller.kinds.state import TrialState, trial_values
 from ebbtide.controller.kinds.training import AgentTraining
@@ -363,6 +363,20 @@ def test_a_gang_whose_checkpoints_are_all_damaged_does_not_begin_again() -> None
     gang.rent(2)
     assert gang.trial.ended
     assert "would begin at 0" in gang.trial.problem
+
+
+def test_a_part_that_storage_refuses_is_told_until_it_is_stored() -> None:
+    """Without it, what the others store is not whole."""
+    gang = Gang(machines=2)
+    first, second = gang.rent(2)
+    gang.tell(second, Unsaved(IDS[1], 1, 10, "AccessDenied (403)"))
+    gang.tell(first, Saved(IDS[0], 1, 10, 1))
+    assert gang.progress.steps_saved == 0
+    (warning,) = [each for each in gang.trial.warnings if "not stored" in each]
+    assert warning.startswith("its newest checkpoint is not stored by machine 1: AccessDenied (403)")
+    gang.tell(second, Saved(IDS[1], 1, 10, 1))
+    assert gang.progress.steps_saved == 10
+    assert not any("not stored" in each for each in gang.trial.warnings)
 
 
 def test_older_checkpoints_may_go_once_two_are_whole() -> None:

@@ -616,12 +616,20 @@ class AgentTraining:
         others = [warning for warning in trial.warnings if not warning.startswith(_LACKS)]
         trial.warnings = (*others, *([f"{_LACKS} {path}, which Ebbtide's agent may not read"] if path else []))
 
-    def _note_unsaved(self, trial: TrialState, why: str) -> None:
+    def _note_unsaved(self, trial: TrialState, member: Member, why: str) -> None:
         """Warn of a checkpoint that storage refuses, in place of the warning that nothing is saved."""
         still = warnings_of(trial, self._metric(trial.progress.job_id), is_over=True)
-        others = [each for each in trial.warnings if each in still or each.startswith(_LACKS)]
-        warning = f"{UNSAVED}: {why}; the upload is tried again, and the machine is paid meanwhile"
+        told = _unsaved(trial, member)
+        others = [
+            each
+            for each in trial.warnings
+            if each in still or (each.startswith((_LACKS, UNSAVED)) and not each.startswith(told))
+        ]
+        warning = f"{told}: {why}; the upload is tried again, and the machine is paid meanwhile"
         trial.warnings = (*others, warning)
+        if trial.is_gang:
+            # It has a part to store, so that no checkpoint is whole without it.
+            trial.savers = tuple(sorted({*trial.savers, member.rank}))
         _LOGGER.warning("trial %s: %s", trial.trial_id, warning)
 
     def _withdraw_warnings(self, trial: TrialState) -> None:
@@ -646,10 +654,11 @@ class AgentTraining:
             self.speeds.begin(progress.job_id, trial.attempt, lease.market.instance_type, step)
         if isinstance(report, Saved):
             self._note_lacks(trial, report.lacks)
-            trial.warnings = tuple(each for each in trial.warnings if not each.startswith(UNSAVED))
+            told = _unsaved(trial, member)
+            trial.warnings = tuple(each for each in trial.warnings if not each.startswith(told))
         match report:
             case Unsaved(why=why):
-                self._note_unsaved(trial, why)
+                self._note_unsaved(trial, member, why)
             case Stepped() | Named() if member.rank > 0:
                 pass  # all machines of a gang do the same steps
             case Stepped(step=step, at=at, metric=metric):
@@ -862,3 +871,8 @@ def _origin(report: OfTrial) -> tuple[int, int] | None:
             return began, number
         case _:
             return None
+
+
+def _unsaved(trial: TrialState, member: Member) -> str:
+    """First words of the warning that storage refuses a machine's checkpoint."""
+    return f"{UNSAVED} by machine {member.rank}" if trial.is_gang else UNSAVED
