@@ -437,7 +437,9 @@ def test_storage_that_lacks_what_was_stored_is_no_reason_to_begin_again(
     machine.close()
 
 
-def test_a_damaged_checkpoint_is_none_that_storage_lacks(machine: Machine, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_none_that_storage_lacks(tmp_path: Path, metadata: MetadataServer) -> None:
+    # It is read again for as long as the machine goes on without its controller, five minutes at most.
+    machine = Machine(tmp_path, metadata, controller_limit_s=15.0)
     machine.train(PROGRAM, "--steps", 4000, "--step-s", 0.02, steps=4000)
     machine.until("step", step=5)
     machine.order("save")
@@ -450,6 +452,7 @@ def test_a_damaged_checkpoint_is_none_that_storage_lacks(machine: Machine, tmp_p
     (tmp_path / "objects" / key).write_bytes(b"torn")
     machine.train(PROGRAM, "--steps", 3, attempt=2, steps=3, expected=stored)
     assert machine.until("restored")["number"] == first["number"]
+    machine.close()
 
 
 HABITS = {

@@ -481,7 +481,7 @@ class AgentProvider:
                 self._check_answered(lease, silent)
             elif silent is None:
                 self._missing(lease)
-        if self._watches_prices and (silent is None or isinstance(silent, PartlySilentError)):
+        if self._watches_prices and silent is None:
             self._compare_prices()
         lost: LostCheckpointError | None = None
         try:
