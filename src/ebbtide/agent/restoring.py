@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -135,7 +135,8 @@ class _Restoring:
         try:
             if assignment.resume is None:
                 # Keep the previous checkpoint, too, until training has made a step from the newest.
-                writer.kept = frozenset(each.number for each in islice(self._manifests(), 2))
+                newest = islice(self._known.manifests(skips_damaged=self.skips_damaged), 2)
+                writer.kept = frozenset(each.number for each in newest)
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
@@ -172,9 +173,6 @@ class _Restoring:
         store = self._known
         if any(map(store.is_stored, store.stored() - store.aside())):
             raise DamagedCheckpointError(f"no checkpoint of trial {store.trial_id} can be read")
-
-    def _manifests(self) -> Iterator[Manifest]:
-        return self._known.manifests(skips_damaged=self.skips_damaged)
 
     def _check_is_there(self) -> None:
         """Raise `LostCheckpointError` if storage lacks the newest checkpoint; after a while, if it lacks all."""
