@@ -111,4 +111,3 @@ def test_messages_of_machines_that_are_long_over_are_deleted(tmp_path: Path) -> 
     clock.now_s += agent_provider._MESSAGES_KEPT_S
     rents._delete_old()
     assert (there(store), there(store, kind="orders")) == ([], [])
-    assert rents._mailboxes._boxes == {}

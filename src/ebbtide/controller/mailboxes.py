@@ -262,7 +262,7 @@ class Mailboxes:
         self._for_each(delete, old)
 
     def delete_all(self, lease_ids: Iterable[int]) -> None:
-        """Delete all messages to and from these machines, which are over, and forget their mailboxes.
+        """Delete all messages to and from these machines, which are over.
 
         Raises:
             OSError: Storage does not answer.
@@ -272,10 +272,7 @@ class Mailboxes:
             box.orders.clear()
             box.reports.clear()
 
-        over = list(lease_ids)
-        self._for_each(clear, [self._box(lease_id) for lease_id in over])
-        for lease_id in over:
-            del self._boxes[lease_id]
+        self._for_each(clear, [self._box(lease_id) for lease_id in lease_ids])
 
     @property
     def items(self) -> Items:
