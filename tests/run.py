@@ -29,7 +29,7 @@ SLOWEST = 50
 # More failures than this are a defect, or a machine that lacks something: running them again would hide it.
 MOST_REPEATED = 10
 # A test that hangs fails, and the others go on.
-_LIMIT_S = {"": 1200, "--long": 2400, "--exhaustive": 3600}
+_LIMIT_S = {"": 1200, "--long": 3600, "--exhaustive": 3600}
 _MARKS = {"--long": "long and not exhaustive", "--exhaustive": "exhaustive"}
 # Exit codes of pytest.
 _FAILED, _NO_TESTS = 1, 5

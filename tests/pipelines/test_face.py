@@ -87,7 +87,7 @@ def service(
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for(lambda: nights(url), serve, 1800)
+        wait_for(lambda: nights(url), serve, 3000)
         yield url, serve
     finally:
         serve.terminate()
