@@ -15,7 +15,7 @@ from ebbtide.agent.folders import outputs_id
 from ebbtide.agent.inputs import DamagedInputError, Input, fetch_inputs
 from ebbtide.agent.machine import ThisMachine
 from ebbtide.agent.results import TaskResult, TaskResults
-from ebbtide.errors import LostCheckpointError
+from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, StorageError
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import FolderStore
 
@@ -153,8 +153,7 @@ def test_an_assignment_carries_them() -> None:
 def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
     store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However long storage is waited for, what is damaged does not heal.
-    monkeypatch.setattr(restoring, "LACKS_S", 1e9)
+    monkeypatch.setattr(restoring, "LACKS_S", 0.1)
     monkeypatch.setattr(patience, "_RETRY_S", 0.01)
     results = TaskResults(store, "run-000")
     (tmp_path / "task").mkdir()
@@ -177,6 +176,21 @@ def test_a_training_whose_inputs_are_damaged_fails_and_says_so(
     assert found.writer is None
     assert "what parts has stored cannot be had: the files of task 0 are damaged" in found.problem
     assert len(said) == 1
+
+
+def test_damage_and_failures_in_turn_are_waited_for_no_longer_than_damage() -> None:
+    """Before, each request that failed began the wait anew, and a machine was paid without end."""
+    clock = Clock()
+    patient = patience.Patience(clock, 300.0, lambda _: None)
+    while not patient.ends_with(DamagedCheckpointError("checkpoint 3 is damaged")):
+        assert patient.ends_with(StorageError("the service is not available")) == ""
+        assert clock.now_s < 900.0
+    assert clock.now_s > 300.0
+    # Time in which storage does not answer does not count.
+    away = patience.Patience(clock, 300.0, lambda _: None)
+    for _ in range(1_000):
+        assert away.ends_with(StorageError("the service is not available")) == ""
+    assert away.ends_with(DamagedInputError("what parts has stored cannot be had")) == ""
 
 
 def test_what_a_training_is_restored_from_is_not_stored_again(store: FolderStore, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Simple:
 
     history: eb.PriceHistory
     machines: list[Instance] = field(default_factory=list)
-    is_silent: bool = False
+    is_away: bool = False
     now_s: float = 0.0
     is_over: bool = False
 
@@ -113,12 +113,12 @@ class Simple:
         self.machines.append(machine(wanted.token))
 
     def terminate(self, token: str) -> float | None:
-        if self.is_silent:
+        if self.is_away:
             silent()
         return 3.0 if token in {one.token for one in self.machines} else None
 
     def instances(self) -> list[Instance]:
-        if self.is_silent:
+        if self.is_away:
             silent()
         return self.machines
 
@@ -152,7 +152,7 @@ def test_each_market_is_rented_in_its_own_cloud() -> None:
     assert ([one.token for one in aws.machines], [one.token for one in gcp.machines]) == (["1"], ["2"])
     assert {one.token for one in both.instances()} == {"1", "2"}
     # Its own cloud is asked first, whatever the other does.
-    aws.is_silent = True
+    aws.is_away = True
     assert both.terminate("2") == 3.0
     with pytest.raises(CloudError):
         both.terminate("3")

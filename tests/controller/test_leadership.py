@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.cut_objects import CutAnswers
 from tests.runs.cloud_as_told import Clock
 from tests.runs.sweeps import START_S, A
 
@@ -291,5 +292,15 @@ def test_what_others_write_under_a_number_is_passed_over_by_all_alike(tmp_path: 
     first, copy = numbers(store, 1), numbers(store, 2)
     first.check(-1)
     first.take(0)
+    with pytest.raises(SupersededError):
+        copy.take(0)
+
+
+def test_a_number_of_which_an_answer_is_cut_off_is_still_another_s(tmp_path: Path) -> None:
+    """Before, it counted as a stranger's, and a copy of the run requested the same machine."""
+    store = CutAnswers(tmp_path)
+    first, copy = numbers(store, 1), numbers(store, 2)
+    first.take(0)
+    store.cuts = [20]
     with pytest.raises(SupersededError):
         copy.take(0)

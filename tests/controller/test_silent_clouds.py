@@ -44,17 +44,24 @@ class Away(Simple):
         self.asked += 1
         if wanted.market in self.broken:
             raise CloudError("InsufficientFreeAddressesInSubnet")
-        if self.is_silent and not self.sends:
+        if self.is_away and not self.sends:
             with before_request():
                 raise CloudError("it does not answer")
-        if (not self.is_silent or self.obeys) and wanted.token not in {one.token for one in self.machines}:
+        if (not self.is_away or self.obeys) and wanted.token not in {one.token for one in self.machines}:
             self.machines.append(Instance(wanted.token, LeaseState.RUNNING, START_S, START_S, math.nan))
-        if self.is_silent:
+        if self.is_away:
             raise CloudError("it does not answer")
 
+    # Whether it does not list yet what was requested.
+    hides = False
+
+    def instances(self) -> list[Instance]:
+        found = super().instances()
+        return [] if self.hides else found
+
     def terminate(self, token: str) -> float | None:
-        self.is_silent = self.is_silent and not self.recovers
-        found = super().terminate(token)
+        self.is_away = self.is_away and not self.recovers
+        found = None if self.hides else super().terminate(token)
         if found is not None:
             ended = Instance(token, LeaseState.RELEASED, START_S, START_S, START_S + 900.0)
             self.machines = [ended if one.token == token else one for one in self.machines]
@@ -65,7 +72,7 @@ class Run:
     """A run in two clouds, the second of which is silent at first."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock, self.aws, self.gcp = Clock(), Away(flapping()), Away(steady(), is_silent=True)
+        self.clock, self.aws, self.gcp = Clock(), Away(flapping()), Away(steady(), is_away=True)
         self.rents = AgentProvider(
             OwnMachines(SeveralClouds({"aws": self.aws, "gcp": self.gcp}), "run", "run-12345678"),
             FolderStore(folder),
@@ -117,7 +124,7 @@ def test_machines_of_a_cloud_that_never_answered_are_not_missing(tmp_path: Path)
     lease.state, lease.started_s, lease.running_s = LeaseState.RUNNING, START_S, START_S
     assert run.look_for(1_000.0) == []
     assert lease.is_open
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     assert kinds(run.look_for(200.0)) == [(Wake.ENDED, 0)]
 
 
@@ -130,7 +137,7 @@ def test_a_request_that_its_cloud_does_not_answer_fails_while_another_answers(tm
     assert (event.wake, event.lease_id) == (Wake.LAUNCH_FAILED, 0)
     assert "it does not answer" in event.detail
     assert (lease.state, list(run.rents._requests.waiting)) == (LeaseState.FAILED, [])
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     assert (run.look_for(20.0), run.gcp.machines, run.rents.unended) == ([], [], {})
 
 
@@ -142,15 +149,39 @@ def test_a_cloud_that_does_not_answer_is_set_aside_whole(tmp_path: Path) -> None
     asked = run.gcp.asked
     run.rent(H)
     (event,) = run.look_for(5.0)
-    assert (event.wake, event.lease_id, event.detail) == (Wake.LAUNCH_FAILED, 1, "cloud gcp does not answer")
+    assert (event.wake, event.lease_id, event.detail) == (
+        Wake.LAUNCH_FAILED,
+        1,
+        f"cloud gcp does not answer for {H.zone}",
+    )
     run.rent(A)
     assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 2)]
     assert run.gcp.asked == asked
     # As soon as it answers it is asked again, and rents.
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     run.look_for(5.0)
     run.rent(H)
     assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 3)]
+
+
+def test_a_silent_cloud_is_set_aside_though_the_other_fails_now_and_then(tmp_path: Path) -> None:
+    """Before, each listing that the other cloud refused began the wait of two minutes anew."""
+    run = Run(tmp_path)
+    for _ in range(8):
+        run.look_for(20.0)
+        run.aws.is_away = True
+        run.look_for(5.0)
+        run.aws.is_away = False
+    run.look_for(5.0)
+    run.rent(G)
+    assert [event.detail for event in run.look_for(5.0)] == [f"cloud gcp does not answer for {G.zone}"]
+    # While neither answers, nothing changes.
+    run.aws.is_away = True
+    run.look_for(5.0)
+    run.rent(H)
+    assert [event.detail for event in run.look_for(5.0)] == [f"cloud gcp does not answer for {H.zone}"]
+    run.rent(A)
+    assert run.look_for(5.0) == []
 
 
 def test_many_waiting_machines_set_a_cloud_aside_for_no_longer(tmp_path: Path) -> None:
@@ -158,7 +189,7 @@ def test_many_waiting_machines_set_a_cloud_aside_for_no_longer(tmp_path: Path) -
     for _ in range(8):
         run.rent(G)
     assert len(run.look_for(200.0)) == 8
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     run.look_for(5.0)
     run.rent(G)
     assert [wake for wake, _ in kinds(run.look_for(10.0))] == [Wake.RUNNING]
@@ -167,7 +198,7 @@ def test_many_waiting_machines_set_a_cloud_aside_for_no_longer(tmp_path: Path) -
 def test_a_zone_that_answers_with_errors_sets_no_other_aside(tmp_path: Path) -> None:
     """A cloud that lists its machines answers: only the market that refuses waits."""
     run = Run(tmp_path)
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     run.gcp.broken = {G}
     run.rent(G)
     assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
@@ -195,6 +226,70 @@ def test_a_request_that_was_never_sent_leaves_no_machine(tmp_path: Path) -> None
     assert run.rents.unended == {}
 
 
+def test_a_machine_that_was_requested_just_before_its_cloud_fell_silent_is_not_forgotten(tmp_path: Path) -> None:
+    """Before, what a silent cloud had listed last showed that there was none, while it ran and cost."""
+    run = Run(tmp_path)
+    run.gcp.is_away = False
+    run.look_for(5.0)
+    lease = run.rent(G)
+    run.gcp.hides = True
+    run.look_for(5.0)
+    run.gcp.is_away, run.gcp.hides = True, False
+    assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
+    assert list(run.rents.unended) == ["run-m0000"]
+    assert run.rents.end_remaining(10.0, 10.0) == []
+    assert list(run.rents.unended) == ["run-m0000"]
+    run.gcp.is_away = False
+    assert kinds(run.look_for(20.0)) == [(Wake.ENDED, 0)]
+    assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
+    assert (lease.is_charged, run.rents.unended) == (True, {})
+
+
+def test_a_request_without_answer_of_a_cloud_that_answered_before_is_not_forgotten(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.gcp.is_away = False
+    run.look_for(5.0)
+    run.gcp.is_away = run.gcp.obeys = True
+    run.rent(G)
+    run.look_for(200.0)
+    assert list(run.rents.unended) == ["run-m0000"]
+    run.gcp.is_away = False
+    run.look_for(20.0)
+    assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
+
+
+def test_a_request_without_answer_is_not_forgotten_where_no_more_machines_are_requested(tmp_path: Path) -> None:
+    """Before, three failed boots elsewhere left a machine running that nobody knew of."""
+    run = Run(tmp_path)
+    run.gcp.obeys = True
+    run.rent(G)
+    run.look_for(10.0)
+    run.rents._requests._is_at_work = lambda: True
+    run.rents._requests.stop(InputError("3 machines ended before their agent began"))
+    run.rents._requests._tried_s = run.clock.now_s
+    run.look_for(10.0)
+    assert list(run.rents.unended) == ["run-m0000"]
+
+
+def test_a_machine_that_is_listed_only_after_the_run_stopped_is_ended(tmp_path: Path) -> None:
+    """Clouds list a machine some seconds after its request."""
+    run = Run(tmp_path)
+    run.gcp.is_away = False
+    run.look_for(5.0)
+    run.gcp.hides = True
+    lease = run.rent(G)
+    run.look_for(5.0)
+    run.rents._ends.end(lease)
+    looks = []
+
+    def looked() -> None:
+        looks.append(run.clock.now_s)
+        run.gcp.hides = len(looks) < 2
+
+    run.rents._ends.end_remaining(run.rents._leases, 60.0, 60.0, looked)
+    assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
+
+
 def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.gcp.obeys = True
@@ -202,7 +297,7 @@ def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_p
     run.look_for(10.0)
     run.gcp.obeys = False
     assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     assert kinds(run.look_for(20.0)) == [(Wake.ENDED, 0)]
     assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
     assert (lease.is_charged, lease.ended_s) == (True, START_S + 900.0)
@@ -223,7 +318,7 @@ def test_a_cloud_that_lacks_permissions_ends_no_run_while_another_rents(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(tmp_path)
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     run.gcp.refusal = "GCP will not rent as it is asked to: its API is not enabled"
     lease = run.rent(G)
     (event,) = run.look_for(5.0)
@@ -259,7 +354,7 @@ def test_a_refusal_ends_no_machine_that_trains(tmp_path: Path, monkeypatch: pyte
         run.rent(A)
         assert kinds(run.look_for(5.0)) == [(Wake.LAUNCH_FAILED, len(run.rents._leases) - 1)]
     run.rents._leases[0].state = LeaseState.RELEASED
-    run.gcp.is_silent, run.gcp.refusal = False, run.aws.refusal
+    run.gcp.is_away, run.gcp.refusal = False, run.aws.refusal
     with pytest.raises(InputError, match="UnauthorizedOperation"):
         for market in run.rents._cloud.markets:
             run.rent(market)
@@ -271,7 +366,7 @@ def test_a_refusal_that_comes_later_ends_no_machine_that_trains(
 ) -> None:
     """SkyPilot accepts each request, and refuses it minutes later; before, that ended the run."""
     run = Run(tmp_path)
-    run.gcp.is_silent = False
+    run.gcp.is_away = False
     refused = Instance("", LeaseState.FAILED, math.nan, math.nan, START_S, "NoCloudAccessError", needs_user=True)
     monkeypatch.setattr(
         Away, "launch", lambda cloud, wanted: cloud.machines.append(replace(refused, token=wanted.token))
@@ -293,9 +388,9 @@ def test_a_refusal_that_comes_later_ends_no_machine_that_trains(
 
 def test_where_no_cloud_answers_requests_wait(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.aws.is_silent = True
+    run.aws.is_away = True
     lease = run.rent(A)
     assert run.look_for(1_000.0) == []
-    run.aws.is_silent = run.gcp.is_silent = False
+    run.aws.is_away = run.gcp.is_away = False
     assert kinds(run.look_for(20.0)) == [(Wake.RUNNING, 0)]
     assert lease.state is LeaseState.RUNNING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,14 @@ from pathlib import Path
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from tests.cut_objects import CutAnswers
 from tests.runs.sweeps import steady
 
 from ebbtide.errors import InputError, StorageError
 from ebbtide.storage import buckets
 from ebbtide.storage.buckets import S3Store, gcs_client
 from ebbtide.storage.google_tokens import GoogleTokens
-from ebbtide.storage.objects import FolderStore, ObjectStore, object_store
+from ebbtide.storage.objects import FolderStore, ObjectStore, decoded_object, object_store
 from ebbtide.testing.contracts.stores import ObjectStoreContract
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 
@@ -180,3 +182,18 @@ def test_a_folder_that_cannot_be_written_does_not_answer(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="is a folder"):
         store.put_file("a/d", file)
     assert store.get("a/b") == b"1"
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again(tmp_path: Path) -> None:
+    store = CutAnswers(tmp_path)
+    store.put_once("table", b'{"a": 1}')
+    store.cuts = [3]
+    assert decoded_object(store, "table", json.loads) == {"a": 1}
+    assert decoded_object(store, "table", json.loads, b'{"a"') == {"a": 1}
+    # What is cut off each time in another way says nothing of what is stored.
+    store.cuts = [3, 4]
+    with pytest.raises(StorageError, match="table is damaged each time"):
+        decoded_object(store, "table", json.loads)
+    store.put_once("torn", b"{")
+    with pytest.raises(json.JSONDecodeError):
+        decoded_object(store, "torn", json.loads)

@@ -156,7 +156,7 @@ def fetch_checkpoint(
     if len(trial_ids) == 1:
         number = expected.get(trial_ids[0], 0)
         store = CheckpointStore(objects, trial_ids[0], expected=number)
-        found = store.restore(into, best=best, skips_missing=not number)
+        found = store.restore(into, best=best, skips_missing=not number, skips_damaged=not number)
         if not best and (0 if found is None else found.number) < number and number not in store.aside():
             store.check_is_there()
             raise DamagedCheckpointError(f"checkpoint {number} of trial {trial_ids[0]} is damaged")

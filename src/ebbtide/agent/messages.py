@@ -15,7 +15,7 @@ from ebbtide.agent.protocol import (
 )
 from ebbtide.errors import MissingObjectError
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
 
 # Bytes that are kept of an object that cannot be read.
 _SHOWN_BYTES = 2_000
@@ -95,7 +95,7 @@ class MessageLog:
                 continue
             self._looks = 0
             try:
-                given = read_messages(content)
+                given = decoded_object(self._objects, key, read_messages, content)
             except BadMessageError as error:
                 yield Unreadable(key, 0, str(error), content[:_SHOWN_BYTES])
                 given = []
@@ -148,7 +148,7 @@ class MessageLog:
 
     def _is_ours(self, number: int) -> bool:
         try:
-            given = read_messages(self._objects.get(f"{self._folder}/{number:08d}"))
+            given = decoded_object(self._objects, f"{self._folder}/{number:08d}", read_messages)
         except (MissingObjectError, BadMessageError):
             return False
         return any(self._channel.is_sealed(values) for values in given)

@@ -14,8 +14,6 @@ from ebbtide.errors import DamagedCheckpointError, LostCheckpointError
 
 # Longest time for which storage that lacks what it had or gives it damaged, or a disk that is full, is waited for.
 LACKS_S = 300.0
-# Tries to fetch damaged results: they stay damaged, and the machine is paid meanwhile.
-MOST_DAMAGED = 3
 # Seconds between two tries; where the disk is full, each may download many gigabytes.
 _RETRY_S, _FULL_RETRY_S = 1.0, 30.0
 # Errors of a machine that can begin no further program.
@@ -38,17 +36,18 @@ class Patience:
 
     def __init__(self, runtime: Runtime, limit_s: float, say: Callable[[str], None]) -> None:
         self._runtime, self._limit_s, self._say = runtime, limit_s, say
-        self._since_s, self._told, self._damaged = math.inf, "", 0
+        self._told, self._lasted_s, self._tried_s = "", 0.0, math.inf
 
     def ends_with(self, error: Exception) -> str:
         """Return the problem in words if no further try is worthwhile; else wait, and return an empty text."""
         problem, now_s = lasting_problem(error), self._runtime.monotonic_s()
-        self._damaged += isinstance(error, DamagedInputError)
-        self._since_s = min(self._since_s, now_s) if problem else math.inf
+        # Time in which storage does not answer does not count, and does not begin the wait anew.
+        self._lasted_s += max(now_s - self._tried_s, 0.0) if problem else 0.0
+        self._tried_s = now_s
         if problem and problem != self._told:
             self._told = problem
             self._say(f"ebbtide: {problem}; asked again")
-        if self._damaged >= MOST_DAMAGED or now_s - self._since_s > self._limit_s:
+        if self._lasted_s > self._limit_s:
             return problem
         self._runtime.sleep(_FULL_RETRY_S if isinstance(error, FullDiskError) else _RETRY_S)
         return ""

@@ -17,7 +17,7 @@ from typing import Any
 from ebbtide.agent.folders import on_own_disk
 from ebbtide.agent.result_archive import DamagedResultError, pack, unpack
 from ebbtide.errors import MissingObjectError
-from ebbtide.storage.objects import ObjectStore, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
 
 # Characters kept of what a task prints, from its end; more output belongs in files.
 MOST_PRINTED = 64 << 10
@@ -117,14 +117,19 @@ class TaskResults:
             MissingObjectError: There is none.
             DamagedResultError: It cannot be read.
         """
-        content = self._objects.get(f"{self._records}/{number}")
-        try:
+
+        def decode(content: bytes) -> TaskResult:
             values = json.loads(content)
             known = {name: values[name] for name in TaskResult.__dataclass_fields__ if name in values}
             archive = str(known.get("archive", ""))
             if archive and (".." in archive or not archive.startswith(f"{self._files}/{number}/")):
                 raise ValueError(f"its archive is {archive!r}, which is not of this task")
             return TaskResult(**known)
+
+        try:
+            return decoded_object(self._objects, f"{self._records}/{number}", decode)
+        except MissingObjectError:
+            raise
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DamagedResultError(f"the result of task {number} cannot be read: {error}") from None
 

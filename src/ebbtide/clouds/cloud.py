@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ebbtide.errors import CloudError
 from ebbtide.market.leases import LeaseState
@@ -100,6 +100,20 @@ class Cloud(Protocol):
     def instances(self) -> Sequence[Instance]:
         """All machines of the run, ended ones included."""
         ...
+
+
+@runtime_checkable
+class CloudOfParts(Protocol):
+    """Cloud in parts, such as regions; for a silent one, `instances` gives the machines of its last answer."""
+
+    def is_silent(self, market: Market) -> bool:
+        """Return whether the part that rents in a market did not answer the last listing."""
+        ...
+
+
+def is_silent(cloud: object, market: Market) -> bool:
+    """Return whether the part of a cloud that rents in a market did not answer the last listing."""
+    return isinstance(cloud, CloudOfParts) and cloud.is_silent(market)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.cloud import Instance, MachineRequest, is_silent
 from ebbtide.clouds.parts import PartlySilentError
 from ebbtide.clouds.provider import RentingCloud
 from ebbtide.market.markets import Market
@@ -56,11 +56,9 @@ class OwnMachines:
         except PartlySilentError as error:
             raise PartlySilentError(str(error), self._seen_inside(error.found)) from error
 
-    @property
-    def silent(self) -> frozenset[str]:
-        """Names of the clouds that did not answer at the last listing while others did; none of a single cloud."""
-        found: frozenset[str] = getattr(self._cloud, "silent", frozenset())
-        return found
+    def is_silent(self, market: Market) -> bool:
+        """Return whether the part of the cloud that rents in a market did not answer the last listing."""
+        return is_silent(self._cloud, market)
 
     def _seen_inside(self, listed: Sequence[Instance]) -> list[Instance]:
         return [replace(one, token=self._inside(one.token)) for one in listed]

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from ebbtide.clouds.clock import CLOCK
-from ebbtide.clouds.cloud import Instance, MachineRequest
+from ebbtide.clouds.cloud import Instance, MachineRequest, is_silent
 from ebbtide.clouds.parts import ListedParts, all_ended, first_found
 from ebbtide.clouds.provider import RentingCloud
 from ebbtide.errors import unknown_name
@@ -30,7 +29,7 @@ class SeveralClouds:
 
     @property
     def now_s(self) -> float:
-        return CLOCK.now_s()
+        return next(iter(self._clouds.values())).now_s
 
     @property
     def is_over(self) -> bool:
@@ -60,10 +59,9 @@ class SeveralClouds:
         """All machines; for a cloud that does not answer, those of its last answer."""
         return self._listed.listed({name: cloud.instances for name, cloud in self._clouds.items()}, self.now_s)
 
-    @property
-    def silent(self) -> frozenset[str]:
-        """Names of the clouds that did not answer at the last listing while others did."""
-        return self._listed.silent if len(self._listed.silent) < len(self._clouds) else frozenset()
+    def is_silent(self, market: Market) -> bool:
+        """Return whether the cloud of a market, or its part there, did not answer the last listing."""
+        return market.cloud in self._listed.silent or is_silent(self._clouds.get(market.cloud), market)
 
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run in all clouds, as in `RentingCloud.end_all`."""

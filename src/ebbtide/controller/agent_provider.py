@@ -462,8 +462,8 @@ class AgentProvider:
         self._requests.check_claim()
         self._requests.request_all(len(self._ends.unended))
         while self._requests.refused:
-            lease_id, why = self._requests.refused.popleft()
-            self._not_granted(self._leases[lease_id], why, may_exist=self._requests.withdraw(lease_id))
+            refused = self._requests.refused.popleft()
+            self._not_granted(self._leases[refused.lease_id], refused.why, may_exist=refused.may_exist)
         instances, silent = self._listed()
         self._requests.check_listed(instances)
         for lease_id, lease in self._reports.begin_look(self._leases):
@@ -534,7 +534,8 @@ class AgentProvider:
             found, silent = {one.token: one for one in error.found}, error
         except CloudError as error:
             silent = error
-        self._requests.note_silent(getattr(self._cloud, "silent", ()), self._pace.missing_s)
+        others_answer = silent is None or isinstance(silent, PartlySilentError)
+        self._requests.note_silent(self._pace.missing_s, others_answer=others_answer)
         return found, silent
 
     def _compare_prices(self) -> None:
@@ -602,16 +603,19 @@ class AgentProvider:
 
     def _missing(self, lease: Lease) -> None:
         """After a while, count a machine that the cloud does not list as ended, or failed if it never started."""
-        lease_id = lease.lease_id
+        lease_id, is_silent = lease.lease_id, self._machines.is_silent(lease.market)
         if not lease.is_open:
-            if self._ends.differs(lease, None):
+            if not is_silent and self._ends.differs(lease, None):
                 self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
             return
+        if is_silent and lease.state is not LeaseState.REQUESTED:
+            return  # a part of the cloud that does not answer lists nothing new
         now_s = self._runtime.monotonic_s()
         if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
             return
         if lease.state is LeaseState.REQUESTED:
-            self._launch_failed(lease, "the cloud does not list it")
+            # It may be listed later.
+            self._not_granted(lease, "the cloud does not list it", may_exist=True)
             return
         if not self._reports.read_last(lease):
             return
@@ -734,13 +738,14 @@ class AgentProvider:
     def _head_comes(self) -> bool:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
-    def _newest_whole(self, trial: TrialState, expected: Mapping[str, int]) -> Whole | None:
+    def _newest_whole(self, trial: TrialState, expected: Mapping[str, int] | None) -> Whole | None:
         return newest_whole(
             self._objects,
             _ids_of(trial),
-            expected=expected,
+            expected=expected or {},
             savers=() if expected else trial.savers,
             aside=trial.aside,
+            skips_damaged=expected is None,
             runtime=self._runtime,
         )
 

@@ -27,7 +27,7 @@ from ebbtide.agent.protocol import mac_of
 from ebbtide.base.utc import iso
 from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
 
 
 class SupersededError(InputError):
@@ -295,10 +295,14 @@ def _opened(objects: ObjectStore, name: str, key: bytes) -> dict[str, Any] | Non
 
 def _read(objects: ObjectStore, name: str, key: bytes) -> tuple[dict[str, Any], bool]:
     """The content of an object, empty if it has no seal, and whether it is sealed with the key."""
+
+    def decode(content: bytes) -> tuple[dict[str, Any], bytes]:
+        found = json.loads(content)
+        return found, found.pop("mac").encode()
+
     try:
-        found = json.loads(objects.get(name))
-        given = found.pop("mac")
-        return found, hmac.compare_digest(given.encode(), mac_of(key, name, found).encode())
+        found, given = decoded_object(objects, name, decode)
+        return found, hmac.compare_digest(given, mac_of(key, name, found).encode())
     except (MissingObjectError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}, False
 

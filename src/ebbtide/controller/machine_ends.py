@@ -17,6 +17,8 @@ _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
 _SILENT_S = 5.0
 # While machines are ended, a listing is good for this many seconds.
 _LISTED_AGAIN_S = 1.0
+# Seconds after which a cloud lists every machine that it was asked for.
+_LISTED_WITHIN_S = 10.0
 
 
 class MachineEnds:
@@ -46,6 +48,8 @@ class MachineEnds:
         self._cloud, self._machines, self._poll_s = cloud, machines, poll_s
         self._refused, self._waits, self._runtime = refused, waits, runtime
         self.unended: dict[int, str] = {}
+        # When machines that the cloud did not know of were ended, by lease id: it may list them later.
+        self._unknown_s: dict[int, float] = {}
         self._silent_until_s = -math.inf
 
     def end(self, lease: Lease) -> None:
@@ -80,6 +84,8 @@ class MachineEnds:
                 if ended_s is None and instance is None and lease.is_charged:
                     # The cloud no longer knows the machine, so it was gone before.
                     ended_s = machines.last_seen_s(lease)
+                elif ended_s is None and instance is None:
+                    self._unknown_s[lease.lease_id] = runtime.monotonic_s()
                 return ended_s, instance
             except CloudError as error:
                 if isinstance(error, CloudGoneError):
@@ -158,10 +164,13 @@ class MachineEnds:
             else:
                 for lease_id, lease in leases.items():
                     instance = instances.get(self._machines.token(lease_id))
+                    if instance is None and self._machines.is_silent(lease.market):
+                        continue
                     if self.differs(lease, instance):
                         otherwise[lease_id] = lease
-                    # A listing may be older than the end of a machine.
-                    is_seen &= instance is None or instance.state in OVER
+                    # A listing may be older than the end of a machine, or than its request.
+                    is_listed = instance is not None or self._is_long_unknown(lease_id)
+                    is_seen &= is_listed and (instance is None or instance.state in OVER)
             looked()
             limit_s = min(within_s, refused_within_s) if self.unended else within_s
             if self._runtime.monotonic_s() >= began_s + limit_s:
@@ -169,3 +178,8 @@ class MachineEnds:
             if not is_seen or self.unended:
                 self._runtime.sleep(max(self._poll_s, _ASKED_AGAIN_S))
         return otherwise
+
+    def _is_long_unknown(self, lease_id: int) -> bool:
+        """Return whether a machine that the cloud does not list would be listed by now, if there was one."""
+        ended_s = self._unknown_s.get(lease_id, -math.inf)
+        return self._runtime.monotonic_s() - ended_s >= _LISTED_WITHIN_S

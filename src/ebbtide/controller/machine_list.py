@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ebbtide.base.runtime import Runtime
-from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.clouds.cloud import Cloud, CloudOfParts, Instance, is_silent
 from ebbtide.clouds.parts import PartlySilentError
 from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.markets import Market
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -78,6 +79,16 @@ class MachineList:
                 raise
             self._listed_s = self._runtime.monotonic_s()
         return self._listed
+
+    def is_silent(self, market: Market) -> bool:
+        """Return whether the part of the cloud that rents in a market did not answer the last listing."""
+        return is_silent(self._cloud, market)
+
+    @property
+    def silent(self) -> list[Market]:
+        """Markets whose part of the cloud did not answer the last listing."""
+        # Only a cloud in parts is asked for its markets, of which there may be thousands.
+        return list(filter(self.is_silent, self._cloud.markets)) if isinstance(self._cloud, CloudOfParts) else []
 
     def see(self, lease_id: int, instance: Instance) -> None:
         """Note that a machine is listed."""

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from ebbtide.agent.config import AgentConfig
 from ebbtide.agent.protocol import key_of
@@ -36,6 +37,21 @@ _TRIED_EVERY_S = 3600.0
 _NO_QUOTA = "the team's quota leaves no room for it"
 
 
+@dataclass(frozen=True)
+class RefusedRequest:
+    """A request for a machine that is not made again.
+
+    Attributes:
+        lease_id: Id of its lease.
+        why: Reason in words.
+        may_exist: Whether an earlier request for the machine may have reached the cloud.
+    """
+
+    lease_id: int
+    why: str
+    may_exist: bool = False
+
+
 class MachineRequests:
     """Machines that a run has requested, and those it has yet to request.
 
@@ -53,8 +69,8 @@ class MachineRequests:
     Attributes:
         leases: Leases of all machines ever requested, or yet to be, by id.
         waiting: Ids of the leases whose request may not have reached the cloud.
-        refused: Leases that were refused in a way that only the user can change, and why, while other zones may
-            still be asked, or other machines are at work; for the provider to take.
+        refused: Requests that were refused in a way that only the user can change, or not made, while other zones
+            may still be asked, or other machines are at work; for the provider to take.
         is_superseded: Whether another controller acts for the run.
     """
 
@@ -78,7 +94,7 @@ class MachineRequests:
         self.waiting: deque[int] = deque()
         # Leases that the journal does not have yet: their machines would be unknown to the next controller.
         self._unwritten = set[int]()
-        self.refused: deque[tuple[int, str]] = deque()
+        self.refused: deque[RefusedRequest] = deque()
         self.is_superseded = False
         # Zones, each with its region and cloud, that refused in such a way.
         self._closed: set[tuple[str, str, str]] = set()
@@ -91,9 +107,9 @@ class MachineRequests:
         self._unanswered: dict[int, tuple[float, str]] = {}
         # Waiting leases whose machines may exist, since a request for them may have reached the cloud.
         self._sent = set[int]()
-        # Since when clouds have not listed their machines while others did, and those that are asked for none.
-        self._silent_since_s: dict[str, float] = {}
-        self._aside = frozenset[str]()
+        # Since when the cloud has not answered for a market, and the markets in which no machines are requested.
+        self._silent_since_s: dict[Market, float] = {}
+        self._aside = frozenset[Market]()
 
     def add(self, lease: Lease) -> None:
         """Queue a machine to be requested once the journal has its lease."""
@@ -181,17 +197,20 @@ class MachineRequests:
         self._sent.discard(lease_id)
         return may_exist
 
-    def note_silent(self, clouds: Iterable[str], within_s: float) -> None:
-        """Request no machines of clouds that have not listed theirs for long, as long as that lasts.
+    def note_silent(self, within_s: float, *, others_answer: bool) -> None:
+        """Request no machines in markets whose part of the cloud has not answered for long while others did.
 
         Args:
-            clouds: Names of the clouds that did not list their machines just now, while others did.
-            within_s: Time for which one is waited for, seconds.
+            within_s: Time for which an answer is waited for, seconds.
+            others_answer: Whether other parts answered the last listing.
         """
         now_s = self._runtime.monotonic_s()
-        self._silent_since_s = {cloud: self._silent_since_s.get(cloud, now_s) for cloud in clouds}
+        since_s = self._silent_since_s
+        self._silent_since_s = {market: since_s.get(market, now_s) for market in self._machines.silent}
         self._aside = frozenset(
-            cloud for cloud, since_s in self._silent_since_s.items() if now_s - since_s >= within_s
+            market
+            for market, since_s in self._silent_since_s.items()
+            if market in self._aside or (others_answer and now_s - since_s >= within_s)
         )
 
     def request_all(self, unended: int = 0) -> None:
@@ -220,8 +239,8 @@ class MachineRequests:
             now_s = self._runtime.monotonic_s()
             is_tried = now_s - self._tried_s >= _TRIED_EVERY_S
             for lease_id in due[is_tried:]:
-                self.withdraw(lease_id)
-                self.refused.append((lease_id, str(self._stopped)))
+                may_exist = self.withdraw(lease_id)
+                self.refused.append(RefusedRequest(lease_id, str(self._stopped), may_exist))
             if not is_tried:
                 return
             due, self._tried_s = due[:1], now_s
@@ -241,9 +260,10 @@ class MachineRequests:
             if self._runtime.monotonic_s() >= until_s:
                 break
             lease = self.leases[lease_id]
-            if lease.is_open and lease.market.cloud in self._aside and lease_id not in self._sent:
+            if lease.is_open and lease.market in self._aside and lease_id not in self._sent:
                 self.withdraw(lease_id)
-                self.refused.append((lease_id, f"cloud {lease.market.cloud} does not answer"))
+                why = f"cloud {lease.market.cloud} does not answer for {lease.market.zone}"
+                self.refused.append(RefusedRequest(lease_id, why))
                 continue
             self._waits()
             self.waiting.remove(lease_id)
@@ -304,7 +324,7 @@ class MachineRequests:
             others = "the machines that train go on" if is_last else "other zones are asked"
             _LOGGER.warning("%s; %s", error, others)
         self._closed.add(zone)
-        self.refused.append((lease_id, str(error)))
+        self.refused.append(RefusedRequest(lease_id, str(error), self.withdraw(lease_id)))
 
     def _request(self, lease: Lease) -> None:
         if not lease.is_open:

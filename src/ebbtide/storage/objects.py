@@ -7,16 +7,18 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from ebbtide.base.files import replacing
 from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.storage.buckets import GcsStore, S3Store
 from ebbtide.storage.object_keys import KEY, PART, checked_key
+
+T = TypeVar("T")
 
 _COPIED_BYTES = 1 << 26
 
@@ -114,6 +116,35 @@ def numbers_below(objects: ObjectStore, folder: str) -> set[int]:
     """Numbers that are names of objects in a folder; other names are not ours: a file system may leave some."""
     names = (key.removeprefix(f"{folder}/") for key in objects.keys(f"{folder}/"))
     return {int(name) for name in names if len(name) <= _MOST_DIGITS and name.isascii() and name.isdecimal()}
+
+
+def decoded_object(
+    objects: ObjectStore, key: str, decode: Callable[[bytes], T], content: bytes | None = None
+) -> T:
+    """Decode an object, which is read again if it cannot be decoded: without checksums, an answer may be cut off.
+
+    Args:
+        objects: The storage.
+        key: Key of the object.
+        decode: Decodes its content, and raises an exception if it is damaged.
+        content: Its content, if it has been read already.
+
+    Raises:
+        MissingObjectError: There is no such object.
+        StorageError: Two answers differ, and neither can be decoded.
+        Exception: Whatever `decode` raises for what is stored.
+    """
+    content = objects.get(key) if content is None else content
+    try:
+        return decode(content)
+    except Exception:
+        again = objects.get(key)
+        if again == content:
+            raise
+    try:
+        return decode(again)
+    except Exception as error:
+        raise StorageError(f"{key} is damaged each time it is read, and each time in another way") from error
 
 
 class FolderStore:

@@ -65,7 +65,7 @@ class Gang(FakeController):
         checkpoint = Checkpointing(size_bytes=1_000)
         return {"machines": self.machines, "checkpoint": checkpoint, "bucket": self.bucket}
 
-    def newest(self, _trial: TrialState, expected: Mapping[str, int]) -> Whole | None:
+    def newest(self, _trial: TrialState, expected: Mapping[str, int] | None) -> Whole | None:
         if isinstance(self.whole, OSError) and (expected or not isinstance(self.whole, LostCheckpointError)):
             raise self.whole
         return self.older if isinstance(self.whole, OSError) else self.whole
@@ -350,19 +350,31 @@ def test_what_storage_lacks_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert gang.trained() == []
 
 
-def test_a_gang_whose_checkpoints_are_all_damaged_does_not_begin_again() -> None:
+def test_a_gang_whose_checkpoints_are_all_damaged_does_not_begin_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Before, it began at 0, and its next checkpoints replaced those that were there."""
-    gang = Gang(machines=2)
-    first, second = gang.rent(2)
-    for rank, lease in enumerate((first, second)):
-        gang.tell(lease, Saved(IDS[rank], 1, 10, 1))
-    gang.take(second)
-    gang.take(first)
-    assert gang.trial.stored_parts
-    gang.whole = None
+    objects, clock = FolderStore(tmp_path / "objects"), Clock()
+    for trial_id in IDS[:2]:
+        writer = CheckpointStore(objects, trial_id).begin_writing("m", machines=2)
+        objects.put_once(f"trials/{trial_id}/data/00000001-{writer.writer:06d}/000000", b"state")
+        objects.put_once(f"trials/{trial_id}/manifests/00000001", b"{")
+
+    class Stored(Gang):
+        def newest(self, _trial: TrialState, expected: Mapping[str, int] | None) -> Whole | None:
+            return newest_whole(objects, IDS[:2], expected=expected or {}, skips_damaged=expected is None)
+
+    gang = Stored(machines=2)
+    monkeypatch.setattr(gang.training, "_runtime", clock)
     gang.rent(2)
+    for clock.now_s in (0.0, 300.0):
+        with pytest.raises(LostCheckpointError):
+            gang.training.converge()
+    clock.now_s = 301.0
+    gang.training.converge()
     assert gang.trial.ended
-    assert "would begin at 0" in gang.trial.problem
+    assert "has no whole manifest" in gang.trial.problem
+    assert gang.trained() == []
 
 
 def test_a_part_that_storage_refuses_is_told_until_it_is_stored() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cut_objects import CutAnswers
 from tests.markets import C3, R3, history, job
 from tests.runs.teams import UNATTENDED_S, account
 
@@ -158,3 +159,13 @@ def test_a_slow_store_holds_nothing_up_for_long(tmp_path: Path) -> None:
     # Many are asked for at a time.
     store.at_once = threading.Barrier(16)
     assert book.read("2026-11", {}, within_s=1e9) == accounts
+
+
+def test_an_account_of_which_an_answer_is_cut_off_is_read_again(tmp_path: Path) -> None:
+    store = CutAnswers(tmp_path)
+    book = AccountBook(store)
+    book.write(account("one", 1.5))
+    damaged: dict[str, str] = {}
+    store.cuts = [40]
+    assert book.read(account("one", 1.5).month, damaged) == [account("one", 1.5)]
+    assert not damaged

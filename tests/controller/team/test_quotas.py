@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.cut_objects import CutAnswers
 from tests.runs.teams import NOW_S, ShakyStore
 from tests.storage.checkpoints.test_stale_listings import Stale
 
@@ -83,6 +84,17 @@ def test_what_is_damaged_or_far_too_high_is_passed_over(tmp_path: Path, caplog: 
     assert caplog.text.count("quotas/00000002 of the team's store cannot be read") == 1
     (tmp_path / "quotas" / "00000004").write_text('[{"owner": "ann", "machines": -5}]')
     assert book.table() == {"a": of(2), "b": of(1)}
+
+
+def test_a_version_of_which_an_answer_is_cut_off_is_not_passed_over(tmp_path: Path) -> None:
+    """Before, the version before it counted, in which a run had reserved nothing yet."""
+    store = CutAnswers(tmp_path)
+    book = QuotaBook(store)
+    assert book.write("a", of(1))
+    assert book.write("b", of(3))
+    store.cuts = [9]
+    assert not book.write("c", of(2), at_most(5, 2))
+    assert book.table() == {"a": of(1), "b": of(3)}
 
 
 def test_a_damaged_entry_counts_as_it_was_and_hides_no_other(tmp_path: Path) -> None:

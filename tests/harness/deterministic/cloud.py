@@ -35,6 +35,11 @@ _NO_SET_UP, _NO_SET_UP_FOR_S = 0.02, (20.0, 120.0)
 # The start script ends a hanging set-up after this time, if the controller has not ended the machine before.
 _HANGS, _HANGS_FOR_S = 0.04, 400.0
 _LOOK_S, _SKEW_S = 2.0, 400.0
+# A controller lists its machines about so often before it first polls.
+_LOOKS_BEFORE = 4
+# Seconds for which a cloud beside others answers nothing, and until a request fails meanwhile; the share of requests
+# for machines that are never sent then. Others take effect.
+_SILENT_S, _HANGS_S, _UNSENT = (20.0, 300.0), (0.05, 10.0), 0.5
 _OPEN = (LeaseState.REQUESTED, LeaseState.STARTING, LeaseState.RUNNING)
 
 
@@ -55,6 +60,7 @@ class Tenant:
         on_start: Called with an agent's process and its number of programs, whenever it starts one.
         on_end: Called with a controller and the machine that it ends.
         on_stranded: Called with a machine that ends for lack of a heartbeat, and the time of the last one.
+        on_asked_in_vain: Called with a request of a cloud that has not listed its machines for long, beside others.
     """
 
     tag: str
@@ -63,6 +69,7 @@ class Tenant:
     on_start: Callable[[Process, int], None] = lambda *_: None
     on_end: Callable[[Process, RentedMachine], None] = lambda *_: None
     on_stranded: Callable[[RentedMachine, float], None] = lambda *_: None
+    on_asked_in_vain: Callable[[MachineRequest], None] = lambda _wanted: None
 
 
 @dataclass(eq=False)
@@ -117,6 +124,7 @@ class SimulatedCloud:
         listed: On-demand price in USD an hour.
         folder: Folder below which agents work.
         on_shared: Called with a machine of another run that a run requests or ends.
+        silent_until_s: By cloud, time until which it answers nothing, seconds since 1970.
     """
 
     time: VirtualTime
@@ -128,12 +136,21 @@ class SimulatedCloud:
     on_shared: Callable[[RentedMachine], None] = lambda _machine: None
     machines: dict[str, RentedMachine] = field(default_factory=dict)
     process: Process = field(default_factory=lambda: Process("cloud"))
+    silent_until_s: dict[str, float] = field(default_factory=dict)
     _folders: int = 0
     _no_set_up_until_s: float = -math.inf
 
     def machines_of(self, tenant: Tenant) -> dict[str, RentedMachine]:
         """Return the machines of a run by token."""
         return {token: machine for token, machine in self.machines.items() if machine.tenant is tenant}
+
+    def fall_silent(self, name: str) -> None:
+        """Let a cloud answer nothing for some minutes."""
+        self.silent_until_s[name] = self.time.now_s + self.faults.number("silent for", *_SILENT_S)
+
+    def is_silent(self, name: str) -> bool:
+        """Tell whether a cloud answers nothing now."""
+        return self.faults.is_active and self.time.now_s < self.silent_until_s.get(name, -math.inf)
 
     def launch(self, wanted: MachineRequest, tenant: Tenant) -> None:
         """Begin to rent a machine, unless its token was used before."""
@@ -284,17 +301,26 @@ class SimulatedCloud:
 
 
 class CloudOf:
-    """The cloud, as accessed by a controller.
+    """One of the clouds, as accessed by a controller.
 
     Args:
-        cloud: The machines.
+        cloud: The machines of all clouds.
+        name: Name of the cloud in markets.
         tenant: The controller's run.
         process: The controller's process.
         runtime: Runtime of that process.
     """
 
-    def __init__(self, cloud: SimulatedCloud, tenant: Tenant, process: Process, runtime: VirtualRuntime) -> None:
-        self._cloud, self._tenant, self._process, self._runtime = cloud, tenant, process, runtime
+    def __init__(
+        self, cloud: SimulatedCloud, name: str, tenant: Tenant, process: Process, runtime: VirtualRuntime
+    ) -> None:
+        self._cloud, self._name, self._tenant = cloud, name, tenant
+        self._process, self._runtime = process, runtime
+        # Other clouds of the run, and the time for which a cloud that does not answer is waited for beside them.
+        self.beside: Sequence[CloudOf] = ()
+        self.missing_s = math.inf
+        self._heard_s, self._unheard_s = math.nan, list[float]()
+        self._asked = set[str]()
         self._before: list[Instance] = []
         self._before_s = -math.inf
 
@@ -308,7 +334,7 @@ class CloudOf:
 
     @property
     def markets(self) -> Sequence[Market]:
-        return list(self._cloud.prices)
+        return [market for market in self._cloud.prices if market.cloud == self._name]
 
     def prices(self, market: Market) -> PriceSeries:
         return self._cloud.prices[market]
@@ -317,14 +343,22 @@ class CloudOf:
         return epoch_s
 
     def launch(self, wanted: MachineRequest) -> None:
-        self._request("launch", wanted.token)
-        self._cloud.launch(replace(wanted, agent=dict(wanted.agent)), self._tenant)
+        is_known = wanted.token in self._asked or wanted.token in self._cloud.machines
+        since_s = self._unheard_s[_LOOKS_BEFORE] if len(self._unheard_s) > _LOOKS_BEFORE else math.nan
+        if not is_known and any(each._heard_s - since_s >= self.missing_s for each in self.beside):
+            self._tenant.on_asked_in_vain(wanted)
+        self._asked.add(wanted.token)
+        self._request("launch", wanted.token, takes_effect=lambda: self._launch(wanted))
+        self._launch(wanted)
         self._reply("launch", wanted.token)
+
+    def _launch(self, wanted: MachineRequest) -> None:
+        self._cloud.launch(replace(wanted, agent=dict(wanted.agent)), self._tenant)
 
     def terminate(self, token: str) -> float | None:
         self._request("end", token)
         machine = self._cloud.machines.get(token)
-        if machine is None or not machine.is_known:
+        if machine is None or not machine.is_known or machine.wanted.market.cloud != self._name:
             return None
         now_s = self.now_s
         if machine.is_open and self._strikes("may not end", _NOT_ENDED, token):
@@ -340,6 +374,15 @@ class CloudOf:
         return machine.ended_s
 
     def instances(self) -> Sequence[Instance]:
+        try:
+            found = self._listed()
+        except CloudError:
+            self._unheard_s.append(self.now_s)
+            raise
+        self._heard_s, self._unheard_s = self.now_s, []
+        return found
+
+    def _listed(self) -> Sequence[Instance]:
         self._request("list machines", "")
         is_recent = self._cloud.time.now_s - self._before_s <= _OLD_S
         if self._before and is_recent and self._strikes("lists as it was", _OLD, ""):
@@ -347,7 +390,9 @@ class CloudOf:
         found = [
             machine
             for machine in self._cloud.machines.values()
-            if machine.is_known and machine.tenant.tag == self._tenant.tag
+            if machine.is_known
+            and machine.tenant.tag == self._tenant.tag
+            and machine.wanted.market.cloud == self._name
         ]
         self._reply("list machines", "")
         for machine in found:
@@ -356,14 +401,25 @@ class CloudOf:
         self._before_s = self._cloud.time.now_s
         return self._before
 
-    def _request(self, what: str, token: str) -> None:
+    def _request(self, what: str, token: str, takes_effect: Callable[[], None] | None = None) -> None:
+        """Let a request travel; it may not arrive, and may take effect though the cloud does not answer."""
         faults = self._cloud.faults
         duration_s = faults.number("cloud latency", *_LATENCY_S)
         if self._strikes("slow", _SLOW, token):
             duration_s = faults.number("cloud slow by", *_SLOW_S)
+        is_silent = self._cloud.is_silent(self._name)
+        if is_silent:
+            duration_s = faults.number("cloud hangs for", *_HANGS_S)
         self._runtime.sleep(duration_s)
         if self._strikes(f"dies before {what}", _DIES, token):
             self._cloud.time.kill(self._process)
+        if is_silent:
+            error = CloudError(f"{what}: {self._name} does not answer")
+            if takes_effect is not None:
+                error.is_unsent = faults.number("not sent", 0.0, 1.0) < _UNSENT
+                if not error.is_unsent:
+                    takes_effect()
+            raise error
         if self._strikes(f"refused {what}", _REFUSED, token):
             raise CloudError(f"{what}: RequestLimitExceeded")
 

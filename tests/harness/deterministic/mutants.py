@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.harness.deterministic.simulate import in_memory
 from tests.harness.deterministic.team_mutants import TEAM_MUTANTS
 from tests.harness.deterministic.world import simulate
 
-from ebbtide.agent import heartbeats
+from ebbtide.agent import heartbeats, restoring
 from ebbtide.agent.agent import Agent
 from ebbtide.agent.messages import MessageLog, Unreadable
 from ebbtide.agent.program_output import Line, ProgramOutput
@@ -31,7 +31,7 @@ from ebbtide.base.cores import in_processes
 from ebbtide.base.files import write_text
 from ebbtide.clouds.cloud import Instance
 from ebbtide.clouds.settings import LiveSettings
-from ebbtide.controller import mailboxes
+from ebbtide.controller import leadership, machine_list, mailboxes
 from ebbtide.controller.agent_provider import AgentProvider
 from ebbtide.controller.controller import Controller
 from ebbtide.controller.journal.changes import ChangeLog
@@ -41,6 +41,7 @@ from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.controller.machine_list import MachineList
 from ebbtide.controller.machine_requests import MachineRequests
+from ebbtide.controller.team import quotas
 from ebbtide.engine.engine import Engine
 from ebbtide.errors import InputError, JournalError
 from ebbtide.market.leases import Lease, LeaseState
@@ -355,6 +356,56 @@ def _a_request_without_answer_costs_nothing() -> _Broken:
     return patch.object(AgentProvider, "_check_answered", check_answered)
 
 
+def _a_request_without_answer_was_never_sent() -> _Broken:
+    before = MachineRequests.request_all
+
+    def request_all(self: MachineRequests, unended: int = 0) -> None:
+        self._sent.clear()
+        before(self, unended)
+        self._sent.clear()
+
+    return patch.object(MachineRequests, "request_all", request_all)
+
+
+def _where_none_answers_the_wait_begins_anew() -> _Broken:
+    before = MachineRequests.note_silent
+
+    def note(self: MachineRequests, within_s: float, *, others_answer: bool) -> None:
+        before(self, within_s, others_answer=others_answer)
+        if not others_answer:
+            self._silent_since_s.clear()
+
+    return patch.object(MachineRequests, "note_silent", note)
+
+
+def _a_cloud_that_does_not_answer_is_asked_on() -> _Broken:
+    return patch.object(MachineRequests, "note_silent", lambda *_given, **_named: None)
+
+
+def _a_silent_cloud_lists_all_its_machines() -> _Broken:
+    return patch.object(machine_list, "is_silent", lambda _cloud, _market: False)
+
+
+def _what_is_read_once_is_what_is_stored() -> _Broken:
+    def decoded(objects: ObjectStore, key: str, decode: Callable[[bytes], Any], content: Any = None) -> Any:
+        return decode(objects.get(key) if content is None else content)
+
+    each = ExitStack()
+    for module in (quotas, leadership):
+        each.enter_context(patch.object(module, "decoded_object", decoded))
+    return each
+
+
+def _a_damaged_checkpoint_is_passed_over_at_once() -> _Broken:
+    before = restoring._Restoring.__init__
+
+    def init(self: Any, *given: Any) -> None:
+        before(self, *given)
+        self.skips_damaged = True
+
+    return patch.object(restoring._Restoring, "__init__", init)
+
+
 _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -395,6 +446,12 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _what_a_database_has_lost_is_not_written_again,
         _a_listing_shows_all_manifests,
         _a_request_without_answer_costs_nothing,
+        _a_request_without_answer_was_never_sent,
+        _where_none_answers_the_wait_begins_anew,
+        _a_cloud_that_does_not_answer_is_asked_on,
+        _a_silent_cloud_lists_all_its_machines,
+        _what_is_read_once_is_what_is_stored,
+        _a_damaged_checkpoint_is_passed_over_at_once,
     )
 }
 # Factors of faults for variants that need rare ones: several thousand runs as they are find each of these.

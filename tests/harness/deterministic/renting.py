@@ -20,12 +20,15 @@ from ebbtide.clouds.cloud import Cloud
 from ebbtide.clouds.own_machines import OwnMachines
 from ebbtide.clouds.provider import RentingCloud
 from ebbtide.clouds.settings import LiveSettings, RunFolder
+from ebbtide.clouds.several import SeveralClouds
 from ebbtide.clouds.unique_names import fingerprint_of
 from ebbtide.controller.agent_provider import PollIntervals
 from ebbtide.controller.controller import Controller, Outside, Programs
 
 # Real seconds without a controller after which machines end themselves.
 LIMIT_S = 60.0
+# Polls for which machines that are not listed are waited for.
+_MISSING_POLLS = 5.0
 # An agent is given up after this many seconds without a report.
 SILENT_S = 45.0
 
@@ -74,7 +77,12 @@ class Renting:
             first_save_s=2.0,
             margin_s=1.0,
         )
-        rents: Cloud = CloudOf(self.cloud, self.tenant, process, runtime)
+        parts = {name: CloudOf(self.cloud, name, self.tenant, process, runtime) for name in self.scenario.clouds}
+        for part in parts.values():
+            part.beside = [each for each in parts.values() if each is not part]
+            part.missing_s = (_MISSING_POLLS + 1.0) * poll_s
+        clouds = {name: cast(RentingCloud, part) for name, part in parts.items()}
+        rents: Cloud = SeveralClouds(clouds) if len(clouds) > 1 else next(iter(clouds.values()))
         if settings.fingerprint:
             rents = OwnMachines(cast(RentingCloud, rents), settings.run, settings.unique_name)
         objects = StorageOf(self.tenant.storage, process, runtime)
@@ -86,7 +94,7 @@ class Renting:
             Programs(600.0, "python"),
             PollIntervals(
                 poll_s,
-                missing_s=5.0 * poll_s,
+                missing_s=_MISSING_POLLS * poll_s,
                 kept_s=3.0 * poll_s,
                 many=self.scenario.many,
                 silent_s=SILENT_S,

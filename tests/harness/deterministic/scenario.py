@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,8 @@ FAULTS_S, LONGEST_S = 240.0, 2_400.0
 _POLICIES = ("fickle", "fickle", "reactive", "on-demand", "cheapest-spot")
 _BILLING = ("ec2-second", "ec2-hourly", "gcp-spot")
 _MARKETS = tuple(Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc")
+# Some runs have a second cloud, with a market of its own.
+_TWO_CLOUDS, _ELSEWHERE = 0.3, Market("gcp", "us-central1", "us-central1-a", "g2-standard-8")
 _POLL_S = 3.0
 # In some runs trials share machines: each fills one of these shares.
 _SHARING, _SHARES = 0.4, (0.5, 0.3)
@@ -63,6 +66,8 @@ class Scenario:
         trials = int(number("trials", 1, 4))
         shares = number("sharing", 0.0, 1.0) < _SHARING
         team = _team(faults)
+        has_two = number("two clouds", 0.0, 1.0) < _TWO_CLOUDS
+        markets = (*_MARKETS, _ELSEWHERE) if has_two else _MARKETS
         is_long = is_tight or (team is not None and team.monthly_budget_usd is not None)
         sweep = Sweep.model_validate(
             {
@@ -72,7 +77,7 @@ class Scenario:
                 "metric": "loss",
                 "max_trial_steps": int(number("steps", 10, 36)) * (_LONGER if is_long else 1),
                 "theta": 1.0,
-                "steps_per_hour": {"c3.xlarge": _STEPS_PER_HOUR},
+                "steps_per_hour": {market.instance_type: _STEPS_PER_HOUR for market in markets},
                 "billing": "gcp-spot" if team else _BILLING[int(number("billing", 0, len(_BILLING)))],
                 "share": _SHARES[int(number("share", 0, len(_SHARES)))] if shares else 1.0,
                 "budget_usd": number("budget of", *_BUDGET_USD) if is_tight else 500.0,
@@ -80,7 +85,12 @@ class Scenario:
         )
         policy_name = _POLICIES[int(number("policy", 0, len(_POLICIES)))]
         poll_s = _POLL_S * (_SLOWER if is_tight else _TEAM_SLOWER if is_long else 1.0)
-        return cls(sweep, policy_name, _prices(faults), poll_s, int(number("many", 1, 8)), team)
+        return cls(sweep, policy_name, _prices(faults, markets), poll_s, int(number("many", 1, 8)), team)
+
+    @property
+    def clouds(self) -> list[str]:
+        """Names of the clouds, in order."""
+        return sorted({market.cloud for market in self.prices})
 
     @property
     def steps(self) -> int:
@@ -113,9 +123,9 @@ def _team(faults: Faults) -> Team | None:
     return Team(accounts="accounts", machines=machines, monthly_budget_usd=usd if has_budget else None)
 
 
-def _prices(faults: Faults) -> PriceHistory:
+def _prices(faults: Faults, markets: Sequence[Market]) -> PriceHistory:
     series = {}
-    for market in _MARKETS:
+    for market in markets:
         times_s, usd = [START_S - 86_400.0], [0.04]
         while times_s[-1] < START_S + LONGEST_S:
             begins_s = max(times_s[-1], START_S - 600.0)

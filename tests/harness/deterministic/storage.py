@@ -24,7 +24,7 @@ from ebbtide.storage.object_keys import checked_key
 # Shares of requests, by fault.
 _REFUSED, _NO_REPLY, _SLOW, _TORN, _LATE, _LOST, _TWICE = 0.05, 0.04, 0.015, 0.02, 0.05, 0.006, 0.02
 _MOST_WRITTEN = 5_000
-_DIES, _DIES_BEFORE_IT_TELLS, _ROTS = 0.0015, 0.05, 0.02
+_DIES, _DIES_BEFORE_IT_TELLS, _ROTS, _CUT_OFF = 0.0015, 0.05, 0.02, 0.01
 _COPIED, _GOES_BACK = 0.02, 0.05
 _LATENCY_S, _SLOW_S, _LATE_S = (0.002, 0.03), (1.0, 15.0), (0.1, 4.0)
 # Seconds for which it lists what there was, and for which it is away; seconds until a request fails meanwhile.
@@ -175,6 +175,8 @@ class StorageOf:
         content = self._storage.seen(key)
         if content is None:
             raise MissingObjectError(key)
+        if content and self._strikes("answer cut off", _CUT_OFF, key):
+            return content[: int(self._storage.faults.number("cut off at", 0.0, len(content)))]
         return content
 
     def has(self, key: str) -> bool:

@@ -24,6 +24,7 @@ from tests.harness.deterministic.virtual_time import Killed, Process, VirtualRun
 
 from ebbtide.agent.heartbeats import is_sealed_for
 from ebbtide.agent.protocol import key_of
+from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.controller import Controller
 from ebbtide.controller.kinds.state import leases_on
@@ -45,7 +46,7 @@ _SILENT_ENDS_S = 75.0
 _CHARGE_PERIOD_S, _MOST_USD_PER_HOUR = 60.0, 0.25
 # Shares of the rounds of disturbances, which are some seconds apart.
 _STOPS, _DOWNS, _KILLS, _SECOND, _COPIES, _POWER, _STRAY = 0.03, 0.02, 0.05, 0.02, 0.02, 0.03, 0.3
-_STALE, _AWAY = 0.012, 0.008
+_STALE, _AWAY, _SILENT = 0.012, 0.008, 0.05
 # Share of runs in whose account another user has a run of the same id.
 _NAMESAKES = 0.15
 _FORGES = 0.3
@@ -153,7 +154,7 @@ class _World:
             self._shared,
         )
         told = self.invariants.stepped, self.invariants.started, self._given_back
-        self.tenant = Tenant(RUN, self.storage, *told, self._stranded)
+        self.tenant = Tenant(RUN, self.storage, *told, self._stranded, self._asked_in_vain)
         self.rents = Renting(self.time, faults, self.scenario, self.cloud, self.tenant)
         self.invariants.watch(self.storage, self.cloud, self.tenant)
         self.folder, self.disk = RunFolder(folder / RUN), Disk()
@@ -264,6 +265,9 @@ class _World:
                 self.storage.grow_stale()
             if faults.strikes("storage: is away", _AWAY, now_s):
                 self.storage.go_away()
+            if len(self.scenario.clouds) > 1 and faults.strikes("cloud: answers nothing", _SILENT, now_s):
+                clouds = self.scenario.clouds
+                self.cloud.fall_silent(clouds[int(number("which is silent", 0, len(clouds)))])
             if faults.strikes("a stranger writes", _STRAY, now_s):
                 machines = [machine.wanted.token for machine in self._open()]
                 write_stray(self.storage, faults, machines, self.scenario.trials, self.scenario.steps)
@@ -434,6 +438,10 @@ class _World:
     def _shared(self, machine: RentedMachine) -> None:
         """Record that two runs of the same id requested or ended the same machine."""
         self.invariants.violated("two runs share a machine", machine.wanted.token)
+
+    def _asked_in_vain(self, wanted: MachineRequest) -> None:
+        """Record that a machine is requested of a cloud that was left aside, since it does not answer."""
+        self.invariants.violated("a silent cloud is asked", wanted.token)
 
     def _settled(self) -> None:
         """Check after the run that only machines reported to the user are left, which end by themselves."""

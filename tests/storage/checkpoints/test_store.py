@@ -459,3 +459,56 @@ def test_what_cannot_be_removed_now_makes_no_save_fail(tmp_path: Path) -> None:
     objects.refuses = False
     writer.save(here, 5)
     assert [each.number for each in store.manifests()] == [5, 4]
+
+
+def test_a_checkpoint_whose_manifest_cannot_be_read_now_stays_with_all_that_it_uses(tmp_path: Path) -> None:
+    """Before, the best checkpoint, or a file that it shares with an older one, was removed for one damaged answer."""
+    store, folder = CheckpointStore(FolderStore(tmp_path / "objects"), "t"), tmp_path / "work"
+    writer = store.begin_writing("m0")
+    folder.mkdir()
+    for number, model in ((1, "A"), (2, "A"), (3, "B"), (4, "B")):
+        (folder / "model.pt").write_text(model * 300_000)
+        (folder / "state").write_text(str(number))
+        writer.kept = frozenset({1, 2})
+        writer.save(folder, number, keep=2, metric=0.1 if number == 2 else 0.5)
+    best = store.manifest_key(2)
+    content = store.objects.get(best)
+    store.objects.delete(best)
+    store.objects.put_once(best, content[:9])
+    later = store.begin_writing("m1")
+    assert getattr(store.best("minimize"), "number", 0) != 2
+    for number in (5, 6, 7):
+        (folder / "state").write_text(str(number))
+        later.save(folder, number, keep=2)
+    store.objects.delete(best)
+    store.objects.put_once(best, content)
+    found = store.best("minimize")
+    assert found is not None
+    assert found.number == 2
+    store.fetch(found, tmp_path / "best")
+    assert (tmp_path / "best" / "model.pt").read_text() == "A" * 300_000
+    # What was stored since goes as before.
+    assert {each.number for each in store.manifests()} <= {1, 2, 6, 7}
+
+
+def test_content_of_which_an_answer_is_cut_off_is_read_again(tmp_path: Path) -> None:
+    """Before, an older checkpoint was restored, and fetched."""
+    objects, folder = FolderStore(tmp_path / "objects"), tmp_path / "work"
+    store = CheckpointStore(objects, "t")
+    folder.mkdir()
+    writer = store.begin_writing("m")
+    for step in (1, 2):
+        (folder / "state").write_text(str(step) * 1_000)
+        writer.save(folder, step)
+    taken: list[str] = []
+
+    class Cut(FolderStore):
+        def get_file(self, key: str, path: Path) -> None:
+            super().get_file(key, path)
+            if not taken:
+                taken.append(key)
+                path.write_bytes(path.read_bytes()[:-1])
+
+    found = CheckpointStore(Cut(tmp_path / "objects"), "t").restore(tmp_path / "restored")
+    assert found is not None
+    assert (found.step, len(taken)) == (2, 1)

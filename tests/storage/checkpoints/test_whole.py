@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cut_objects import CutAnswers
 
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, StorageError
 from ebbtide.storage.checkpoints.store import CheckpointStore
@@ -120,10 +121,11 @@ def test_shares_of_one_state_are_all_resumed_from(objects: FolderStore, tmp_path
         store.manifest(5)
 
 
-def test_one_damaged_answer_is_no_reason_to_take_an_older_checkpoint(
-    objects: FolderStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("expected", [{"t": 2, "t-r1": 2}, {}])
+def test_a_damaged_answer_is_no_reason_to_take_an_older_checkpoint(
+    objects: FolderStore, monkeypatch: pytest.MonkeyPatch, expected: dict[str, int]
 ) -> None:
-    """Before, a gang began at 0, or lost the steps since the checkpoint before."""
+    """Before, a gang began at 0, or lost the steps since the checkpoint before; also where nothing is expected."""
     for step in (10, 20):
         for rank in range(2):
             save(objects, rank, step)
@@ -135,11 +137,49 @@ def test_one_damaged_answer_is_no_reason_to_take_an_older_checkpoint(
 
     monkeypatch.setattr(FolderStore, "get", cut)
     with pytest.raises(LostCheckpointError, match="checkpoint 2 of trial t-r1 has no whole manifest"):
-        found(objects, expected={"t": 2, "t-r1": 2})
+        found(objects, expected=expected)
     # Once it has been so for long.
-    older = found(objects)
+    older = found(objects, skips_damaged=True)
     assert older is not None
     assert older.step == 10
+
+
+def test_a_machine_all_of_whose_checkpoints_are_damaged_has_saved(objects: FolderStore) -> None:
+    """Before, it resumed from the part of another machine."""
+    for rank in range(2):
+        save(objects, rank, 10)
+    key = "trials/t-r1/manifests/00000001"
+    objects.delete(key)
+    objects.put_once(key, b"{")
+    assert found(objects, skips_damaged=True) is None
+
+
+def test_an_answer_that_is_cut_off_once_changes_nothing(tmp_path: Path) -> None:
+    cuts = CutAnswers(tmp_path)
+    for rank in range(2):
+        save(cuts, rank, 10, metric=0.1)
+        save(cuts, rank, 20, metric=0.4)
+    cuts.cuts = [9]
+    whole = found(cuts)
+    assert whole is not None
+    assert whole.step == 20
+    cuts.cuts = [9]
+    best = best_whole(cuts, IDS, "minimize")
+    assert best is not None
+    assert best.step == 10
+
+
+def test_a_checkpoint_that_counted_as_whole_is_so_when_another_machine_begins_to_save(
+    objects: FolderStore,
+) -> None:
+    """Before, no checkpoint was whole any more, and the job was over, though nothing was damaged."""
+    for step in (100, 200, 300):
+        save(objects, 0, step)
+    save(objects, 1, 350)
+    whole = found(objects, expected={"t": 3})
+    assert whole is not None
+    assert (whole.step, whole.numbers()) == (300, {"t": 3})
+    assert found(objects, expected={"t": 3}, aside=[3]) is None
 
 
 def test_storage_that_lacks_what_was_stored_is_not_believed(objects: FolderStore) -> None:

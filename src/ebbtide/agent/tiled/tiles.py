@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from ebbtide.errors import CheckpointError
 from ebbtide.jobs.tiled.program import TileName
 from ebbtide.market.price_series import Floats
-from ebbtide.storage.objects import ObjectStore
+from ebbtide.storage.objects import ObjectStore, decoded_object
 
 # Dense, or sparse by rows.
 Tile = Floats | Any
@@ -66,14 +66,17 @@ class TileStore:
         if name in self._cache:
             self._cache.move_to_end(name)
             return self._cache[name]
-        content = self._objects.get(name.key)
-        digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() != digest:
-            raise DamagedTileError(name)
-        try:
-            tile = _tile(load(payload))
-        except (SafetensorError, KeyError) as error:
-            raise DamagedTileError(name) from error
+
+        def decode(content: bytes) -> Tile:
+            digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if hashlib.sha256(payload).digest() != digest:
+                raise DamagedTileError(name)
+            try:
+                return _tile(load(payload))
+            except (SafetensorError, KeyError) as error:
+                raise DamagedTileError(name) from error
+
+        tile = decoded_object(self._objects, name.key, decode)
         self._keep(name, tile)
         return tile
 

@@ -152,6 +152,10 @@ class Ec2Cloud:
         except PartlySilentError as error:
             raise PartlySilentError(str(error), self._with_failed(error.found)) from error
 
+    def is_silent(self, market: Market) -> bool:
+        """Return whether the region of a market did not answer the last listing."""
+        return market.region in self._listed.silent
+
     def _listed_in(self, region: str) -> list[Instance]:
         described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
         self._end_stopped(region, described)

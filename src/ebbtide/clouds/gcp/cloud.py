@@ -78,6 +78,7 @@ class GcpCloud:
         self._known: dict[str, Instance] = {}
         self._zone_of: dict[str, str] = {}
         self._answered: set[str] = set()
+        self._silent = frozenset[str]()
         self._warnings = RepeatedWarnings(_LOGGER)
 
     @property
@@ -168,6 +169,7 @@ class GcpCloud:
             instance = self._instance(token, described.get(token), by_token.get(token, []))
             if instance is not None:
                 self._known[token] = replace(instance, listed_s=now_s)
+        self._silent = frozenset(silent)
         self._forget_missing(now_s, silent)
         self._end_stopped(described)
         self._answered |= self._zones - silent
@@ -178,6 +180,10 @@ class GcpCloud:
             raise PartlySilentError(why, listed)
         self._warn_of(silent)
         return listed
+
+    def is_silent(self, market: Market) -> bool:
+        """Return whether the zone of a market did not answer the last listing."""
+        return market.zone in self._silent
 
     def end_all(self) -> dict[str, str]:
         """Request the end of every machine of the run, in all zones.

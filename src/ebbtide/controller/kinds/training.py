@@ -96,7 +96,7 @@ class AgentTraining:
         stored_bytes: Gives the size of a trial's checkpoint with a number, and the part that was uploaded, in
             bytes; 0: not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored, by trial and the
-            numbers of parts that are known to be stored; None: there is none.
+            numbers of parts that are known to be stored (None: older ones may be taken); None: there is none.
         best_whole: Gives the one with the best metric, by trial and direction of the metric; None: there is none.
         newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
@@ -119,7 +119,9 @@ class AgentTraining:
         *,
         has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
         stored_bytes: Callable[[str, int], tuple[int, int]] = lambda _trial, _number: (0, 0),
-        newest_whole: Callable[[TrialState, Mapping[str, int]], Whole | None] = lambda _trial, _expected: None,
+        newest_whole: Callable[[TrialState, Mapping[str, int] | None], Whole | None] = lambda _trial, _expected: (
+            None
+        ),
         best_whole: Callable[[TrialState, str], Whole | None] = lambda _trial, _direction: None,
         newest_attempt: Callable[[TrialState], int] = lambda _trial: 0,
         address: Callable[[int], str] = lambda _lease_id: "",
@@ -379,16 +381,13 @@ class AgentTraining:
         except LostCheckpointError as error:
             if now_s - self._lost_since_s.setdefault(job_id, now_s) <= LACKS_S:
                 raise
-            whole = self._newest_whole(trial, {})
+            whole = self._newest_whole(trial, None)
             if whole is None:
-                # All are gone: it would begin at 0.
+                # All are gone or damaged: it would begin at 0.
                 trial.problem = str(error)
                 self.stop(job_id)
                 return None
         self._lost_since_s.pop(job_id, None)
-        if whole is None and trial.stored_parts and not trial.aside:
-            trial.problem = f"all checkpoints of trial {trial.trial_id} are damaged; it would begin at 0"
-            self.stop(job_id)
         return whole
 
     def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from ebbtide.controller.team.account_lines import AccountLine
 from ebbtide.controller.team.team import Accounting
 from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore
+from ebbtide.storage.objects import ObjectStore, decoded_object
 
 _VERSION = 1
 # Seconds until a run that has passed its limit notices, and has ended its machines; machines without a controller
@@ -166,8 +167,12 @@ class AccountBook:
         found = []
         for key, content in self._contents(f"accounts/{month}/", self.runtime.monotonic_s() + within_s):
             name = key.rpartition("/")[2].removesuffix(".json")
+            decode = partial(_account_of, name=name, month=month, lines=lines)
             try:
-                found.append(_account_of(content, name, month, lines=lines))
+                found.append(decoded_object(self.objects, key, decode, content))
+            except MissingObjectError:
+                # It was removed since.
+                continue
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError, InputError) as error:
                 why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
                 damaged[name] = (

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from ebbtide.controller.team.account_book import amount
 from ebbtide.errors import MissingObjectError, StorageError
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class QuotaBook:
         is_torn, table, unread = False, dict[str, Reservation](), None
         for number in (*range(newest, first, -1), *listed):
             try:
-                found, damaged = _decoded(self.objects.get(_key(number)))
+                found, damaged = decoded_object(self.objects, _key(number), _decoded)
                 table |= {name: one for name, one in found.items() if unread is None or name in unread}
                 if unread is not None or not damaged:
                     return newest, table

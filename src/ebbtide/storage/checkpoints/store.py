@@ -53,7 +53,7 @@ from ebbtide.storage.checkpoints.tree import (
     write_extents,
 )
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class CheckpointStore:
     def read(self, number: int) -> Manifest | None:
         """The manifest of a checkpoint; None: there is none, or it is damaged or of another trial or number."""
         try:
-            found = Manifest.decode(self.objects.get(self.manifest_key(number)))
+            found = decoded_object(self.objects, self.manifest_key(number), Manifest.decode)
         except MissingObjectError:
             return None
         except InputError as error:
@@ -228,7 +228,7 @@ class CheckpointStore:
         last: DamagedCheckpointError | None = None
         for manifest in self._from_best(best) if best else self.manifests(skips_damaged=skips_damaged):
             try:
-                self.fetch(manifest, folder)
+                self._fetch_twice(manifest, folder)
             except DamagedCheckpointError as error:
                 if not (skips_missing if isinstance(error, MissingPartError) else skips_damaged):
                     raise
@@ -239,6 +239,16 @@ class CheckpointStore:
         if last is not None:
             raise last
         return None
+
+    def _fetch_twice(self, manifest: Manifest, folder: Path) -> None:
+        """Fetch a checkpoint; once more if it is damaged, since an answer may have been cut off."""
+        try:
+            self.fetch(manifest, folder)
+        except MissingPartError:
+            raise
+        except DamagedCheckpointError as error:
+            _LOGGER.warning("%s; it is read again", error)
+            self.fetch(manifest, folder)
 
     def _from_best(self, direction: str) -> list[Manifest]:
         """All manifests, the best value first, those without a value last, and the newest first among equals."""
@@ -678,10 +688,17 @@ class CheckpointWriter:
         return set()
 
     def _remove_before(self, oldest: int) -> None:
-        """Remove manifests of lower numbers, and then their data, unless another checkpoint uses it."""
+        """Remove manifests of lower numbers, and then their data, unless another checkpoint uses it.
+
+        One whose manifest cannot be read stays, with all that was stored before it: it may be the best, and be
+        readable later.
+        """
         numbers = self._store.numbers("manifests") | set(self._read)
-        gone = {number for number in numbers if number < oldest} - self.kept - self._newest_readable(numbers)
-        self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers - gone}
+        self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers}
+        unread = {number for number, found in self._read.items() if not found and self._store.is_stored(number)}
+        old = {number for number in numbers if number < oldest}
+        gone = old - self.kept - self._newest_readable(numbers) - unread
+        self._read = {number: found for number, found in self._read.items() if number not in gone}
         parts = {file.part for manifest in self._read.values() if manifest for file in manifest.files}
         for number in gone:
             self._objects.delete(self._store.manifest_key(number))
@@ -690,7 +707,9 @@ class CheckpointWriter:
             part = key.removeprefix(prefix)
             digits = part.partition("-")[0]
             is_old = (
-                digits.isdecimal() and int(digits) < oldest and int(digits) not in self.kept | self._read.keys()
+                digits.isdecimal()
+                and max(unread, default=0) < int(digits) < oldest
+                and int(digits) not in self.kept | self._read.keys()
             )
             if is_old and part not in parts:
                 self._objects.delete(key)

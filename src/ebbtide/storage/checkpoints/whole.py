@@ -68,12 +68,14 @@ def newest_whole(
     expected: Mapping[str, int] = MappingProxyType({}),
     savers: Collection[int] = (),
     aside: Collection[int] = (),
+    skips_damaged: bool = False,
     runtime: Runtime = RUNTIME,
 ) -> Whole | None:
     """The newest checkpoint that is whole; None: there is none, and training starts from the beginning.
 
     A machine that has stored nothing at all counts as having nothing to store: in many programs only the first
-    process saves.
+    process saves. If a machine saves for the first time after a checkpoint without it counted as whole, that
+    checkpoint, the expected one, still is.
 
     Args:
         objects: Storage that holds the checkpoints.
@@ -81,6 +83,7 @@ def newest_whole(
         expected: Numbers of the parts of a whole checkpoint that is known to be stored, by id of the machine.
         savers: Ranks of machines that are known to save, whatever storage has of them.
         aside: Numbers of whole checkpoints that must not be resumed from.
+        skips_damaged: Whether an older checkpoint is taken where the newest is damaged.
         runtime: Gives the time, and reads of several trials at once.
 
     Raises:
@@ -91,13 +94,12 @@ def newest_whole(
         CheckpointStore(objects, trial_id, runtime, expected=expected.get(trial_id, 0)) for trial_id in trial_ids
     ]
     try:
-        # Where a checkpoint is known to be stored, one damaged answer is no reason to take an older one.
-        stored = _manifests(stores, runtime, skips_damaged=not expected)
+        stored = _manifests(stores, runtime, skips_damaged=skips_damaged)
     except DamagedCheckpointError as error:
         raise LostCheckpointError(str(error)) from None
-    # One all of whose parts are set aside has saved all the same: no checkpoint is whole without it.
+    # One all of whose parts are set aside or damaged has saved all the same: no checkpoint is whole without it.
     with runtime.pool(_AT_A_TIME) as pool:
-        set_aside = list(pool.map(CheckpointStore.aside, stores))
+        has_saved = list(pool.map(lambda store, found: bool(found) or _has_saved(store), stores, stored))
     if next((expected[trial_id] for trial_id in trial_ids if trial_id in expected), 0) not in aside:
         for store, manifests in zip(stores, stored, strict=True):
             number = expected.get(store.trial_id, 0)
@@ -108,9 +110,27 @@ def newest_whole(
                     f"storage has no checkpoint {number} of trial {store.trial_id}, which was stored: is it "
                     "mounted?"
                 )
-    known = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected or set_aside[rank]}
-    wholes = _wholes(stored, known.union(savers))
+    known = {rank for rank, trial_id in enumerate(trial_ids) if trial_id in expected or has_saved[rank]}
+    wholes = [*_wholes(stored, known.union(savers)), *_expected_whole(stored, expected)]
     return next((whole for whole in wholes if whole.number not in aside), None)
+
+
+def _has_saved(store: CheckpointStore) -> bool:
+    """Return whether a machine has stored any checkpoint, set aside and damaged ones included."""
+    return bool(store.aside()) or any(map(store.is_stored, store.stored()))
+
+
+def _expected_whole(stored: Sequence[Sequence[Manifest]], expected: Mapping[str, int]) -> Iterator[Whole]:
+    """The checkpoint of the expected parts, if all are there."""
+    parts = {
+        rank: manifest
+        for rank, manifests in enumerate(stored)
+        for manifest in manifests
+        if expected.get(manifest.trial_id) == manifest.number
+    }
+    steps = {manifest.step for manifest in parts.values()}
+    if len(parts) == len(expected) and len(steps) == 1:
+        yield Whole(steps.pop(), parts)
 
 
 def best_whole(
