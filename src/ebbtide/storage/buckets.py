@@ -52,7 +52,9 @@ class S3Store:
         where = self._where(key)
         for left in reversed(range(_CONFLICTS)):
             try:
-                self._ask("put_object", **where, Body=content, IfNoneMatch="*")
+                answer = self._ask("put_object", **where, Body=content, IfNoneMatch="*")
+                if "ETag" not in answer:
+                    raise StorageError(f"{key} may not be written: the answer is not that of an object store")
                 break
             except _Refused as refused:
                 if refused.status == 412:
@@ -104,6 +106,9 @@ class S3Store:
         after: dict[str, str] = {}
         while True:
             page = self._ask("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
+            if "IsTruncated" not in page:
+                # Taken for an empty list, everything that is stored would be gone.
+                raise StorageError(f"{self._url} does not answer: what came instead is no list of objects")
             for entry in page.get("Contents", ()):
                 yield entry["Key"].removeprefix(self._prefix)
             if not page.get("IsTruncated"):
@@ -140,10 +145,13 @@ class S3Store:
             return getattr(self._client, method)(*arguments, **given)
         except ClientError as error:
             refused = _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"])
-            self._renew(error.response["Error"]["Code"], refused.status)
+            self._renew(error.response.get("Error", {}).get("Code", ""), refused.status)
             raise refused from error
         except (BotoCoreError, Boto3Error, ResponseParserError) as error:
             raise self._unusable(error) from error
+        except RecursionError as error:
+            # boto3 follows a redirection that is not S3's, such as to the sign-in page of a proxy, without end.
+            raise StorageError(f"{self._url} does not answer: requests are redirected") from error
 
     def _renew(self, code: str, _status: int) -> None:
         """After a refusal, make a new client, which finds credentials that were renewed meanwhile."""

@@ -172,7 +172,15 @@ def test_a_project_that_may_not_be_read_rents_nothing(cloud: GcpCloud, gcp: GCP)
 
 @pytest.mark.parametrize(
     ("status", "page"),
-    [(200, b"<!DOCTYPE html><title>Sign in</title>"), (302, b""), (200, b""), (200, b"[]"), (502, b"upstream")],
+    [
+        (200, b"<!DOCTYPE html><title>Sign in</title>"),
+        (302, b""),
+        (200, b""),
+        (200, b"[]"),
+        (403, b"<p>Forbidden"),
+        (404, b"{}"),
+        (502, b"upstream"),
+    ],
 )
 def test_an_answer_that_is_not_google_s_is_no_empty_list(
     cloud: GcpCloud, monkeypatch: pytest.MonkeyPatch, status: int, page: bytes
@@ -185,7 +193,7 @@ def test_an_answer_that_is_not_google_s_is_no_empty_list(
     monkeypatch.setattr(compute._tokens, "token", lambda: "token")
     monkeypatch.setattr(compute._pool, "request", lambda *_, **__: SimpleNamespace(status=status, data=page))
     for ask in (cloud.instances, cloud.end_all, lambda: cloud.terminate("a"), lambda: cloud.launch(wanted("b"))):
-        with pytest.raises(CloudError, match=r"Compute Engine (does not answer.*none of Google's|refused \(502)"):
+        with pytest.raises(CloudError, match="Compute Engine does not answer.*none of Google's"):
             ask()
 
 

@@ -252,7 +252,7 @@ class Ec2Cloud:
         """Return the image's root device name: any other name would add a second, empty volume that costs."""
         if region not in self._root_devices:
             image = self._settings.image_in(region)
-            found = self._ask(region, "describe_images", ImageIds=[image])["Images"]
+            found = self._list(region, "describe_images", "Images", ImageIds=[image])["Images"]
             if not found or not found[0].get("RootDeviceName"):
                 raise InputError(f"there is no image {image} with a root volume in {region}", field="image_id")
             self._root_devices[region] = found[0]["RootDeviceName"]
@@ -263,11 +263,18 @@ class Ec2Cloud:
         given: dict[str, Any] = {"Filters": [{"Name": name, "Values": values} for name, values in filters.items()]}
         found: list[dict[str, Any]] = []
         while True:
-            page = self._ask(region, "describe_instances", **given)
+            page = self._list(region, "describe_instances", "Reservations", **given)
             found += [one for reservation in page["Reservations"] for one in reservation["Instances"]]
             if not page.get("NextToken"):
                 return found
             given["NextToken"] = page["NextToken"]
+
+    def _list(self, region: str, method: str, field: str, **given: Any) -> Any:
+        """Ask for a list; an answer without it, such as a proxy's page that is well-formed XML, is not EC2's."""
+        page = self._ask(region, method, **given)
+        if field not in page:
+            raise CloudError(f"EC2 in {region} does not answer: what came instead has no {field}")
+        return page
 
     def _ask(self, region: str, method: str, **given: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -277,7 +284,10 @@ class Ec2Cloud:
         try:
             return getattr(clients[region], method)(**given)
         except ClientError as error:
-            code = error.response["Error"]["Code"]
+            code = error.response.get("Error", {}).get("Code", "")
+            if not code or code.isdecimal():
+                # It is the page of something between, such as a proxy: all errors of EC2 have a name.
+                raise CloudError(f"EC2 in {region} does not answer: {error}") from error
             if code in _EXPIRED:
                 # A new client reads credentials again, so it finds renewed ones.
                 self._clients[region] = self._make(region, _TRIES)

@@ -132,7 +132,8 @@ class Compute:
             content = json.loads(answer.data)
         except (ValueError, RecursionError):
             content = None
-        if answer.status >= HTTPStatus.BAD_REQUEST:
+        is_theirs = isinstance(content, dict) and isinstance(content.get("error"), dict)
+        if answer.status == HTTPStatus.UNAUTHORIZED or (is_theirs and answer.status >= HTTPStatus.BAD_REQUEST):
             raise _error(answer.status, content if isinstance(content, dict) else {})
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES or not isinstance(content, dict):
             # Such as the sign-in page of a proxy: taken for an empty list, all machines would be gone.
