@@ -143,6 +143,19 @@ def test_an_slo_that_needs_all_there_is_is_kept_and_the_other_job_waits() -> Non
     assert makespan_h == np.inf
 
 
+def test_a_job_that_waits_for_what_slos_leave_is_done_in_the_shortest_time() -> None:
+    """Job 0 needs 2.5 steps an hour: half of type 1 does 2, a quarter of type 0 the rest.
+
+    A quarter of type 0 is left, where job 1 does its 3 steps in 12 hours.
+    """
+    problem = AllocationProblem.of(
+        [[2.0, 4.0], [1.0, 1.0]], [1.0, 1.0], quotas=[0.5, 0.5], steps=[5.0, 3.0], slo_h=[2.0, np.inf]
+    )
+    shares, makespan_h = min_makespan(problem)
+    assert makespan_h == pytest.approx(12.0, rel=1e-3)
+    assert feasible(problem, shares, 1e-6)
+
+
 def test_slos_that_cannot_all_be_kept_are_eased_by_the_least_and_the_others_stay() -> None:
     problem = AllocationProblem.of(
         [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], [1.0, 3.0], steps=[10.0, 10.0, 10.0], slo_h=[4.0, 8.0, np.inf]

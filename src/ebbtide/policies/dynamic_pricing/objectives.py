@@ -20,6 +20,8 @@ from ebbtide.policies.dynamic_pricing.problem import AllocationProblem, Layout, 
 
 # Relative tolerance of the makespan, at which the bisection ends.
 _MAKESPAN_TOLERANCE = 1e-4
+# Share of its work in an hour that counts as none.
+_LEAST_SHARE = 1e-9
 
 
 class CostObjective(StrEnum):
@@ -81,10 +83,15 @@ def min_makespan(problem: AllocationProblem, budget_usd: float = math.inf) -> tu
     spent = _least_usd(layout, high_h)
     if spent is None:
         # SLOs and quotas that are in each other's way are named, whatever the makespan.
-        shares = maximised(_relative(layout), Rows.joined([layout.time(), layout.quotas(), layout.slos()]))
+        shares, makespan_h = _soonest(layout)
         without = replace(problem, slo_h=np.full(len(problem.jobs), math.inf))
-        if math.isinf(budget_usd) and _least_usd(Layout(without), high_h) is not None:
+        if math.isfinite(makespan_h):
+            # Jobs without SLOs get what those with SLOs leave.
+            high_h = 2.0 * max(makespan_h, high_h)
+            spent = _least_usd(layout, high_h)
+        elif math.isinf(budget_usd) and _least_usd(Layout(without), high_h) is not None:
             return layout.matrix(shares), math.inf
+    if spent is None:
         raise InputError(f"jobs cannot all be done; in the way: {'; '.join(in_the_way(_within(layout, high_h)))}")
     hours, usd = spent
     if usd > budget_usd * (1 + 1e-9):
@@ -130,6 +137,31 @@ def min_makespan_at_once(problem: AllocationProblem, budget_usd: float = math.in
 def _relative(layout: Layout) -> Floats:
     """Rates as shares of each job's steps, so that jobs with fast steps do not count more; shape (size,)."""
     return np.asarray(layout.rates / layout.problem.steps[layout.job])
+
+
+def _soonest(layout: Layout) -> tuple[Floats, float]:
+    """The allocation with the shortest makespan whatever it costs, SLOs kept, and that makespan, hours.
+
+    One linear program: the highest share of their work that all jobs can do in an hour. The makespan is infinite
+    where jobs with SLOs leave nothing to some other; the allocation has the highest throughput then.
+
+    Raises:
+        InputError: SLOs and quotas cannot all be met.
+    """
+    problem = layout.problem
+    kept = Rows.joined([layout.time(), layout.quotas(), layout.slos()])
+    shares = maximised(_relative(layout), kept)
+    alike = layout.paces(problem.steps, ("",) * len(problem.jobs))
+    # One more variable, the share of all work in an hour, is on the right-hand side of the paces.
+    column = np.concatenate([np.zeros(len(kept.limits)), np.ones(len(alike.limits))])
+    rows = Rows.joined([kept, replace(alike, limits=np.zeros(len(alike.limits)))])
+    matrix = scipy.sparse.csr_array(
+        scipy.sparse.hstack([rows.matrix, scipy.sparse.csr_array(column[:, None])], format="csr")
+    )
+    found = maximised(np.append(np.zeros(layout.size), 1.0), replace(rows, matrix=matrix))
+    if found[-1] > _LEAST_SHARE:
+        return found[:-1], 1.0 / float(found[-1])
+    return shares, math.inf
 
 
 def _best_type_of_each(problem: AllocationProblem) -> Floats:
