@@ -587,7 +587,7 @@ class AgentProvider:
 
     def _not_granted(self, lease: Lease, why: str, *, may_exist: bool) -> None:
         """Count a request as failed, and end its machine if it may exist: the cloud charges for it."""
-        if may_exist and lease.is_open:
+        if (may_exist or lease.is_charged) and lease.is_open:
             self._ends.end(lease)
         if not lease.is_charged:
             self._launch_failed(lease, why)

@@ -113,7 +113,7 @@ def end_machines(
 
 def _just_requested(folder: RunFolder) -> set[str]:
     """Ids of machines that the journal has, if its controller was just killed: the cloud may not list them yet."""
-    with suppress(OSError, EbbtideError, ValueError, TypeError, LookupError, AttributeError):
+    with suppress(OSError, EbbtideError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         journal = journal_of(folder, read_only=True)
         with journal.connected():
             kept, figures = journal.run(decisions=False, metrics=False), journal.figures()

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.harness.deterministic.faults import Faults
+from tests.harness.deterministic.scenario import has_two_clouds
 from tests.harness.deterministic.simulate import in_memory
 from tests.harness.deterministic.team_mutants import TEAM_MUTANTS
 from tests.harness.deterministic.world import simulate
@@ -454,8 +456,17 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _a_damaged_checkpoint_is_passed_over_at_once,
     )
 }
+# Variants that show only where there are two clouds.
+_OF_TWO_CLOUDS = (
+    "a request without answer was never sent",
+    "where none answers the wait begins anew",
+    "a cloud that does not answer is asked on",
+    "a silent cloud lists all its machines",
+)
 # Factors of faults for variants that need rare ones: several thousand runs as they are find each of these.
 _OFTEN: Mapping[str, Mapping[str, float]] = {
+    **{name: {"cloud: answers nothing": 3.0} for name in _OF_TWO_CLOUDS},
+    "what is read once is what is stored": {"rival: answer cut off": 10.0, "controller: answer cut off": 10.0},
     "a request without answer costs nothing": {"controller: cloud no reply to launch": 20.0},
 }
 MUTANTS = tuple(_MUTANTS)
@@ -476,6 +487,8 @@ def find(place: Path, most_runs: int, name: str) -> MutantFound:
     """
     with broken(name):
         for seed in range(most_runs):
+            if name in _OF_TWO_CLOUDS and not has_two_clouds(Faults(seed)):
+                continue
             run = simulate(seed, place / name.replace(" ", "-"), often=_OFTEN.get(name))
             if run.violations:
                 return MutantFound(name, seed + 1, run.violations[0].what, run.violations[0].why)

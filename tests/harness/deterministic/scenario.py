@@ -25,8 +25,9 @@ FAULTS_S, LONGEST_S = 240.0, 2_400.0
 _POLICIES = ("fickle", "fickle", "reactive", "on-demand", "cheapest-spot")
 _BILLING = ("ec2-second", "ec2-hourly", "gcp-spot")
 _MARKETS = tuple(Market("aws", "us-east-1", f"us-east-1{zone}", "c3.xlarge") for zone in "abc")
-# Some runs have a second cloud, with a market of its own.
-_TWO_CLOUDS, _ELSEWHERE = 0.3, Market("gcp", "us-central1", "us-central1-a", "g2-standard-8")
+# Some runs have a second cloud, with markets of its own in place of the last ones.
+_TWO_CLOUDS = 0.3
+_ELSEWHERE = tuple(Market("gcp", "us-central1", f"us-central1-{zone}", "g2-standard-8") for zone in "ab")
 _POLL_S = 3.0
 # In some runs trials share machines: each fills one of these shares.
 _SHARING, _SHARES = 0.4, (0.5, 0.3)
@@ -66,8 +67,7 @@ class Scenario:
         trials = int(number("trials", 1, 4))
         shares = number("sharing", 0.0, 1.0) < _SHARING
         team = _team(faults)
-        has_two = number("two clouds", 0.0, 1.0) < _TWO_CLOUDS
-        markets = (*_MARKETS, _ELSEWHERE) if has_two else _MARKETS
+        markets = (*_MARKETS[: len(_ELSEWHERE)], *_ELSEWHERE) if has_two_clouds(faults) else _MARKETS
         is_long = is_tight or (team is not None and team.monthly_budget_usd is not None)
         sweep = Sweep.model_validate(
             {
@@ -112,6 +112,11 @@ class Scenario:
         """The policy, within the sweep's budget."""
         decides = Fickle() if self.policy_name == "fickle" else policy_named(self.policy_name)
         return within_budget(self.sweep, decides)
+
+
+def has_two_clouds(faults: Faults) -> bool:
+    """Draw whether a run has two clouds."""
+    return faults.number("two clouds", 0.0, 1.0) < _TWO_CLOUDS
 
 
 def _team(faults: Faults) -> Team | None:

@@ -26,6 +26,7 @@ from ebbtide.agent.heartbeats import is_sealed_for
 from ebbtide.agent.protocol import key_of
 from ebbtide.clouds.cloud import MachineRequest
 from ebbtide.clouds.settings import RunFolder
+from ebbtide.controller.agent_provider import AgentProvider
 from ebbtide.controller.controller import Controller
 from ebbtide.controller.kinds.state import leases_on
 from ebbtide.controller.leadership import SupersededError
@@ -58,6 +59,8 @@ _ANSWERED_WITHIN_S = 60.0
 _AWAY_ANSWERED_WITHIN_S = 120.0
 # Seconds within which a controller stops acting after another took over, even if its disk is full for a while.
 _STOPS_ACTING_S = 120.0
+# Seconds for which a machine may run whose lease has ended and which is not told as one that could not be ended.
+_FORGOTTEN_S = 60.0
 # Words in the reasons of runs that a limit has ended.
 _LIMITS = ("budget", "the grace of")
 
@@ -179,6 +182,7 @@ class _World:
         self.controls: dict[str, Disk] = {}
         self.processes: list[Process] = []
         self.engines: dict[str, Engine] = {}
+        self.providers: dict[str, AgentProvider] = {}
         self.stopping: set[str] = set()
         # By controller: its epoch, and the time of its first write in that epoch.
         self.acting: dict[str, tuple[int, float]] = {}
@@ -190,6 +194,7 @@ class _World:
             time.begin(self.user, self._use)
             time.begin(self.user, self._disturb)
             time.begin(self.user, self._watch_orphans)
+            time.begin(self.user, self._watch_forgotten)
             if self.namesake is not None:
                 time.begin(self.user, partial(self.namesake.live, lambda: self.over))
             if self.rivals is not None:
@@ -301,6 +306,28 @@ class _World:
                         "machines left running", f"{machine.wanted.token}, without a controller"
                     )
 
+    def _watch_forgotten(self) -> None:
+        """Check that each machine that runs is known to its controller as rented, or as one that could not be ended."""
+        since_s: dict[str, float] = {}
+        while not self.over:
+            self.time.sleep(5.0)
+            now_s, controller = self.time.now_s, self.controller
+            provider = None if controller is None else self.providers.get(controller.name)
+            is_away = now_s < max(self.storage.away_until_s, self.disk.full_until_s)
+            if controller is None or not controller.is_alive or provider is None or is_away:
+                since_s.clear()
+                continue
+            forgotten = []
+            for machine in self._open():
+                lease_id = provider._machines.lease_id_of(machine.wanted.token)
+                lease = None if lease_id is None else provider._leases.get(lease_id)
+                is_told = lease is None or lease.is_open or lease.lease_id in provider._ends.unended
+                forgotten += [] if is_told or not machine.is_known else [machine.wanted.token]
+            since_s = {token: since_s.get(token, now_s) for token in forgotten}
+            for token, at_s in since_s.items():
+                if now_s - at_s > _FORGOTTEN_S:
+                    self.invariants.violated("a machine is forgotten", token)
+
     def _watch_team(self) -> None:
         """Check that all runs of the team together stay within its limits."""
         team, rivals = self.scenario.team, self.rivals
@@ -360,7 +387,7 @@ class _World:
                 disk, process, self.time, self.faults, lambda: self._written(process, disk, controller)
             )
             controller = self.rents.controller(folder, process, runtime, journal)
-            self.engines[process.name] = controller.engine
+            self.engines[process.name], self.providers[process.name] = controller.engine, controller.provider
             outcome = controller.run()
             if disk is self.disk:
                 self.outcome = outcome
