@@ -79,6 +79,8 @@ def test_an_answer_that_is_not_ec2_s_lists_no_machines(answer: Answer, page: str
     answer.status, answer.content = PAGES[page]
     with pytest.raises(CloudError):
         cloud.instances()
+    with pytest.raises(CloudError):
+        cloud._ask("us-east-1", "terminate_instances", InstanceIds=["i-0"])
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -90,3 +92,9 @@ def test_an_answer_that_is_not_s3_s_shows_no_empty_store(answer: Answer, page: s
         list(store.keys("runs/"))
     with pytest.raises(StorageError):
         store.put_once("runs/x", b"x")
+    for ask in (store.get, store.size_bytes):
+        with pytest.raises(StorageError):
+            ask("runs/x")
+    if answer.status != 404:
+        with pytest.raises(StorageError):
+            store.has("runs/x")

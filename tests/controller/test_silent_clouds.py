@@ -290,6 +290,42 @@ def test_a_machine_that_is_listed_only_after_the_run_stopped_is_ended(tmp_path: 
     assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
 
 
+def test_a_vanished_machine_ends_though_another_cloud_never_answered(tmp_path: Path) -> None:
+    """Before, it ran for ever, and its training waited for it."""
+    run = Run(tmp_path)
+    lease = run.rent(A)
+    assert kinds(run.look_for(10.0)) == [(Wake.RUNNING, 0)]
+    run.aws.machines = []
+    assert kinds(run.look_for(200.0)) == [(Wake.ENDED, 0)]
+    assert not lease.is_open
+
+
+@pytest.mark.parametrize("way", ["the end is not answered", "its cloud falls silent", "another cloud is silent"])
+def test_a_machine_that_was_requested_just_before_the_end_is_not_told_as_ended(tmp_path: Path, way: str) -> None:
+    """Before, one listing without it, or none, was enough, whatever else did not answer."""
+    run = Run(tmp_path)
+    run.gcp.is_away = False
+    run.look_for(5.0)
+    run.gcp.hides = True
+    lease = run.rent(G)
+    run.look_for(5.0)
+    silent = run.aws if way == "another cloud is silent" else run.gcp
+    silent.is_away = way != "its cloud falls silent"
+    run.rents._ends.end(lease)
+    silent.is_away = way != "the end is not answered"
+    looks: list[float] = []
+
+    def looked() -> None:
+        looks.append(run.clock.now_s)
+        run.gcp.hides = len(looks) < 2
+
+    run.rents._ends.end_remaining(run.rents._leases, 60.0, 60.0, looked)
+    if way == "its cloud falls silent":
+        assert list(run.rents.unended) == ["run-m0000"]
+    else:
+        assert [one.state for one in run.gcp.machines] == [LeaseState.RELEASED]
+
+
 def test_a_machine_that_came_of_an_unanswered_request_is_ended_and_charged(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.gcp.obeys = True

@@ -161,10 +161,11 @@ def fetch_checkpoint(
             store.check_is_there()
             raise DamagedCheckpointError(f"checkpoint {number} of trial {trial_ids[0]} is damaged")
         return found
-    whole, first = (
-        best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids, expected=expected),
-        None,
-    )
+    whole = best_whole(objects, trial_ids, best)
+    whole = whole or newest_whole(objects, trial_ids, expected=expected, skips_damaged=not expected)
+    if whole is None and expected:
+        raise DamagedCheckpointError(f"no checkpoint of trial {trial_ids[0]} is whole")
+    first = None
     for place, (trial_id, number) in enumerate(() if whole is None else whole.parts_for(0)):
         store = CheckpointStore(objects, trial_id)
         manifest = store.manifest(number)

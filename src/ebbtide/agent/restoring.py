@@ -139,6 +139,8 @@ class _Restoring:
                 writer.kept = frozenset(each.number for each in newest)
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 best = store.best(assignment.direction) if assignment.direction else None
+                known = {each.number for each in store.manifests()}
+                writer.unread = frozenset(store.stored() - store.aside() - known)
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
                 with on_own_disk():
                     manifest = self._known.restore(

@@ -197,7 +197,9 @@ class AgentProvider:
                 has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
                 stored_bytes=self._stored_bytes,
                 newest_whole=self._newest_whole,
-                best_whole=lambda trial, direction: best_whole(objects, _ids_of(trial), direction, self._runtime),
+                best_whole=lambda trial, direction, skips: best_whole(
+                    objects, _ids_of(trial), direction, self._runtime, skips_damaged=skips
+                ),
                 newest_attempt=lambda trial: newest_attempt(objects, _ids_of(trial), self._runtime),
                 address=address,
                 secret=secret,
@@ -479,8 +481,10 @@ class AgentProvider:
                 self._check_fit(lease)
             elif lease.is_open and lease_id in self._requests.waiting:
                 self._check_answered(lease, silent)
-            elif silent is None:
+            elif self._machines.is_heard(lease.market):
                 self._missing(lease)
+            elif silent is None or isinstance(silent, PartlySilentError):
+                self._missing_in_silence(lease)
         if self._watches_prices and silent is None:
             self._compare_prices()
         lost: LostCheckpointError | None = None
@@ -534,8 +538,7 @@ class AgentProvider:
             found, silent = {one.token: one for one in error.found}, error
         except CloudError as error:
             silent = error
-        others_answer = silent is None or isinstance(silent, PartlySilentError)
-        self._requests.note_silent(self._pace.missing_s, others_answer=others_answer)
+        self._requests.note_silent(self._pace.missing_s)
         return found, silent
 
     def _compare_prices(self) -> None:
@@ -603,15 +606,11 @@ class AgentProvider:
 
     def _missing(self, lease: Lease) -> None:
         """After a while, count a machine that the cloud does not list as ended, or failed if it never started."""
-        lease_id, is_silent = lease.lease_id, self._machines.is_silent(lease.market)
         if not lease.is_open:
-            if not is_silent and self._ends.differs(lease, None):
+            if self._ends.differs(lease, None):
                 self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
             return
-        if is_silent and lease.state is not LeaseState.REQUESTED:
-            return  # a part of the cloud that does not answer lists nothing new
-        now_s = self._runtime.monotonic_s()
-        if now_s - self._missing_since_s.setdefault(lease_id, now_s) < self._pace.missing_s:
+        if not self._is_long_missing(lease):
             return
         if lease.state is LeaseState.REQUESTED:
             # It may be listed later.
@@ -623,6 +622,15 @@ class AgentProvider:
         lease.ended_s = end_of(lease, self._machines.last_seen_s(lease))
         self._notify_of(Wake.ENDED, lease, _LISTED_NO_MORE)
         self._training.gone(lease)
+
+    def _missing_in_silence(self, lease: Lease) -> None:
+        """After a while, wait no longer for a machine whose part of the cloud does not answer; it may exist."""
+        if lease.state is LeaseState.REQUESTED and self._is_long_missing(lease):
+            self._not_granted(lease, "its part of the cloud does not answer", may_exist=True)
+
+    def _is_long_missing(self, lease: Lease) -> bool:
+        now_s = self._runtime.monotonic_s()
+        return now_s - self._missing_since_s.setdefault(lease.lease_id, now_s) >= self._pace.missing_s
 
     def _check_heard(self, lease: Lease) -> None:
         """End a machine that is paid for and whose agent is not heard from: its set-up or the machine hangs.

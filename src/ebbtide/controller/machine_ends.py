@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
+from ebbtide.clouds.parts import PartlySilentError
 from ebbtide.controller.machine_list import OVER, MachineList, end_of, note_times
 from ebbtide.errors import CloudError, CloudGoneError
 from ebbtide.market.leases import Lease, LeaseState
@@ -48,7 +49,7 @@ class MachineEnds:
         self._cloud, self._machines, self._poll_s = cloud, machines, poll_s
         self._refused, self._waits, self._runtime = refused, waits, runtime
         self.unended: dict[int, str] = {}
-        # When machines that the cloud did not know of were ended, by lease id: it may list them later.
+        # When machines that the cloud had not listed yet were ended, by lease id: it may list them later.
         self._unknown_s: dict[int, float] = {}
         self._silent_until_s = -math.inf
 
@@ -65,6 +66,8 @@ class MachineEnds:
             # Revoked before it could be released, which may cost a different amount.
             lease.state = LeaseState.REVOKED
         lease.ended_s = end_of(lease, ended_s if ended_s is not None else self._cloud.now_s)
+        if not lease.is_charged:
+            self._unknown_s[lease.lease_id] = self._runtime.monotonic_s()
 
     def _ended(self, lease: Lease) -> tuple[float | None, Instance | None]:
         """Request the end; returns its time, and the machine as the cloud has it, each None if not known."""
@@ -84,8 +87,6 @@ class MachineEnds:
                 if ended_s is None and instance is None and lease.is_charged:
                     # The cloud no longer knows the machine, so it was gone before.
                     ended_s = machines.last_seen_s(lease)
-                elif ended_s is None and instance is None:
-                    self._unknown_s[lease.lease_id] = runtime.monotonic_s()
                 return ended_s, instance
             except CloudError as error:
                 if isinstance(error, CloudGoneError):
@@ -128,6 +129,8 @@ class MachineEnds:
 
     def _differs_unlisted(self, lease: Lease) -> bool:
         """The same for a machine that the cloud no longer lists: it ended when it was last seen."""
+        if not lease.is_charged and not self._is_long_unknown(lease.lease_id):
+            return False
         was_assumed = self.unended.pop(lease.lease_id, None) is not None
         seen_s = self._machines.seen_s.get(lease.lease_id, math.inf)
         if not was_assumed or not lease.is_charged or seen_s >= lease.ended_s:
@@ -153,7 +156,7 @@ class MachineEnds:
         began_s, is_seen = self._runtime.monotonic_s(), False
         while not is_seen or self.unended:
             try:
-                instances = self._machines.listed()
+                instances = self._listed()
                 is_seen = True
             except CloudGoneError:
                 self.unended.clear()
@@ -164,7 +167,9 @@ class MachineEnds:
             else:
                 for lease_id, lease in leases.items():
                     instance = instances.get(self._machines.token(lease_id))
-                    if instance is None and self._machines.is_silent(lease.market):
+                    if instance is None and not self._machines.is_heard(lease.market):
+                        if not self._is_long_unknown(lease_id):
+                            self.unended.setdefault(lease_id, "its part of the cloud does not answer")
                         continue
                     if self.differs(lease, instance):
                         otherwise[lease_id] = lease
@@ -178,6 +183,14 @@ class MachineEnds:
             if not is_seen or self.unended:
                 self._runtime.sleep(max(self._poll_s, _ASKED_AGAIN_S))
         return otherwise
+
+    def _listed(self) -> Mapping[str, Instance]:
+        try:
+            return self._machines.listed()
+        except PartlySilentError as error:
+            # The parts that answer are asked to end their machines all the same.
+            self._machines.troubled(error)
+            return {instance.token: instance for instance in error.found}
 
     def _is_long_unknown(self, lease_id: int) -> bool:
         """Return whether a machine that the cloud does not list would be listed by now, if there was one."""

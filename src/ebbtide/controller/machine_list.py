@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.cloud import Cloud, CloudOfParts, Instance, is_silent
 from ebbtide.clouds.parts import PartlySilentError
+from ebbtide.errors import CloudError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 
@@ -47,6 +48,8 @@ class MachineList:
         self._cloud, self._run, self._runtime = cloud, run, runtime
         self._listed: dict[str, Instance] = {}
         self._listed_s = -math.inf
+        # Why the last listing was not complete; None: it was.
+        self._problem: CloudError | None = None
         self._warned_s = -math.inf
         # One listing may lack a machine, which keeps its address all the same.
         self._addresses: dict[int, str] = {}
@@ -74,21 +77,24 @@ class MachineList:
         if self._runtime.monotonic_s() - self._listed_s >= within_s:
             try:
                 self._listed = {instance.token: instance for instance in self._cloud.instances()}
-            except PartlySilentError as error:
-                self._listed = {instance.token: instance for instance in error.found}
+            except CloudError as error:
+                self._problem = error
+                if isinstance(error, PartlySilentError):
+                    self._listed = {instance.token: instance for instance in error.found}
                 raise
-            self._listed_s = self._runtime.monotonic_s()
+            self._listed_s, self._problem = self._runtime.monotonic_s(), None
         return self._listed
 
-    def is_silent(self, market: Market) -> bool:
-        """Return whether the part of the cloud that rents in a market did not answer the last listing."""
-        return is_silent(self._cloud, market)
+    def is_heard(self, market: Market) -> bool:
+        """Return whether the part of the cloud that rents in a market answered the last listing."""
+        is_partly = isinstance(self._problem, PartlySilentError) and isinstance(self._cloud, CloudOfParts)
+        return (self._problem is None or is_partly) and not is_silent(self._cloud, market)
 
     @property
     def silent(self) -> list[Market]:
-        """Markets whose part of the cloud did not answer the last listing."""
-        # Only a cloud in parts is asked for its markets, of which there may be thousands.
-        return list(filter(self.is_silent, self._cloud.markets)) if isinstance(self._cloud, CloudOfParts) else []
+        """Markets whose part of the cloud did not answer the last listing, of a cloud that is in parts."""
+        is_in_parts = isinstance(self._cloud, CloudOfParts)
+        return [each for each in self._cloud.markets if not self.is_heard(each)] if is_in_parts else []
 
     def see(self, lease_id: int, instance: Instance) -> None:
         """Note that a machine is listed."""

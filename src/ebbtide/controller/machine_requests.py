@@ -197,16 +197,15 @@ class MachineRequests:
         self._sent.discard(lease_id)
         return may_exist
 
-    def note_silent(self, within_s: float, *, others_answer: bool) -> None:
+    def note_silent(self, within_s: float) -> None:
         """Request no machines in markets whose part of the cloud has not answered for long while others did.
 
         Args:
             within_s: Time for which an answer is waited for, seconds.
-            others_answer: Whether other parts answered the last listing.
         """
-        now_s = self._runtime.monotonic_s()
-        since_s = self._silent_since_s
-        self._silent_since_s = {market: since_s.get(market, now_s) for market in self._machines.silent}
+        now_s, silent, before = self._runtime.monotonic_s(), self._machines.silent, self._silent_since_s
+        others_answer = bool(silent) and len(silent) < len(self._cloud.markets)
+        self._silent_since_s = {market: before.get(market, now_s) for market in silent}
         self._aside = frozenset(
             market
             for market, since_s in self._silent_since_s.items()

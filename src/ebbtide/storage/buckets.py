@@ -52,9 +52,7 @@ class S3Store:
         where = self._where(key)
         for left in reversed(range(_CONFLICTS)):
             try:
-                answer = self._ask("put_object", **where, Body=content, IfNoneMatch="*")
-                if "ETag" not in answer:
-                    raise StorageError(f"{key} may not be written: the answer is not that of an object store")
+                self._checked(self._ask("put_object", **where, Body=content, IfNoneMatch="*"), key)
                 break
             except _Refused as refused:
                 if refused.status == 412:
@@ -79,7 +77,7 @@ class S3Store:
         from botocore.parsers import ResponseParserError
 
         try:
-            content: bytes = self._ask("get_object", **self._where(key))["Body"].read()
+            content: bytes = self._checked(self._ask("get_object", **self._where(key)), key)["Body"].read()
         except _Refused as refused:
             raise refused.as_missing(key) from None
         except (BotoCoreError, ResponseParserError) as error:
@@ -88,7 +86,7 @@ class S3Store:
 
     def has(self, key: str) -> bool:
         try:
-            self._ask("head_object", **self._where(key))
+            self._head(key)
         except _Refused as refused:
             if refused.status == 404:
                 return False
@@ -97,10 +95,19 @@ class S3Store:
 
     def size_bytes(self, key: str) -> int:
         try:
-            size: int = self._ask("head_object", **self._where(key))["ContentLength"]
+            size: int = self._head(key)["ContentLength"]
         except _Refused as refused:
             raise refused.as_missing(key) from None
         return size
+
+    def _head(self, key: str) -> Any:
+        return self._checked(self._ask("head_object", **self._where(key)), key)
+
+    def _checked(self, answer: Any, key: str) -> Any:
+        """Check that an answer is that of an object store: that of a proxy says nothing of the object."""
+        if "ETag" not in answer:
+            raise StorageError(f"{self._url} does not answer: what came instead for {key} is no object's")
+        return answer
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         after: dict[str, str] = {}

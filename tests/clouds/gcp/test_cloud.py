@@ -177,6 +177,7 @@ def test_a_project_that_may_not_be_read_rents_nothing(cloud: GcpCloud, gcp: GCP)
         (302, b""),
         (200, b""),
         (200, b"[]"),
+        (200, b'{"status": "ok"}'),
         (403, b"<p>Forbidden"),
         (404, b"{}"),
         (502, b"upstream"),

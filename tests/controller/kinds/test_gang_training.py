@@ -57,7 +57,7 @@ class Gang(FakeController):
             "run",
             *given,
             newest_whole=self.newest,
-            best_whole=lambda _trial, _direction: self.best,
+            best_whole=lambda _trial, _direction, _skips: self.best,
             address=lambda lease_id: f"10.0.0.{lease_id}",
         )
 

@@ -372,9 +372,9 @@ def _a_request_without_answer_was_never_sent() -> _Broken:
 def _where_none_answers_the_wait_begins_anew() -> _Broken:
     before = MachineRequests.note_silent
 
-    def note(self: MachineRequests, within_s: float, *, others_answer: bool) -> None:
-        before(self, within_s, others_answer=others_answer)
-        if not others_answer:
+    def note(self: MachineRequests, within_s: float) -> None:
+        before(self, within_s)
+        if len(self._machines.silent) == len(self._cloud.markets):
             self._silent_since_s.clear()
 
     return patch.object(MachineRequests, "note_silent", note)
@@ -385,7 +385,7 @@ def _a_cloud_that_does_not_answer_is_asked_on() -> _Broken:
 
 
 def _a_silent_cloud_lists_all_its_machines() -> _Broken:
-    return patch.object(machine_list, "is_silent", lambda _cloud, _market: False)
+    return patch.object(machine_list.MachineList, "is_heard", lambda _self, _market: True)
 
 
 def _what_is_read_once_is_what_is_stored() -> _Broken:

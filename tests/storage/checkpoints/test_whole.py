@@ -144,6 +144,34 @@ def test_a_damaged_answer_is_no_reason_to_take_an_older_checkpoint(
     assert older.step == 10
 
 
+def test_a_damaged_part_of_the_expected_checkpoint_is_waited_for_though_a_newer_part_is_stored(
+    objects: FolderStore,
+) -> None:
+    """Before, no checkpoint was whole, and the gang began at 0."""
+    for rank in range(2):
+        save(objects, rank, 100)
+    save(objects, 0, 200)
+    key = "trials/t/manifests/00000001"
+    objects.delete(key)
+    objects.put_once(key, b"{")
+    with pytest.raises(LostCheckpointError, match="checkpoint 1 of trial t has no whole manifest"):
+        found(objects, expected={"t": 1, "t-r1": 1})
+
+
+def test_a_checkpoint_that_may_be_the_best_and_cannot_be_read_is_told(objects: FolderStore) -> None:
+    for step, metric in ((10, 0.1), (20, 0.4)):
+        for rank in range(2):
+            save(objects, rank, step, metric=metric)
+    key = "trials/t-r1/manifests/00000001"
+    objects.delete(key)
+    objects.put_once(key, b"{")
+    with pytest.raises(LostCheckpointError, match="checkpoint 1 of trial t-r1 has no whole manifest"):
+        best_whole(objects, IDS, "minimize", skips_damaged=False)
+    best = best_whole(objects, IDS, "minimize")
+    assert best is not None
+    assert best.step == 20
+
+
 def test_a_machine_all_of_whose_checkpoints_are_damaged_has_saved(objects: FolderStore) -> None:
     """Before, it resumed from the part of another machine."""
     for rank in range(2):

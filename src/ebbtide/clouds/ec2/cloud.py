@@ -63,6 +63,15 @@ _TAKEN = re.compile(r"Server\.Spot")
 _WHEN = re.compile(r"\((\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}) (?:GMT|UTC)\)")
 
 
+# The field that EC2's answer to each request has.
+_FIELD_OF = {
+    "describe_instances": "Reservations",
+    "describe_images": "Images",
+    "run_instances": "Instances",
+    "terminate_instances": "TerminatingInstances",
+}
+
+
 class Ec2Cloud:
     """Rents the machines of one run.
 
@@ -252,7 +261,7 @@ class Ec2Cloud:
         """Return the image's root device name: any other name would add a second, empty volume that costs."""
         if region not in self._root_devices:
             image = self._settings.image_in(region)
-            found = self._list(region, "describe_images", "Images", ImageIds=[image])["Images"]
+            found = self._ask(region, "describe_images", ImageIds=[image])["Images"]
             if not found or not found[0].get("RootDeviceName"):
                 raise InputError(f"there is no image {image} with a root volume in {region}", field="image_id")
             self._root_devices[region] = found[0]["RootDeviceName"]
@@ -263,18 +272,11 @@ class Ec2Cloud:
         given: dict[str, Any] = {"Filters": [{"Name": name, "Values": values} for name, values in filters.items()]}
         found: list[dict[str, Any]] = []
         while True:
-            page = self._list(region, "describe_instances", "Reservations", **given)
+            page = self._ask(region, "describe_instances", **given)
             found += [one for reservation in page["Reservations"] for one in reservation["Instances"]]
             if not page.get("NextToken"):
                 return found
             given["NextToken"] = page["NextToken"]
-
-    def _list(self, region: str, method: str, field: str, **given: Any) -> Any:
-        """Ask for a list; an answer without it, such as a proxy's page that is well-formed XML, is not EC2's."""
-        page = self._ask(region, method, **given)
-        if field not in page:
-            raise CloudError(f"EC2 in {region} does not answer: what came instead has no {field}")
-        return page
 
     def _ask(self, region: str, method: str, **given: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -282,7 +284,11 @@ class Ec2Cloud:
 
         clients = self._launchers if method == "run_instances" else self._clients
         try:
-            return getattr(clients[region], method)(**given)
+            answer = getattr(clients[region], method)(**given)
+            if _FIELD_OF.get(method, "") not in ("", *answer):
+                # Such as a proxy's page that is well-formed XML.
+                raise CloudError(f"EC2 in {region} does not answer: what came instead has no {_FIELD_OF[method]}")
+            return answer
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
             if not code or code.isdecimal():

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -128,14 +129,15 @@ class Compute:
             headers=headers | ({} if body is None else {"Content-Type": "application/json"}),
             redirect=False,
         )
-        try:
-            content = json.loads(answer.data)
-        except (ValueError, RecursionError):
-            content = None
-        is_theirs = isinstance(content, dict) and isinstance(content.get("error"), dict)
+        content: dict[str, Any] = {}
+        with suppress(ValueError, RecursionError):
+            found = json.loads(answer.data)
+            content = found if isinstance(found, dict) else {}
+        is_theirs = isinstance(content.get("error"), dict)
         if answer.status == HTTPStatus.UNAUTHORIZED or (is_theirs and answer.status >= HTTPStatus.BAD_REQUEST):
-            raise _error(answer.status, content if isinstance(content, dict) else {})
-        if answer.status >= HTTPStatus.MULTIPLE_CHOICES or not isinstance(content, dict):
+            raise _error(answer.status, content)
+        is_done = answer.status < HTTPStatus.MULTIPLE_CHOICES
+        if not is_done or not str(content.get("kind", "")).startswith("compute#"):
             # Such as the sign-in page of a proxy: taken for an empty list, all machines would be gone.
             raise HTTPError(f"the answer ({answer.status}) is none of Google's")
         return content

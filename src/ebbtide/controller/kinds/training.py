@@ -97,7 +97,8 @@ class AgentTraining:
             bytes; 0: not known.
         newest_whole: Gives the newest checkpoint that all machines of a trial have stored, by trial and the
             numbers of parts that are known to be stored (None: older ones may be taken); None: there is none.
-        best_whole: Gives the one with the best metric, by trial and direction of the metric; None: there is none.
+        best_whole: Gives the one with the best metric, by trial, direction of the metric, and whether those that
+            cannot be read are passed over; None: there is none.
         newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives the common secret of an assignment's machines, covered for that of a lease, by lease id, id
@@ -122,7 +123,7 @@ class AgentTraining:
         newest_whole: Callable[[TrialState, Mapping[str, int] | None], Whole | None] = lambda _trial, _expected: (
             None
         ),
-        best_whole: Callable[[TrialState, str], Whole | None] = lambda _trial, _direction: None,
+        best_whole: Callable[[TrialState, str, bool], Whole | None] = lambda _trial, _direction, _skips: None,
         newest_attempt: Callable[[TrialState], int] = lambda _trial: 0,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
@@ -155,6 +156,8 @@ class AgentTraining:
         self._assigned: dict[int, dict[int, TrialState]] = {}
         # Since when storage has lacked the newest checkpoint of a gang, by job id.
         self._lost_since_s: dict[int, float] = {}
+        # Since when a checkpoint that may be the best could not be read, by job id.
+        self._unread_since_s: dict[int, float] = {}
         self._warned: set[str] = set()
         self._leases: dict[int, Lease] = {}
         # Bytes of the parts that the machines of a gang have uploaded of its newest steps, by job id and step.
@@ -346,7 +349,7 @@ class AgentTraining:
         if trial.ended:
             return
         if trial.is_gang and (direction := self._assignment(progress).direction):
-            self._resumes_best(trial, self._best_whole(trial, direction))
+            self._note_best(trial, direction)
         if trial.is_gang and not trial.attempt:
             # A lost journal had assignments to count on from: the newest assignment's checkpoint is the newest.
             trial.attempt = self._newest_attempt(trial)
@@ -388,7 +391,28 @@ class AgentTraining:
                 self.stop(job_id)
                 return None
         self._lost_since_s.pop(job_id, None)
+        if whole is None and trial.stored_parts and not trial.aside:
+            trial.problem = f"no checkpoint of trial {trial.trial_id} is whole any more; it would begin at 0"
+            self.stop(job_id)
         return whole
+
+    def _note_best(self, trial: TrialState, direction: str) -> None:
+        """Note a gang's best checkpoint, whose parts stay in storage.
+
+        Raises:
+            LostCheckpointError: A checkpoint that may be the best cannot be read, and has not been so for long.
+            OSError: Storage does not answer.
+        """
+        job_id, now_s = trial.progress.job_id, self._runtime.monotonic_s()
+        try:
+            best = self._best_whole(trial, direction, False)
+        except LostCheckpointError:
+            if now_s - self._unread_since_s.setdefault(job_id, now_s) <= LACKS_S:
+                raise
+            best = self._best_whole(trial, direction, True)
+        else:
+            self._unread_since_s.pop(job_id, None)
+        self._resumes_best(trial, best)
 
     def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:
         """Machines by rank: each keeps the rank that it had in the last assignment, if that rank still exists."""

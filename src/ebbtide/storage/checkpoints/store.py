@@ -122,12 +122,23 @@ class CheckpointStore:
             if manifest is not None:
                 has_newer = True
                 yield manifest
+            elif not skips_damaged and number == self.expected and self.has_manifest(number):
+                raise self._unreadable(number)
             elif has_newer:
                 continue
             elif number == self.expected and not self.has_manifest(number):
                 raise self._lost()
             elif not skips_damaged and self.is_stored(number):
-                raise DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
+                raise self._unreadable(number)
+
+    def _unreadable(self, number: int) -> DamagedCheckpointError:
+        return DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
+
+    def check_all_readable(self) -> None:
+        """Raise `DamagedCheckpointError` if a checkpoint is stored, or listed, that cannot be read now."""
+        for number in self.stored() - self.aside():
+            if self.read(number) is None and (self.is_stored(number) or not self.has_manifest(number)):
+                raise self._unreadable(number)
 
     def check_is_there(self) -> None:
         """Raise `LostCheckpointError` if the expected checkpoint is missing: storage cannot be the run's."""
@@ -407,6 +418,7 @@ class CheckpointWriter:
 
     Attributes:
         kept: Numbers of checkpoints that stay in storage whatever their age.
+        unread: Numbers of checkpoints that could not be read when writing began, and stay: one may be the best.
         left_out: What the newest checkpoint lacks, and why, by path.
     """
 
@@ -416,6 +428,7 @@ class CheckpointWriter:
         self._objects = store.objects
         self.writer = writer
         self.kept: frozenset[int] = frozenset()
+        self.unread: frozenset[int] = frozenset()
         self.left_out: tuple[tuple[str, str], ...] = ()
         self._next = max(store.stored() | {store.expected}) + 1
         self._place = 0
@@ -696,6 +709,7 @@ class CheckpointWriter:
         numbers = self._store.numbers("manifests") | set(self._read)
         self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers}
         unread = {number for number, found in self._read.items() if not found and self._store.is_stored(number)}
+        unread |= self.unread & numbers
         old = {number for number in numbers if number < oldest}
         gone = old - self.kept - self._newest_readable(numbers) - unread
         self._read = {number: found for number, found in self._read.items() if number not in gone}

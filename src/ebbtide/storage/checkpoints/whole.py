@@ -134,7 +134,12 @@ def _expected_whole(stored: Sequence[Sequence[Manifest]], expected: Mapping[str,
 
 
 def best_whole(
-    objects: ObjectStore, trial_ids: Sequence[str], direction: str, runtime: Runtime = RUNTIME
+    objects: ObjectStore,
+    trial_ids: Sequence[str],
+    direction: str,
+    runtime: Runtime = RUNTIME,
+    *,
+    skips_damaged: bool = True,
 ) -> Whole | None:
     """The newest whole checkpoint of the best value of the metric.
 
@@ -143,17 +148,26 @@ def best_whole(
         trial_ids: Ids under which the machines save, by rank; of all ranks that there have been.
         direction: Whether a lower or a higher value is better, `minimize` or `maximize`; empty: none is.
         runtime: Reads of several trials at once.
+        skips_damaged: Whether checkpoints that cannot be read are passed over.
 
     Returns:
         The checkpoint; None: no whole checkpoint has a known value.
 
     Raises:
+        LostCheckpointError: A checkpoint that may be the best cannot be read.
         OSError: Storage does not answer.
     """
     found: Whole | None = None
     if not direction:
         return None
-    stored = _manifests([CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids], runtime)
+    stores = [CheckpointStore(objects, trial_id, runtime) for trial_id in trial_ids]
+    stored = _manifests(stores, runtime)
+    if not skips_damaged:
+        try:
+            with runtime.pool(_AT_A_TIME) as pool:
+                list(pool.map(CheckpointStore.check_all_readable, stores))
+        except DamagedCheckpointError as error:
+            raise LostCheckpointError(str(error)) from None
     for each in _wholes(stored):
         if is_better(each.metric, None if found is None else found.metric, direction):
             found = each

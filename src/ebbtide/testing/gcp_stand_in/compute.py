@@ -232,6 +232,7 @@ class ComputeApi:
 
     def _operate(self, kind: str, zone: str, name: str, at_s: float, message: str = "") -> dict[str, Any]:
         operation = {
+            "kind": "compute#operation",
             "id": str(next(self._numbers)),
             "operationType": kind,
             "status": "DONE",
@@ -273,7 +274,8 @@ def _matches(one: Mapping[str, Any], query: Mapping[str, str]) -> bool:
 
 def _page(listed: Sequence[dict[str, Any]], query: Mapping[str, str], name: str) -> dict[str, Any]:
     first = int(query.get("pageToken", 0))
-    page: dict[str, Any] = {name: [dict(one) for one in listed[first : first + _PAGE]]}
+    kind = "compute#operationList" if name == "items" else f"compute#{name.removesuffix('s')}AggregatedList"
+    page: dict[str, Any] = {"kind": kind, name: [dict(one) for one in listed[first : first + _PAGE]]}
     if first + _PAGE < len(listed):
         page["nextPageToken"] = str(first + _PAGE)
     return page
