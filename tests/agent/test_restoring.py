@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.runs.cloud_as_told import Clock
@@ -298,3 +299,43 @@ def test_a_disk_that_is_too_small_is_told_and_ends_the_training(machine: Machine
     assert len(downloads) < 20
     # One claim of the writer that saved, and one of all tries.
     assert CheckpointStore(machine.objects, "run-000").numbers("writers") == {1, 2}
+
+
+def test_a_checkpoint_that_could_not_be_read_while_the_best_was_chosen_stays(tmp_path: Path) -> None:
+    """Before, the best checkpoint was removed at the next save."""
+    objects, saved = FolderStore(tmp_path / "store"), tmp_path / "saved"
+    saved.mkdir()
+    store = CheckpointStore(objects, "run-000")
+    writer = store.begin_writing("m0")
+    writer.kept = frozenset({1})
+    for number in (1, 2, 3):
+        (saved / "w").write_text(str(number))
+        writer.save(saved, number, keep=2, metric=0.1 if number == 1 else 0.5)
+    config = AgentConfig("run", "m1", str(tmp_path / "store"), str(tmp_path))
+    reads: list[str] = []
+    get = objects.get
+
+    def unreadable(key: str) -> bytes:
+        reads.append(key)
+        is_first = key.endswith("manifests/00000001") and reads.count(key) <= 2
+        return get(key)[:9] if is_first else get(key)
+
+    objects.get = unreadable  # type: ignore[method-assign]
+    machine: Any = SimpleNamespace(objects=objects, runtime=Clock())
+    found = restoring.restored(
+        config,
+        machine,
+        Assignment("run-000", ("true",), 100, "", attempt=2, expected=3, direction="minimize"),
+        tmp_path / "checkpoint",
+        tmp_path / "code",
+        is_over=lambda: False,
+        say=lambda _: None,
+    )
+    assert found is not None
+    assert found.writer is not None
+    for number in (4, 5, 6):
+        (saved / "w").write_text(str(number))
+        found.writer.save(saved, number, keep=2, metric=0.5)
+    best = store.best("minimize")
+    assert best is not None
+    assert best.number == 1

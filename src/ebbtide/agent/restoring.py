@@ -16,7 +16,7 @@ from ebbtide.agent.patience import LACKS_S, Patience, is_of_machine
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
-from ebbtide.storage.checkpoints.store import CheckpointStore, CheckpointWriter, stored_tree
+from ebbtide.storage.checkpoints.store import CheckpointStore, CheckpointWriter, best_of, stored_tree
 from ebbtide.storage.checkpoints.tree import Tree
 
 _LOGGER = logging.getLogger(__name__)
@@ -138,9 +138,9 @@ class _Restoring:
                 newest = islice(self._known.manifests(skips_damaged=self.skips_damaged), 2)
                 writer.kept = frozenset(each.number for each in newest)
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
-                best = store.best(assignment.direction) if assignment.direction else None
-                known = {each.number for each in store.manifests()}
-                writer.unread = frozenset(store.stored() - store.aside() - known)
+                known = list(store.manifests())
+                best = best_of(known, assignment.direction)
+                writer.unread = frozenset(store.stored() - store.aside() - {each.number for each in known})
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
                 with on_own_disk():
                     manifest = self._known.restore(

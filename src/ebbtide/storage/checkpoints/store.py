@@ -187,11 +187,7 @@ class CheckpointStore:
         Returns:
             Its manifest; None: no checkpoint has a known value.
         """
-        found: Manifest | None = None
-        for each in self.manifests():
-            if is_better(each.metric, None if found is None else found.metric, direction):
-                found = each
-        return found
+        return best_of(self.manifests(), direction)
 
     def has(self, number: int) -> bool:
         """Return whether the checkpoint of a number is complete and not set aside."""
@@ -746,6 +742,15 @@ def stored_tree(manifest: Manifest) -> Tree:
     ]
     links = [TreeEntry(link.path, "link", 0, link.mtime_ns, 0, (0, 0), link.target) for link in manifest.links]
     return Tree((*files, *links))
+
+
+def best_of(manifests: Iterable[Manifest], direction: str) -> Manifest | None:
+    """The first of the manifests with the best value of the metric; None: none has a known value."""
+    found: Manifest | None = None
+    for each in manifests:
+        if is_better(each.metric, None if found is None else found.metric, direction):
+            found = each
+    return found
 
 
 def is_better(value: float | None, other: float | None, direction: str) -> bool:
