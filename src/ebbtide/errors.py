@@ -14,6 +14,7 @@ EbbtideError
 │   └── PartlySilentError        a part of it has never answered; others do
 ├── StorageError                 object storage does not answer, or refused (also an OSError)
 │   ├── DamagedResultError       what is stored of a task's result is not what was stored
+│   ├── DamagedAnswerError       storage gives an object damaged in another way each time
 │   ├── LostCheckpointError      storage lacks a checkpoint that the run knows of
 │   ├── LostClaimError           storage lacks a controller's claim to the run, which was written
 │   └── MissingObjectError       nothing is stored under the name (also a KeyError)
@@ -154,6 +155,10 @@ class MissingObjectError(StorageError, KeyError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return MissingObjectError, (self.key,)
+
+
+class DamagedAnswerError(StorageError):
+    """Storage gives an object damaged each time that it is read, and each time in another way."""
 
 
 class CheckpointError(EbbtideError):

@@ -110,14 +110,14 @@ def test_credentials_that_were_renewed_are_found(monkeypatch: pytest.MonkeyPatch
         def __init__(self, expired: bool) -> None:
             self.expired = expired
 
-        def get_object(self, **_: object) -> dict[str, io.BytesIO]:
+        def get_object(self, **_: object) -> dict[str, object]:
             if self.expired:
                 answer = {
                     "Error": {"Code": "ExpiredToken", "Message": "no"},
                     "ResponseMetadata": {"HTTPStatusCode": 400},
                 }
                 raise ClientError(answer, "GetObject")  # type: ignore[arg-type]
-            return {"Body": io.BytesIO(b"found")}
+            return {"Body": io.BytesIO(b"found"), "ETag": "1"}
 
     clients = [Client(True), Client(False)]
     monkeypatch.setattr(buckets, "_s3_client", lambda _within_s: clients.pop(0))

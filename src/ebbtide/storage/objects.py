@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from ebbtide.base.files import replacing
-from ebbtide.errors import InputError, MissingObjectError, StorageError
+from ebbtide.errors import DamagedAnswerError, InputError, MissingObjectError, StorageError
 from ebbtide.storage.buckets import GcsStore, S3Store
 from ebbtide.storage.object_keys import KEY, PART, checked_key
 
@@ -131,7 +131,7 @@ def decoded_object(
 
     Raises:
         MissingObjectError: There is no such object.
-        StorageError: Two answers differ, and neither can be decoded.
+        DamagedAnswerError: Two answers differ, and neither can be decoded.
         Exception: Whatever `decode` raises for what is stored.
     """
     content = objects.get(key) if content is None else content
@@ -144,7 +144,7 @@ def decoded_object(
     try:
         return decode(again)
     except Exception as error:
-        raise StorageError(f"{key} is damaged each time it is read, and each time in another way") from error
+        raise DamagedAnswerError(f"{key} is damaged each time it is read, and each time in another way") from error
 
 
 class FolderStore:

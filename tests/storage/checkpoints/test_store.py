@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
+from tests.cut_objects import CutAnswers
 
 from ebbtide.errors import InputError, StorageError, SupersededWriterError
 from ebbtide.storage.checkpoints.manifest import Manifest, StoredFile, checksum, relative_path
@@ -512,3 +513,14 @@ def test_content_of_which_an_answer_is_cut_off_is_read_again(tmp_path: Path) -> 
     found = CheckpointStore(Cut(tmp_path / "objects"), "t").restore(tmp_path / "restored")
     assert found is not None
     assert (found.step, len(taken)) == (2, 1)
+
+
+def test_a_manifest_that_is_damaged_each_time_in_another_way_is_damaged(tmp_path: Path) -> None:
+    """Before, it counted as storage that does not answer, which is waited for without end."""
+    store = CheckpointStore(CutAnswers(tmp_path / "objects"), "t")
+    writer = store.begin_writing("m")
+    for step in (1, 2):
+        writer.save(written(tmp_path / "work", a=str(step)), step)
+    store.objects.cuts = [9, 8]  # type: ignore[attr-defined]
+    assert store.read(2) is None
+    assert getattr(store.read(2), "step", 0) == 2

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ebbtide.base.runtime import RUNTIME, Runtime
 from ebbtide.errors import (
+    DamagedAnswerError,
     DamagedCheckpointError,
     InputError,
     LostCheckpointError,
@@ -199,7 +200,7 @@ class CheckpointStore:
             found = decoded_object(self.objects, self.manifest_key(number), Manifest.decode)
         except MissingObjectError:
             return None
-        except InputError as error:
+        except (InputError, DamagedAnswerError) as error:
             _LOGGER.warning("checkpoint %d of trial %s is skipped: %s", number, self.trial_id, error)
             return None
         if (found.trial_id, found.number) != (self.trial_id, number):
