@@ -89,6 +89,15 @@ class Run:
         self.rents.written()
         return lease
 
+    def rent_unlisted(self) -> Lease:
+        """Rent a machine of a cloud that answers, and does not list it yet."""
+        self.gcp.is_away = False
+        self.look_for(5.0)
+        self.gcp.hides = True
+        lease = self.rent(G)
+        self.look_for(5.0)
+        return lease
+
     def look_for(self, duration_s: float) -> list[Event]:
         found: list[Event] = []
         until_s = self.clock.now_s + duration_s
@@ -229,11 +238,7 @@ def test_a_request_that_was_never_sent_leaves_no_machine(tmp_path: Path) -> None
 def test_a_machine_that_was_requested_just_before_its_cloud_fell_silent_is_not_forgotten(tmp_path: Path) -> None:
     """Before, what a silent cloud had listed last showed that there was none, while it ran and cost."""
     run = Run(tmp_path)
-    run.gcp.is_away = False
-    run.look_for(5.0)
-    lease = run.rent(G)
-    run.gcp.hides = True
-    run.look_for(5.0)
+    lease = run.rent_unlisted()
     run.gcp.is_away, run.gcp.hides = True, False
     assert kinds(run.look_for(200.0)) == [(Wake.LAUNCH_FAILED, 0)]
     assert list(run.rents.unended) == ["run-m0000"]
@@ -274,11 +279,7 @@ def test_a_request_without_answer_is_not_forgotten_where_no_more_machines_are_re
 def test_a_machine_that_is_listed_only_after_the_run_stopped_is_ended(tmp_path: Path) -> None:
     """Clouds list a machine some seconds after its request."""
     run = Run(tmp_path)
-    run.gcp.is_away = False
-    run.look_for(5.0)
-    run.gcp.hides = True
-    lease = run.rent(G)
-    run.look_for(5.0)
+    lease = run.rent_unlisted()
     run.rents._ends.end(lease)
     looks = []
 
@@ -304,11 +305,7 @@ def test_a_vanished_machine_ends_though_another_cloud_never_answered(tmp_path: P
 def test_a_machine_that_was_requested_just_before_the_end_is_not_told_as_ended(tmp_path: Path, way: str) -> None:
     """Before, one listing without it, or none, was enough, whatever else did not answer."""
     run = Run(tmp_path)
-    run.gcp.is_away = False
-    run.look_for(5.0)
-    run.gcp.hides = True
-    lease = run.rent(G)
-    run.look_for(5.0)
+    lease = run.rent_unlisted()
     silent = run.aws if way == "another cloud is silent" else run.gcp
     silent.is_away = way != "its cloud falls silent"
     run.rents._ends.end(lease)
