@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cut_objects import CutAnswers
 
 from ebbtide.agent.heartbeats import HeartbeatReader, Heartbeats
 from ebbtide.agent.protocol import key_of
@@ -97,6 +98,15 @@ def test_what_others_leave_there_neither_keeps_alive_nor_strands(
         seen = reader.look()
         # An agent that starts now sees it as well.
         assert machine(store).look() == seen
+
+
+def test_one_of_which_an_answer_is_cut_off_is_read_again(tmp_path: Path) -> None:
+    """Before, it was never read again, and a machine ended itself without a newer one."""
+    store = CutAnswers(tmp_path)
+    controller(store).beat(["m-1"])
+    reader = machine(store)
+    store.cuts = [9]
+    assert reader.look() == 1
 
 
 def test_one_of_another_number_machine_or_run_is_no_heartbeat(store: FolderStore) -> None:

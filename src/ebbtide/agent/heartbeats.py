@@ -20,7 +20,7 @@ from typing import Any
 from ebbtide.agent.protocol import key_of, mac_of
 from ebbtide.errors import MissingObjectError
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
 
 # Number of heartbeats in the time after which a machine without any ends.
 _BEATS_IN_LIMIT = 24
@@ -72,11 +72,15 @@ class _Newest:
         return self.number
 
     def _is_sealed(self, number: int) -> bool:
+        def is_ours(content: bytes) -> bool:
+            # Raises an error if the answer was cut off.
+            json.loads(content)
+            return is_sealed_for(self._name, content, self._key, self._run, number)
+
         try:
-            content = self._objects.get(_key_of(self.folder, number))
-        except MissingObjectError:
+            return decoded_object(self._objects, _key_of(self.folder, number), is_ours)
+        except (MissingObjectError, ValueError, RecursionError):
             return False
-        return is_sealed_for(self._name, content, self._key, self._run, number)
 
 
 class HeartbeatReader(_Newest):
