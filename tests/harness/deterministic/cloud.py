@@ -60,7 +60,8 @@ class Tenant:
         on_start: Called with an agent's process and its number of programs, whenever it starts one.
         on_end: Called with a controller and the machine that it ends.
         on_stranded: Called with a machine that ends for lack of a heartbeat, and the time of the last one.
-        on_asked_in_vain: Called with a request of a cloud that has not listed its machines for long, beside others.
+        on_asked_in_vain: Called with a controller and its request of a cloud that has not listed its machines for
+            long, beside others.
     """
 
     tag: str
@@ -69,7 +70,7 @@ class Tenant:
     on_start: Callable[[Process, int], None] = lambda *_: None
     on_end: Callable[[Process, RentedMachine], None] = lambda *_: None
     on_stranded: Callable[[RentedMachine, float], None] = lambda *_: None
-    on_asked_in_vain: Callable[[MachineRequest], None] = lambda _wanted: None
+    on_asked_in_vain: Callable[[Process, MachineRequest], None] = lambda *_: None
 
 
 @dataclass(eq=False)
@@ -346,7 +347,7 @@ class CloudOf:
         is_known = wanted.token in self._asked or wanted.token in self._cloud.machines
         since_s = self._unheard_s[_LOOKS_BEFORE] if len(self._unheard_s) > _LOOKS_BEFORE else math.nan
         if not is_known and any(each._heard_s - since_s >= self.missing_s for each in self.beside):
-            self._tenant.on_asked_in_vain(wanted)
+            self._tenant.on_asked_in_vain(self._process, wanted)
         self._asked.add(wanted.token)
         self._request("launch", wanted.token, takes_effect=lambda: self._launch(wanted))
         self._launch(wanted)
