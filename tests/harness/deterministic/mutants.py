@@ -23,7 +23,7 @@ from tests.harness.deterministic.simulate import in_memory
 from tests.harness.deterministic.team_mutants import TEAM_MUTANTS
 from tests.harness.deterministic.world import simulate
 
-from ebbtide.agent import heartbeats, restoring
+from ebbtide.agent import heartbeats
 from ebbtide.agent.agent import Agent
 from ebbtide.agent.messages import MessageLog, Unreadable
 from ebbtide.agent.program_output import Line, ProgramOutput
@@ -358,17 +358,6 @@ def _a_request_without_answer_costs_nothing() -> _Broken:
     return patch.object(AgentProvider, "_check_answered", check_answered)
 
 
-def _a_request_without_answer_was_never_sent() -> _Broken:
-    before = MachineRequests.request_all
-
-    def request_all(self: MachineRequests, unended: int = 0) -> None:
-        self._sent.clear()
-        before(self, unended)
-        self._sent.clear()
-
-    return patch.object(MachineRequests, "request_all", request_all)
-
-
 def _where_none_answers_the_wait_begins_anew() -> _Broken:
     before = MachineRequests.note_silent
 
@@ -396,16 +385,6 @@ def _what_is_read_once_is_what_is_stored() -> _Broken:
     for module in (quotas, leadership):
         each.enter_context(patch.object(module, "decoded_object", decoded))
     return each
-
-
-def _a_damaged_checkpoint_is_passed_over_at_once() -> _Broken:
-    before = restoring._Restoring.__init__
-
-    def init(self: Any, *given: Any) -> None:
-        before(self, *given)
-        self.skips_damaged = True
-
-    return patch.object(restoring._Restoring, "__init__", init)
 
 
 _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
@@ -448,17 +427,14 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _what_a_database_has_lost_is_not_written_again,
         _a_listing_shows_all_manifests,
         _a_request_without_answer_costs_nothing,
-        _a_request_without_answer_was_never_sent,
         _where_none_answers_the_wait_begins_anew,
         _a_cloud_that_does_not_answer_is_asked_on,
         _a_silent_cloud_lists_all_its_machines,
         _what_is_read_once_is_what_is_stored,
-        _a_damaged_checkpoint_is_passed_over_at_once,
     )
 }
 # Variants that show only where there are two clouds.
 _OF_TWO_CLOUDS = (
-    "a request without answer was never sent",
     "where none answers the wait begins anew",
     "a cloud that does not answer is asked on",
     "a silent cloud lists all its machines",
