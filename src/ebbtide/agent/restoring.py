@@ -140,7 +140,7 @@ class _Restoring:
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
                 known = list(store.manifests())
                 best = best_of(known, assignment.direction)
-                writer.unread = frozenset(store.stored() - store.aside() - {each.number for each in known})
+                writer.unread = frozenset(store.unreadable(each.number for each in known))
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
                 with on_own_disk():
                     manifest = self._known.restore(

@@ -174,8 +174,7 @@ class MachineEnds:
                     if self.differs(lease, instance):
                         otherwise[lease_id] = lease
                     # A listing may be older than the end of a machine, or than its request.
-                    is_listed = instance is not None or self._is_long_unknown(lease_id)
-                    is_seen &= is_listed and (instance is None or instance.state in OVER)
+                    is_seen &= self._is_long_unknown(lease_id) if instance is None else instance.state in OVER
             looked()
             limit_s = min(within_s, refused_within_s) if self.unended else within_s
             if self._runtime.monotonic_s() >= began_s + limit_s:

@@ -93,8 +93,18 @@ class MachineList:
     @property
     def silent(self) -> list[Market]:
         """Markets whose part of the cloud did not answer the last listing, of a cloud that is in parts."""
-        is_in_parts = isinstance(self._cloud, CloudOfParts)
-        return [each for each in self._cloud.markets if not self.is_heard(each)] if is_in_parts else []
+        if not isinstance(self._cloud, CloudOfParts):
+            return []
+        # Each zone is asked for once: there may be thousands of markets.
+        heard: dict[tuple[str, str, str], bool] = {}
+        found = []
+        for market in self._cloud.markets:
+            zone = market.cloud, market.region, market.zone
+            if zone not in heard:
+                heard[zone] = self.is_heard(market)
+            if not heard[zone]:
+                found.append(market)
+        return found
 
     def see(self, lease_id: int, instance: Instance) -> None:
         """Note that a machine is listed."""

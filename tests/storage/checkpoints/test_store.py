@@ -524,3 +524,13 @@ def test_a_manifest_that_is_damaged_each_time_in_another_way_is_damaged(tmp_path
     store.objects.cuts = [9, 8]  # type: ignore[attr-defined]
     assert store.read(2) is None
     assert getattr(store.read(2), "step", 0) == 2
+
+
+def test_a_stray_manifest_is_no_unreadable_checkpoint(tmp_path: Path) -> None:
+    """Else no data would be removed any more: its number may be higher than all others."""
+    store = CheckpointStore(FolderStore(tmp_path / "objects"), "t")
+    store.begin_writing("m").save(written(tmp_path / "work", a="1"), 1)
+    store.objects.put_once(store.manifest_key(99), b"{")
+    assert store.unreadable([1]) == set()
+    assert store.unreadable([]) == {1}
+    store.check_all_readable()

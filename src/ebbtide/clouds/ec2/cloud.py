@@ -285,9 +285,10 @@ class Ec2Cloud:
         clients = self._launchers if method == "run_instances" else self._clients
         try:
             answer = getattr(clients[region], method)(**given)
-            if _FIELD_OF.get(method, "") not in ("", *answer):
+            field = _FIELD_OF.get(method)
+            if field is not None and field not in answer:
                 # Such as a proxy's page that is well-formed XML.
-                raise CloudError(f"EC2 in {region} does not answer: what came instead has no {_FIELD_OF[method]}")
+                raise CloudError(f"EC2 in {region} does not answer: what came instead has no {field}")
             return answer
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")

@@ -648,7 +648,7 @@ class AgentTraining:
             for each in trial.warnings
             if each in still or (each.startswith((_LACKS, UNSAVED)) and not each.startswith(told))
         ]
-        warning = f"{told.rstrip(':')}: {why}; the upload is tried again, and the machine is paid meanwhile"
+        warning = f"{told} {why}; the upload is tried again, and the machine is paid meanwhile"
         trial.warnings = (*others, warning)
         if trial.is_gang:
             # It has a part to store, so that no checkpoint is whole without it.
@@ -898,4 +898,4 @@ def _origin(report: OfTrial) -> tuple[int, int] | None:
 
 def _unsaved(trial: TrialState, member: Member) -> str:
     """First words of the warning that storage refuses a machine's checkpoint."""
-    return f"{UNSAVED} by machine {member.rank}:" if trial.is_gang else UNSAVED
+    return f"{UNSAVED} by machine {member.rank}:" if trial.is_gang else f"{UNSAVED}:"

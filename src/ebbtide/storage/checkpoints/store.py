@@ -135,11 +135,18 @@ class CheckpointStore:
     def _unreadable(self, number: int) -> DamagedCheckpointError:
         return DamagedCheckpointError(f"checkpoint {number} of trial {self.trial_id} has no whole manifest")
 
+    def unreadable(self, readable: Iterable[int]) -> set[int]:
+        """Numbers of checkpoints that are stored, or listed, beside those that could be read.
+
+        Stray manifests do not count: nothing is stored with them.
+        """
+        others = self.stored() - self.aside() - set(readable)
+        return {number for number in others if self.is_stored(number) or not self.has_manifest(number)}
+
     def check_all_readable(self) -> None:
         """Raise `DamagedCheckpointError` if a checkpoint is stored, or listed, that cannot be read now."""
-        for number in self.stored() - self.aside():
-            if self.read(number) is None and (self.is_stored(number) or not self.has_manifest(number)):
-                raise self._unreadable(number)
+        for number in self.unreadable(each.number for each in self.manifests()):
+            raise self._unreadable(number)
 
     def check_is_there(self) -> None:
         """Raise `LostCheckpointError` if the expected checkpoint is missing: storage cannot be the run's."""
@@ -706,7 +713,7 @@ class CheckpointWriter:
         numbers = self._store.numbers("manifests") | set(self._read)
         self._read = {number: self._read.get(number) or self._store.read(number) for number in numbers}
         unread = {number for number, found in self._read.items() if not found and self._store.is_stored(number)}
-        unread |= self.unread & numbers
+        unread |= self.unread
         old = {number for number in numbers if number < oldest}
         gone = old - self.kept - self._newest_readable(numbers) - unread
         self._read = {number: found for number, found in self._read.items() if number not in gone}
