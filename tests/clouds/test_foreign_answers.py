@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from tests.runs.sweeps import flapping
@@ -84,7 +85,7 @@ def test_an_answer_that_is_not_ec2_s_lists_no_machines(answer: Answer, page: str
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_an_answer_that_is_not_s3_s_shows_no_empty_store(answer: Answer, page: str) -> None:
+def test_an_answer_that_is_not_s3_s_shows_no_empty_store(answer: Answer, page: str, tmp_path: Path) -> None:
     """Before, an empty answer was an empty store, and a write that never was counted as done."""
     store = object_store("s3://bucket/prefix", within_s=5.0)
     answer.status, answer.content = PAGES[page]
@@ -92,6 +93,11 @@ def test_an_answer_that_is_not_s3_s_shows_no_empty_store(answer: Answer, page: s
         list(store.keys("runs/"))
     with pytest.raises(StorageError):
         store.put_once("runs/x", b"x")
+    # Large enough to be uploaded in parts.
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(9 << 20)
+    with pytest.raises(StorageError):
+        store.put_file("runs/x", tmp_path / "large")
     for ask in (store.get, store.size_bytes):
         with pytest.raises(StorageError):
             ask("runs/x")

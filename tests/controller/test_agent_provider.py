@@ -106,11 +106,11 @@ def test_events_of_one_look_are_told_together_where_they_are_many(tmp_path: Path
 
 def test_finished_is_believed_where_storage_of_the_run_has_it(tmp_path: Path) -> None:
     rents, store = provider(tmp_path, None, None), FolderStore(tmp_path)
-    assert not rents._training._trainings._has_checkpoint("run-000", 1)
+    assert not rents._training._trainings._stored.has("run-000", 1)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "state").write_text("1")
     CheckpointStore(store, "run-000").begin_writing("run-m0000").save(tmp_path / "work", step=1)
-    assert rents._training._trainings._has_checkpoint("run-000", 1)
+    assert rents._training._trainings._stored.has("run-000", 1)
 
 
 def test_machines_that_should_have_ended_get_no_heartbeat(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ebbtide.clouds.cloud import Instance, MachineRequest, before_request
 from ebbtide.clouds.own_machines import OwnMachines
 from ebbtide.clouds.several import SeveralClouds
 from ebbtide.controller.agent_provider import AgentProvider, Callbacks, PollIntervals
+from ebbtide.controller.machine_ends import MachineEnds
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
@@ -276,11 +277,16 @@ def test_a_request_without_answer_is_not_forgotten_where_no_more_machines_are_re
     assert list(run.rents.unended) == ["run-m0000"]
 
 
-def test_a_machine_that_is_listed_only_after_the_run_stopped_is_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_machine_that_is_listed_only_after_the_run_stopped_is_ended(tmp_path: Path, is_restarted: bool) -> None:
     """Clouds list a machine some seconds after its request."""
     run = Run(tmp_path)
     lease = run.rent_unlisted()
     run.rents._ends.end(lease)
+    if is_restarted:
+        # As after `ebbtide down` of a run whose controller was killed in the same moment.
+        run.rents._ends = MachineEnds(run.rents._cloud, run.rents._machines, 5.0, print, print, run.clock)
+        run.rents._ends.restore([], run.rents._leases)
     looks = []
 
     def looked() -> None:

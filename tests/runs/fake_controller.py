@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from unittest.mock import create_autospec
 
 from tests.runs.sweeps import START_S, A
 
@@ -13,6 +14,7 @@ from ebbtide.agent.protocol import Leave, Order, Train
 from ebbtide.controller.kinds.array import AgentTasks
 from ebbtide.controller.kinds.cluster import AgentCluster
 from ebbtide.controller.kinds.state import TrialState
+from ebbtide.controller.kinds.stored_checkpoints import StoredCheckpoints
 from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
@@ -30,6 +32,17 @@ Given = tuple[
 def running(lease_id: int, *, on_demand: bool = False) -> Lease:
     """A machine that is up."""
     return Lease(lease_id, A, 0.2, on_demand, START_S, LeaseState.RUNNING, started_s=START_S, running_s=START_S)
+
+
+def stored(**functions: Callable[..., Any]) -> Any:
+    """Storage that has no checkpoint but what these functions say, and has all of which a machine says so."""
+    found = create_autospec(StoredCheckpoints, instance=True)
+    found.has.return_value, found.size_bytes.return_value = True, (0, 0)
+    found.newest_whole.return_value = found.best_whole.return_value = None
+    found.newest_attempt.return_value = 0
+    for name, function in functions.items():
+        getattr(found, name).side_effect = function
+    return found
 
 
 @dataclass
@@ -55,7 +68,7 @@ class FakeController:
 
     def make(self, given: Given) -> AgentTraining | AgentTasks | AgentCluster:
         """The object under test."""
-        return AgentTraining("run", *given)
+        return AgentTraining("run", *given, stored=stored())
 
     def job(self) -> dict[str, Any]:
         """Fields of the job beyond its name and speed."""

@@ -19,7 +19,7 @@ from ebbtide.errors import InputError, StorageError
 from ebbtide.storage import buckets
 from ebbtide.storage.buckets import S3Store, gcs_client
 from ebbtide.storage.google_tokens import GoogleTokens
-from ebbtide.storage.objects import FolderStore, ObjectStore, decoded_object, object_store
+from ebbtide.storage.objects import FolderStore, ObjectStore, decoded_object, object_store, stored_from
 from ebbtide.testing.contracts.stores import ObjectStoreContract
 from ebbtide.testing.gcp_stand_in.running import gcp_stand_in
 
@@ -197,3 +197,19 @@ def test_an_answer_that_is_cut_off_is_asked_for_again(tmp_path: Path) -> None:
     store.put_once("torn", b"{")
     with pytest.raises(json.JSONDecodeError):
         decoded_object(store, "torn", json.loads)
+
+
+def test_objects_counted_in_a_row_end_at_the_first_that_is_missing(tmp_path: Path) -> None:
+    objects = FolderStore(tmp_path)
+    for name in ("a/3", "a/4", "a/6"):
+        objects.put_once(name, b"1")
+    assert list(stored_from(objects, "a/{}".format, 3)) == ["a/3", "a/4"]
+    assert list(stored_from(objects, "a/{}".format, 5)) == []
+
+
+def test_storage_that_says_it_has_everything_is_asked_no_end_of_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FolderStore, "has", lambda *_: True)
+    with pytest.raises(StorageError, match="says that it has a/1 and 9,999 more"):
+        list(stored_from(FolderStore(tmp_path), "a/{}".format, 1))

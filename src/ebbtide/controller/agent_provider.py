@@ -44,6 +44,7 @@ from ebbtide.controller.kinds.cluster import AgentCluster, ClusterPlan
 from ebbtide.controller.kinds.dispatch import AgentJobs
 from ebbtide.controller.kinds.measured_speed import MeasuredSpeeds
 from ebbtide.controller.kinds.state import JobState, TrialState, trial_values
+from ebbtide.controller.kinds.stored_checkpoints import ObjectCheckpoints
 from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
@@ -55,7 +56,6 @@ from ebbtide.engine.snapshot import Items, event_of, event_values
 from ebbtide.errors import (
     CloudError,
     CloudGoneError,
-    DamagedCheckpointError,
     InputError,
     LostCheckpointError,
 )
@@ -64,8 +64,6 @@ from ebbtide.market.leases import Lease, LeaseState
 from ebbtide.market.markets import Market
 from ebbtide.market.price_series import Floats, PriceSeries
 from ebbtide.policies.api.events import Event, Wake
-from ebbtide.storage.checkpoints.store import CheckpointStore
-from ebbtide.storage.checkpoints.whole import Whole, best_whole, newest_attempt, newest_whole
 from ebbtide.storage.objects import ObjectStore
 
 _LOGGER = logging.getLogger(__name__)
@@ -194,13 +192,7 @@ class AgentProvider:
             return AgentTraining(
                 agent.run,
                 *given,
-                has_checkpoint=lambda trial, number: CheckpointStore(objects, trial, self._runtime).has(number),
-                stored_bytes=self._stored_bytes,
-                newest_whole=self._newest_whole,
-                best_whole=lambda trial, direction, skips: best_whole(
-                    objects, _ids_of(trial), direction, self._runtime, skips_damaged=skips
-                ),
-                newest_attempt=lambda trial: newest_attempt(objects, _ids_of(trial), self._runtime),
+                stored=ObjectCheckpoints(objects, self._runtime),
                 address=address,
                 secret=secret,
                 fingerprint=callbacks.fingerprint,
@@ -451,7 +443,7 @@ class AgentProvider:
         self._mailboxes.quarantined, self._mailboxes.quarantine = kept["quarantined"], list(kept["quarantine"])
         self._requests.repeat(kept["launching"])
         self._out.extend(event_of(values) for values in kept["out"])
-        self._ends.unended = {int(lease_id): why for lease_id, why in kept["unended"]}
+        self._ends.restore(kept["unended"], self._leases)
         self._unfit = {int(lease_id): why for lease_id, why in kept["unfit"]}
         self._reports.restore(kept["reports_every_s"])
         self._machines.seen_s = {
@@ -746,23 +738,6 @@ class AgentProvider:
     def _head_comes(self) -> bool:
         return any(lease.on_demand and lease.is_open and not lease.is_booted for lease in self._leases.values())
 
-    def _newest_whole(self, trial: TrialState, expected: Mapping[str, int] | None) -> Whole | None:
-        return newest_whole(
-            self._objects,
-            _ids_of(trial),
-            expected=expected or {},
-            savers=() if expected else trial.savers,
-            aside=trial.aside,
-            skips_damaged=expected is None,
-            runtime=self._runtime,
-        )
-
-    def _stored_bytes(self, trial_id: str, number: int) -> tuple[int, int]:
-        with suppress(DamagedCheckpointError, OSError):
-            found = CheckpointStore(self._objects, trial_id, self._runtime).manifest(number)
-            return found.size_bytes, found.size_bytes if found.uploaded_bytes is None else found.uploaded_bytes
-        return 0, 0
-
     def _noticed(self, lease: Lease, taken_at_s: float) -> None:
         if lease.state in (LeaseState.RUNNING, LeaseState.STARTING):
             lease.state = LeaseState.NOTICED
@@ -805,8 +780,3 @@ class AgentProvider:
             _LOGGER.warning("the heartbeat could not be written: %s", error)
         finally:
             self._beating.release()
-
-
-def _ids_of(trial: TrialState) -> list[str]:
-    """Ids under which the machines of a trial save, by rank."""
-    return [trial.id_of(rank) for rank in range(trial.progress.job.most_machines)]

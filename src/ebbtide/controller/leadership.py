@@ -27,7 +27,7 @@ from ebbtide.agent.protocol import mac_of
 from ebbtide.base.utc import iso
 from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below, stored_from
 
 
 class SupersededError(InputError):
@@ -110,12 +110,10 @@ class Leadership:
             SupersededError: Another controller has.
             OSError: Storage does not answer.
         """
-        epoch = self.epoch + 1
-        while self.objects.has(name := f"{self.folder}/{epoch:06d}"):
+        for name in stored_from(self.objects, lambda epoch: f"{self.folder}/{epoch:06d}", self.epoch + 1):
             about = _opened(self.objects, name, self.key)
             if about is not None:
                 raise SupersededError(f"another controller has taken this run over{_named(about)}; this one ends")
-            epoch += 1
 
 
 def check_has_claim(objects: ObjectStore, run: str, epoch: int) -> None:
@@ -259,14 +257,16 @@ class MachineNumbers:
     def _taken(self) -> tuple[str, dict[str, Any] | None]:
         """Key of the object that says who was given the next number, and its content; None: nobody was."""
         name, passed = f"runs/{self.run}/rented/{self.next:08d}", 0
-        while True:
-            here = checked_key(f"{name}-{passed}" if passed else name)
-            if not self.objects.has(here):
-                return here, None
+
+        def key_of(passed: int) -> str:
+            return checked_key(f"{name}-{passed}" if passed else name)
+
+        for here in stored_from(self.objects, key_of, 0):
             found = _opened(self.objects, here, self.key)
             if found is not None:
                 return here, found
             passed += 1
+        return key_of(passed), None
 
     def _check_ours(self, found: dict[str, Any], newest: int) -> int:
         """Check that an allocation is our own, and return its last number."""

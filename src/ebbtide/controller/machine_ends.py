@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ebbtide.base.runtime import Runtime
 from ebbtide.clouds.cloud import Cloud, Instance
@@ -52,6 +52,16 @@ class MachineEnds:
         # When machines that the cloud had not listed yet were ended, by lease id: it may list them later.
         self._unknown_s: dict[int, float] = {}
         self._silent_until_s = -math.inf
+
+    def restore(self, unended: Iterable[tuple[int, str]], leases: Mapping[int, Lease]) -> None:
+        """Continue from a snapshot of `unended` and of the run's leases, by id."""
+        self.unended = dict(unended)
+        now_s, since_s = self._runtime.monotonic_s(), self._cloud.now_s - _LISTED_WITHIN_S
+        self._unknown_s = {
+            lease_id: now_s
+            for lease_id, lease in leases.items()
+            if not lease.is_open and not lease.is_charged and lease.ended_s >= since_s
+        }
 
     def end(self, lease: Lease) -> None:
         """End the machine of a lease, and note how and when it ended as far as that is known.

@@ -156,6 +156,9 @@ class S3Store:
             raise refused from error
         except (BotoCoreError, Boto3Error, ResponseParserError) as error:
             raise self._unusable(error) from error
+        except KeyError as error:
+            # boto3 looks for fields of S3's in the page of a proxy.
+            raise StorageError(f"{self._url} does not answer: what came instead lacks {error}") from error
         except RecursionError as error:
             # boto3 follows a redirection that is not S3's, such as to the sign-in page of a proxy, without end.
             raise StorageError(f"{self._url} does not answer: requests are redirected") from error

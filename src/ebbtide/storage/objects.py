@@ -21,6 +21,8 @@ from ebbtide.storage.object_keys import KEY, PART, checked_key
 T = TypeVar("T")
 
 _COPIED_BYTES = 1 << 26
+# So many objects that are counted in a row are never stored before a listing shows them.
+_MOST_IN_A_ROW = 10_000
 
 # Errors from reading a file that does not exist, or whose key leads to a folder or below a file.
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -116,6 +118,26 @@ def numbers_below(objects: ObjectStore, folder: str) -> set[int]:
     """Numbers that are names of objects in a folder; other names are not ours: a file system may leave some."""
     names = (key.removeprefix(f"{folder}/") for key in objects.keys(f"{folder}/"))
     return {int(name) for name in names if len(name) <= _MOST_DIGITS and name.isascii() and name.isdecimal()}
+
+
+def stored_from(objects: ObjectStore, key_of: Callable[[int], str], first: int) -> Iterator[str]:
+    """Keys of a number and those after it whose objects are stored, up to the first that is missing.
+
+    Each is asked for by name: a listing may not show new objects for minutes.
+
+    Args:
+        objects: The storage.
+        key_of: Gives the key of a number.
+        first: The first number.
+
+    Raises:
+        StorageError: Storage says that it has every object that it is asked for, or does not answer.
+    """
+    for number in range(first, first + _MOST_IN_A_ROW):
+        if not objects.has(key := key_of(number)):
+            return
+        yield key
+    raise StorageError(f"storage says that it has {key_of(first)} and {_MOST_IN_A_ROW - 1:,} more in a row")
 
 
 def decoded_object(

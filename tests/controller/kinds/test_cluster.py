@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.runs.cloud_as_told import Clock
-from tests.runs.fake_controller import FakeController, Given
+from tests.runs.fake_controller import FakeController, Given, stored
 from tests.runs.sweeps import START_S, A
 
 from ebbtide.agent.protocol import Ended, Ending, Repeat
@@ -41,7 +41,13 @@ class Cluster(FakeController):
             lambda: self.head_comes,
             self.give_back,
         )
-        head = AgentTraining("run", *given, address=address, runtime=self.clock)  # type: ignore[arg-type]
+        head = AgentTraining(
+            "run",
+            *given,
+            stored=stored(),
+            address=address,
+            runtime=self.clock,
+        )  # type: ignore[arg-type]
         return AgentCluster(plan, head, *given, runtime=self.clock)  # type: ignore[arg-type]
 
     def job(self) -> dict[str, Any]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.runs.cloud_as_told import Clock, provider
-from tests.runs.fake_controller import FakeController, Given, running
+from tests.runs.fake_controller import FakeController, Given, running, stored
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.protocol import Ended, Ending, Keep, Leave, Order, Saved, Stepped, Train, Unsaved
 from ebbtide.controller.kinds.dispatch import AgentJobs
 from ebbtide.controller.kinds.state import TrialState, trial_values
+from ebbtide.controller.kinds.stored_checkpoints import ObjectCheckpoints
 from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.controller.kinds.trial_failures import MOST_FAILURES
 from ebbtide.errors import LostCheckpointError
@@ -25,7 +25,7 @@ from ebbtide.market.leases import LeaseState
 from ebbtide.policies.api.events import Wake
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
-from ebbtide.storage.checkpoints.whole import Whole, newest_attempt, newest_whole
+from ebbtide.storage.checkpoints.whole import Whole
 from ebbtide.storage.objects import FolderStore
 
 IDS = ("run-000", "run-000-r1", "run-000-r2", "run-000-r3")
@@ -56,8 +56,7 @@ class Gang(FakeController):
         return AgentTraining(
             "run",
             *given,
-            newest_whole=self.newest,
-            best_whole=lambda _trial, _direction, _skips: self.best,
+            stored=stored(newest_whole=self.newest, best_whole=lambda *_, **__: self.best),
             address=lambda lease_id: f"10.0.0.{lease_id}",
         )
 
@@ -65,8 +64,8 @@ class Gang(FakeController):
         checkpoint = Checkpointing(size_bytes=1_000)
         return {"machines": self.machines, "checkpoint": checkpoint, "bucket": self.bucket}
 
-    def newest(self, _trial: TrialState, expected: Mapping[str, int] | None) -> Whole | None:
-        if isinstance(self.whole, OSError) and (expected or not isinstance(self.whole, LostCheckpointError)):
+    def newest(self, _trial: TrialState, *, skips_damaged: bool) -> Whole | None:
+        if isinstance(self.whole, OSError) and not (skips_damaged and isinstance(self.whole, LostCheckpointError)):
             raise self.whole
         return self.older if isinstance(self.whole, OSError) else self.whole
 
@@ -295,10 +294,9 @@ def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
 ) -> None:
     orders: list[tuple[int, Order]] = []
 
-    def whole(trial: TrialState, _expected: Mapping[str, int]) -> Whole | None:
+    def whole(trial: TrialState, **_options: bool) -> None:
         if trial.progress.job_id == 0:
             raise LostCheckpointError("storage has no checkpoint 4 of trial run-000, which was stored")
-        return None
 
     training = AgentTraining(
         "run",
@@ -306,7 +304,7 @@ def test_one_whose_checkpoint_storage_lacks_keeps_no_other_from_its_orders(
         lambda lease_id, order: orders.append((lease_id, order)),
         lambda _: None,
         lambda: 0.0,
-        newest_whole=whole,
+        stored=stored(newest_whole=whole),
         address=lambda lease_id: f"10.0.0.{lease_id}",
     )
     job = Job(name="one", steps=100, steps_per_hour={"c3.xlarge": 1.0}, machines=2)
@@ -361,8 +359,8 @@ def test_a_gang_whose_checkpoints_are_all_damaged_does_not_begin_again(
         objects.put_once(f"trials/{trial_id}/manifests/00000001", b"{")
 
     class Stored(Gang):
-        def newest(self, _trial: TrialState, expected: Mapping[str, int] | None) -> Whole | None:
-            return newest_whole(objects, IDS[:2], expected=expected or {}, skips_damaged=expected is None)
+        def newest(self, trial: TrialState, *, skips_damaged: bool) -> Whole | None:
+            return ObjectCheckpoints(objects).newest_whole(trial, skips_damaged=skips_damaged)
 
     gang = Stored(machines=2)
     monkeypatch.setattr(gang.training, "_runtime", clock)
@@ -473,8 +471,7 @@ def test_one_whose_journal_was_lost_goes_on_above_the_assignments_that_storage_k
             return AgentTraining(
                 "run",
                 *given,
-                newest_whole=lambda _, __: newest_whole(objects, IDS[:2]),
-                newest_attempt=lambda _: newest_attempt(objects, IDS[:2]),
+                stored=ObjectCheckpoints(objects),
                 address=lambda lease_id: f"10.0.0.{lease_id}",
             )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.runs.cloud_as_told import Clock
-from tests.runs.fake_controller import FakeController, Given, running
+from tests.runs.fake_controller import FakeController, Given, running, stored
 from tests.runs.sweeps import START_S, A
 
 from ebbtide.agent.config import Assignment
@@ -46,8 +46,7 @@ class Trained(FakeController):
         return AgentTraining(
             "run",
             *given,
-            has_checkpoint=self.has,
-            stored_bytes=lambda _, number: self.sizes.get(number, (0, 0)),
+            stored=stored(has=self.has, size_bytes=lambda _, number: self.sizes.get(number, (0, 0))),
             runtime=self.clock,
         )
 
@@ -349,6 +348,7 @@ def test_orders_of_a_shared_machine_name_their_trial_and_who_stays() -> None:
         lambda _, order: orders.append(order),
         lambda _: None,
         lambda: START_S,
+        stored=stored(),
     )
     jobs = [Job(name=f"j-{n}", steps=100, steps_per_hour={"c3.xlarge": 1.0}, share=0.5) for n in range(3)]
     training.begin([JobProgress(number, job) for number, job in enumerate(jobs)])

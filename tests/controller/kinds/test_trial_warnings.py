@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.runs.cloud_as_told import Clock
-from tests.runs.fake_controller import FakeController, Given
+from tests.runs.fake_controller import FakeController, Given, stored
 
 from ebbtide.agent.protocol import OfTrial, Saved, Stepped, Unsaved
 from ebbtide.controller.kinds.training import AgentTraining
@@ -20,7 +20,7 @@ class Training(FakeController):
     clock: Clock = field(default_factory=Clock)
 
     def make(self, given: Given) -> AgentTraining:
-        return AgentTraining("run", *given, metric=lambda _job_id: "loss", runtime=self.clock)
+        return AgentTraining("run", *given, stored=stored(), metric=lambda _job_id: "loss", runtime=self.clock)
 
     def job(self) -> dict[str, Any]:
         return {"steps_per_hour": {"c3.xlarge": 1_000}}

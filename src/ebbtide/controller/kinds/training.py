@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -49,6 +50,7 @@ from ebbtide.controller.kinds.state import (
     trial_id_of,
     warnings_of,
 )
+from ebbtide.controller.kinds.stored_checkpoints import StoredCheckpoints
 from ebbtide.controller.kinds.trial_failures import count_failure
 from ebbtide.errors import InputError, LostCheckpointError
 from ebbtide.jobs.job import Coupling
@@ -69,6 +71,8 @@ _FINISHED, _FAILED = Ending.FINISHED.value, Ending.FAILED.value
 _MOST_SAVED = 16
 # First words of the warning of checkpoints that lack a file.
 _LACKS = "its checkpoints lack"
+# Checkpoints of a gang that may be waited for.
+_NEWEST, _BEST = "newest", "best"
 
 
 @dataclass
@@ -92,14 +96,7 @@ class AgentTraining:
         order: Gives an order to the agent of a lease, by lease id.
         notify: Called with each event that the policy should see.
         now: Gives the cloud's time in seconds since 1970.
-        has_checkpoint: Tells whether storage has a trial's checkpoint with a number; by default always true.
-        stored_bytes: Gives the size of a trial's checkpoint with a number, and the part that was uploaded, in
-            bytes; 0: not known.
-        newest_whole: Gives the newest checkpoint that all machines of a trial have stored, by trial and the
-            numbers of parts that are known to be stored (None: older ones may be taken); None: there is none.
-        best_whole: Gives the one with the best metric, by trial, direction of the metric, and whether those that
-            cannot be read are passed over; None: there is none.
-        newest_attempt: Gives the number of the last assignment that a trial has checkpoints of; 0: there is none.
+        stored: The checkpoints in storage.
         address: Gives the address of a lease's machine, by lease id; empty: it is not known yet.
         secret: Gives the common secret of an assignment's machines, covered for that of a lease, by lease id, id
             of the trial and number of the assignment, id on that machine and number there; empty: none.
@@ -118,13 +115,7 @@ class AgentTraining:
         notify: Callable[[Event], None],
         now: Callable[[], float],
         *,
-        has_checkpoint: Callable[[str, int], bool] = lambda _trial, _number: True,
-        stored_bytes: Callable[[str, int], tuple[int, int]] = lambda _trial, _number: (0, 0),
-        newest_whole: Callable[[TrialState, Mapping[str, int] | None], Whole | None] = lambda _trial, _expected: (
-            None
-        ),
-        best_whole: Callable[[TrialState, str, bool], Whole | None] = lambda _trial, _direction, _skips: None,
-        newest_attempt: Callable[[TrialState], int] = lambda _trial: 0,
+        stored: StoredCheckpoints,
         address: Callable[[int], str] = lambda _lease_id: "",
         secret: Callable[[int, str, int, str, int], str] = lambda *_: "",
         fingerprint: str = "",
@@ -136,9 +127,7 @@ class AgentTraining:
         self._runtime = runtime
         # Completes the assignment of a cluster's head, for which other machines work.
         self.complete: Callable[[TrialState, Member, Assignment], Assignment] | None = None
-        self._has_checkpoint, self._stored_bytes = has_checkpoint, stored_bytes
-        self._newest_whole, self._newest_attempt, self._address = newest_whole, newest_attempt, address
-        self._best_whole = best_whole
+        self._stored, self._address = stored, address
         # For gangs: the parts of the best checkpoint, by the id under which each is stored, and the metric of
         # steps whose checkpoint may still become whole, by job id and step.
         self._best_parts: dict[str, int] = {}
@@ -154,10 +143,8 @@ class AgentTraining:
         # Trials that train on a lease's machine now, and those assigned to it, by lease id and job id.
         self._on: dict[int, dict[int, TrialState]] = {}
         self._assigned: dict[int, dict[int, TrialState]] = {}
-        # Since when storage has lacked the newest checkpoint of a gang, by job id.
-        self._lost_since_s: dict[int, float] = {}
-        # Since when a checkpoint that may be the best could not be read, by job id.
-        self._unread_since_s: dict[int, float] = {}
+        # Since when the newest or the best checkpoint of a gang cannot be read, by job id and which of the two.
+        self._unread_since_s: dict[tuple[int, str], float] = {}
         self._warned: set[str] = set()
         self._leases: dict[int, Lease] = {}
         # Bytes of the parts that the machines of a gang have uploaded of its newest steps, by job id and step.
@@ -333,7 +320,7 @@ class AgentTraining:
             return
         target, present = self._target(trial), trial.present
         if not target:
-            self._lost_since_s.pop(trial.progress.job_id, None)
+            self._unread_since_s.pop((trial.progress.job_id, _NEWEST), None)
         if not present:
             if target:
                 self._train(trial, target)
@@ -352,7 +339,7 @@ class AgentTraining:
             self._note_best(trial, direction)
         if trial.is_gang and not trial.attempt:
             # A lost journal had assignments to count on from: the newest assignment's checkpoint is the newest.
-            trial.attempt = self._newest_attempt(trial)
+            trial.attempt = self._stored.newest_attempt(trial)
         seats = self._seats(trial, leases)
         trial.members = tuple(
             Member(rank, lease.lease_id, resume=self._resume(trial, whole, rank))
@@ -378,22 +365,21 @@ class AgentTraining:
             LostCheckpointError: Storage lacks the newest.
             OSError: Storage does not answer.
         """
-        job_id, now_s = trial.progress.job_id, self._runtime.monotonic_s()
+        read = partial(self._stored.newest_whole, trial)
         try:
-            whole = self._newest_whole(trial, trial.stored_parts)
+            whole = read(skips_damaged=False)
         except LostCheckpointError as error:
-            if now_s - self._lost_since_s.setdefault(job_id, now_s) <= LACKS_S:
-                raise
-            whole = self._newest_whole(trial, None)
+            self._wait_to_read(trial, _NEWEST, error)
+            whole = read(skips_damaged=True)
             if whole is None:
                 # All are gone or damaged: it would begin at 0.
                 trial.problem = str(error)
-                self.stop(job_id)
+                self.stop(trial.progress.job_id)
                 return None
-        self._lost_since_s.pop(job_id, None)
+        self._unread_since_s.pop((trial.progress.job_id, _NEWEST), None)
         if whole is None and trial.stored_parts and not trial.aside:
             trial.problem = f"no checkpoint of trial {trial.trial_id} is whole any more; it would begin at 0"
-            self.stop(job_id)
+            self.stop(trial.progress.job_id)
         return whole
 
     def _note_best(self, trial: TrialState, direction: str) -> None:
@@ -403,16 +389,21 @@ class AgentTraining:
             LostCheckpointError: A checkpoint that may be the best cannot be read, and has not been so for long.
             OSError: Storage does not answer.
         """
-        job_id, now_s = trial.progress.job_id, self._runtime.monotonic_s()
+        read = partial(self._stored.best_whole, trial, direction)
         try:
-            best = self._best_whole(trial, direction, False)
-        except LostCheckpointError:
-            if now_s - self._unread_since_s.setdefault(job_id, now_s) <= LACKS_S:
-                raise
-            best = self._best_whole(trial, direction, True)
+            best = read(skips_damaged=False)
+        except LostCheckpointError as error:
+            self._wait_to_read(trial, _BEST, error)
+            best = read(skips_damaged=True)
         else:
-            self._unread_since_s.pop(job_id, None)
+            self._unread_since_s.pop((trial.progress.job_id, _BEST), None)
         self._resumes_best(trial, best)
+
+    def _wait_to_read(self, trial: TrialState, which: str, error: LostCheckpointError) -> None:
+        """Raise the error, until that checkpoint could not be read for long."""
+        now_s = self._runtime.monotonic_s()
+        if now_s - self._unread_since_s.setdefault((trial.progress.job_id, which), now_s) <= LACKS_S:
+            raise error
 
     def _seats(self, trial: TrialState, leases: Sequence[Lease]) -> list[Lease]:
         """Machines by rank: each keeps the rank that it had in the last assignment, if that rank still exists."""
@@ -752,13 +743,13 @@ class AgentTraining:
         progress = trial.progress
         size_bytes, uploaded_bytes = progress.saved_bytes, 0
         if number != trial.stored_number:
-            size_bytes, uploaded_bytes = self._stored_bytes(trial.trial_id, number)
+            size_bytes, uploaded_bytes = self._stored.size_bytes(trial.trial_id, number)
             progress.saved_bytes = size_bytes
         if number > trial.stored_number and trial.stretches:
             # The previous machine stored it, maybe with earlier ones, but was gone before it could report that.
             before = self._leases[trial.stretches[-1].lease_id]
             for older in range(trial.stored_number + 1, number):
-                progress.upload_from(before, self._now(), self._stored_bytes(trial.trial_id, older)[1])
+                progress.upload_from(before, self._now(), self._stored.size_bytes(trial.trial_id, older)[1])
             progress.saved_on(before, self._now(), size_bytes, uploaded_bytes if size_bytes else None)
         progress.download_to(lease, self._now())
 
@@ -837,7 +828,7 @@ class AgentTraining:
 
     def _is_stored(self, trial: TrialState, member: Member, ended: Ended) -> bool:
         """Return whether storage has the last checkpoint that a training reported as stored, if there is any."""
-        return ended.stored == 0 or self._has_checkpoint(trial.id_of(member.rank), ended.stored)
+        return ended.stored == 0 or self._stored.has(trial.id_of(member.rank), ended.stored)
 
     def _reached(self, trial: TrialState) -> None:
         job_id = trial.progress.job_id

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from ebbtide.controller.team.account_book import amount
 from ebbtide.errors import MissingObjectError, StorageError
 from ebbtide.storage.object_keys import checked_key
-from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
+from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below, stored_from
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -119,8 +119,7 @@ class QuotaBook:
         listed = sorted(self._numbers(), reverse=True)
         newest = first = listed[0] if listed else 0
         # A listing may not show the newest versions for minutes, and each can be asked for by name.
-        while self.objects.has(_key(newest + 1)):
-            newest += 1
+        newest += sum(1 for _ in stored_from(self.objects, _key, newest + 1))
         is_torn, table, unread = False, dict[str, Reservation](), None
         for number in (*range(newest, first, -1), *listed):
             try:
