@@ -114,7 +114,7 @@ def test_it_is_small_and_always_the_same() -> None:
 
 
 def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_carries() -> None:
-    allowed = {*sys.stdlib_module_names, "ebbtide", "boto3", "botocore"}
+    allowed = {*sys.stdlib_module_names, "ebbtide", "boto3", "botocore", "urllib3"}
     for name, path in own_modules().items():
         # PyTorch and Dask are the user's own, and xxhash is used where it is.
         extra = {

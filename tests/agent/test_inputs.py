@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cut_objects import CutAnswers
 from tests.runs.cloud_as_told import Clock
 from tests.storage.checkpoints.test_stale_listings import Stale
 
@@ -50,6 +51,17 @@ def test_checkpoints_and_outputs_of_a_training(store: FolderStore, tmp_path: Pat
     assert files_in(tmp_path / "inputs") == {"train/checkpoint/weights": "w", "train/outputs/report": "r"}
     # One that has stored nothing has a folder all the same.
     assert (tmp_path / "inputs" / "sweep" / "1").is_dir()
+
+
+def test_outputs_that_cannot_be_read_are_not_left_out(tmp_path: Path) -> None:
+    """Before, a job began without what the job that it needs had written, and nobody was told."""
+    store = CutAnswers(tmp_path / "store")
+    saved(store, outputs_id("run-000"), tmp_path, report="r")
+    store.cuts = (30, 40)
+    with pytest.raises(DamagedInputError):
+        fetch_inputs(store, [Input("train", ("run-000",))], tmp_path / "inputs")
+    fetch_inputs(store, [Input("train", ("run-000",))], tmp_path / "inputs")
+    assert files_in(tmp_path / "inputs") == {"train/outputs/report": "r"}
 
 
 def test_the_parts_of_machines_that_trained_as_one(store: FolderStore, tmp_path: Path) -> None:
@@ -182,15 +194,27 @@ def test_damage_and_failures_in_turn_are_waited_for_no_longer_than_damage() -> N
     """Before, each request that failed began the wait anew, and a machine was paid without end."""
     clock = Clock()
     patient = patience.Patience(clock, 300.0, lambda _: None)
-    while not patient.ends_with(DamagedCheckpointError("checkpoint 3 is damaged")):
-        assert patient.ends_with(StorageError("the service is not available")) == ""
+    while patient.ends_with(DamagedCheckpointError("checkpoint 3 is damaged")) is None:
+        assert patient.ends_with(StorageError("the service is not available")) is None
         assert clock.now_s < 900.0
     assert clock.now_s > 300.0
     # Time in which storage does not answer does not count.
     away = patience.Patience(clock, 300.0, lambda _: None)
     for _ in range(1_000):
-        assert away.ends_with(StorageError("the service is not available")) == ""
-    assert away.ends_with(DamagedInputError("what parts has stored cannot be had")) == ""
+        assert away.ends_with(StorageError("the service is not available")) is None
+    assert away.ends_with(DamagedInputError("what parts has stored cannot be had")) is None
+
+
+def test_storage_that_refuses_is_told_after_a_minute_and_given_up_after_half_an_hour() -> None:
+    """Before, the machine was paid to the budget's end, and nobody was told."""
+    clock, said = Clock(), list[tuple[float, str]]()
+    patient = patience.Patience(clock, 300.0, lambda line: said.append((clock.now_s, line)))
+    while (given_up := patient.ends_with(StorageError("AccessDenied (403)"))) is None:
+        assert clock.now_s < 2_000.0
+    assert said == [(60.0, "ebbtide: storage does not answer: AccessDenied (403); asked again")]
+    assert clock.now_s > 1_800.0
+    # Another machine may have the right to it.
+    assert given_up == patience.GivenUp("storage did not answer for 30 min: AccessDenied (403)", of_machine=True)
 
 
 def test_what_a_training_is_restored_from_is_not_stored_again(store: FolderStore, tmp_path: Path) -> None:

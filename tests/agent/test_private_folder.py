@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.runs.cloud_as_told import Clock
 
 from ebbtide.agent import folders
 from ebbtide.agent.folders import PrivateFolder, keep_outputs, outputs_id
-from ebbtide.base.runtime import Runtime
+from ebbtide.errors import StorageError
 from ebbtide.storage.checkpoints.store import CheckpointStore, CheckpointWriter
 from ebbtide.storage.objects import FolderStore
 
@@ -64,40 +65,50 @@ def test_links_are_read_through_and_what_is_written_beside_them_is_private(code:
     assert not (code / "model.pt").exists()
 
 
+def told(why: str) -> None:
+    """Nobody is to be told of a refusal."""
+    raise AssertionError(why)
+
+
+def never() -> bool:
+    return False
+
+
 def test_outputs_are_stored_beside_the_checkpoints_unless_they_are_too_large(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FolderStore(tmp_path / "objects")
     private = PrivateFolder(tmp_path / "one", code=code)
     (private.path / "model.pt").write_text("weights")
-    assert keep_outputs(CheckpointStore(store, outputs_id("t-1")), private, "m", 5) == ""
+    assert keep_outputs(CheckpointStore(store, outputs_id("t-1")), private, "m", 5, told, never) == ""
     assert CheckpointStore(store, outputs_id("t-1")).restore(tmp_path / "got") is not None
     assert (tmp_path / "got" / "model.pt").read_text() == "weights"
     monkeypatch.setattr(folders, "MOST_OUTPUT_BYTES", 3)
     other = PrivateFolder(tmp_path / "two", code=code)
     (other.path / "model.pt").write_text("weights")
-    assert "are not kept" in keep_outputs(CheckpointStore(store, outputs_id("t-2")), other, "m", 5)
+    assert "are not kept" in keep_outputs(CheckpointStore(store, outputs_id("t-2")), other, "m", 5, told, never)
     assert CheckpointStore(store, outputs_id("t-2")).restore(tmp_path / "none") is None
     # Nothing written is nothing stored.
     assert (
         keep_outputs(
-            CheckpointStore(store, outputs_id("t-3")), PrivateFolder(tmp_path / "three", code=code), "m", 5
+            CheckpointStore(store, outputs_id("t-3")),
+            PrivateFolder(tmp_path / "three", code=code),
+            "m",
+            5,
+            told,
+            never,
         )
         == ""
     )
 
 
-@pytest.mark.parametrize(("failures", "is_kept"), [(0, True), (1, True), (3, True), (4, False)])
-def test_outputs_are_stored_though_storage_fails_a_few_times(
+@pytest.mark.parametrize(("failures", "is_kept"), [(0, True), (1, True), (3, True), (800, True), (1_000, False)])
+def test_outputs_are_stored_though_storage_fails_for_some_time(
     failures: int, is_kept: bool, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited_s: list[float] = []
-
-    class Waits(Runtime):
-        def sleep(self, duration_s: float) -> None:
-            waited_s.append(duration_s)
-
-    outputs = CheckpointStore(FolderStore(tmp_path / "objects"), outputs_id("t-1"), Waits())
+    """Before, they were thrown away after six seconds, and the training counted as finished."""
+    clock, said = Clock(), list[str]()
+    outputs = CheckpointStore(FolderStore(tmp_path / "objects"), outputs_id("t-1"), clock)
     begin_writing, left_over = outputs.begin_writing, [OSError("storage is away")] * failures
 
     def fails(machine: str) -> CheckpointWriter:
@@ -108,7 +119,20 @@ def test_outputs_are_stored_though_storage_fails_a_few_times(
     monkeypatch.setattr(outputs, "begin_writing", fails)
     private = PrivateFolder(tmp_path / "one", code=code)
     (private.path / "model.pt").write_text("weights")
-    problem = keep_outputs(outputs, private, "m", 5)
-    assert ("storage is away" in problem) is not is_kept
+    if is_kept:
+        assert keep_outputs(outputs, private, "m", 5, said.append, never) == ""
+    else:
+        with pytest.raises(StorageError, match="are not kept: storage is away"):
+            keep_outputs(outputs, private, "m", 5, said.append, never)
     assert (outputs.restore(tmp_path / "got") is not None) is is_kept
-    assert waited_s == [2.0] * min(failures, 3)
+    assert said == ["storage is away"] * (failures >= 3)
+    assert clock.now_s == (2.0 * failures if is_kept else 1_800.0)
+
+
+def test_outputs_that_nobody_waits_for_any_more_are_given_up(code: Path, tmp_path: Path) -> None:
+    outputs = CheckpointStore(FolderStore(tmp_path / "objects"), outputs_id("t-1"), Clock())
+    (tmp_path / "objects").write_text("no folder")
+    private = PrivateFolder(tmp_path / "one", code=code)
+    (private.path / "model.pt").write_text("weights")
+    with pytest.raises(StorageError):
+        keep_outputs(outputs, private, "m", 5, told, lambda: True)

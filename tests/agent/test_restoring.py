@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -278,7 +279,8 @@ def test_a_store_that_is_full_is_waited_for(machine: Machine, monkeypatch: pytes
     monkeypatch.setattr(FolderStore, "put_once", full)
     found = machine.restored(KNOWN)
     assert found.manifest is not None
-    assert (found.manifest.number, machine.said) == (3, [])
+    assert found.manifest.number == 3
+    assert machine.said == ["ebbtide: storage does not answer: [Errno 28] No space left on device; asked again"]
     assert machine.clock.now_s >= 1_200.0
 
 
@@ -339,3 +341,20 @@ def test_a_checkpoint_that_could_not_be_read_while_the_best_was_chosen_stays(tmp
     best = store.best("minimize")
     assert best is not None
     assert best.number == 1
+
+
+def test_a_gang_keeps_what_cannot_be_read_as_it_begins(tmp_path: Path) -> None:
+    """Before, its best checkpoint was removed two saves after its manifest could not be read for a while."""
+    machine = Machine(tmp_path, ("run-000", "run-000-r1"))
+    manifest = tmp_path / "mount" / "trials" / "run-000" / "manifests" / "00000001"
+    content = manifest.read_bytes()
+    manifest.write_bytes(content[:40])
+    found = machine.restored(replace(KNOWN, expected=0, resume=(("run-000", 3),)))
+    manifest.write_bytes(content)
+    assert found.writer is not None
+    assert found.writer.unread == {1}
+    folder = tmp_path / "checkpoint"
+    for step in (400, 500):
+        (folder / "weights").write_text(str(step))
+        newest = found.writer.save(folder, step, keep=0, oldest=0 if step == 400 else 4)
+    assert {each.number for each in CheckpointStore(machine.objects, "run-000").manifests()} >= {1, newest.number}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.cut_objects import CutAnswers
 
 from ebbtide.agent.result_archive import DamagedResultError
 from ebbtide.agent.results import TaskResult, TaskResults
@@ -71,6 +72,63 @@ def test_a_write_whose_answer_was_lost_counts(tmp_path: Path) -> None:
     results = TaskResults(Lossy(tmp_path / "store"), "run-000")
     assert results.keep(RESULT, written(tmp_path / "task"))
     results.fetch(results.result(3), tmp_path / "back")
+
+
+def test_a_write_that_comes_late_keeps_its_files(tmp_path: Path) -> None:
+    """Before, the next try deleted the archive that the record names: the result was lost, and counted as done."""
+
+    class Late(FolderStore):
+        late: tuple[str, bytes] | None = None
+
+        def put_once(self, key: str, content: bytes) -> bool:
+            if self.late is None:
+                self.late = key, content
+                raise StorageError("timed out")
+            super().put_once(*self.late)
+            return super().put_once(key, content)
+
+    results, task = TaskResults(Late(tmp_path / "store"), "run-000"), written(tmp_path / "task")
+    with pytest.raises(StorageError):
+        results.keep(RESULT, task)
+    # Another try has other bytes: an archive has the times of its files.
+    (task / "plain.txt").write_text("of the second try")
+    assert results.keep(RESULT, task)
+    results.fetch(results.result(3), tmp_path / "back")
+    assert (tmp_path / "back" / "plain.txt").read_text() == "content of plain.txt"
+
+
+@pytest.mark.parametrize("cuts", [(30,), (30, 40)])
+def test_a_record_that_is_cut_off_as_it_is_compared_keeps_its_files(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    class Lossy(CutAnswers):
+        def put_once(self, key: str, content: bytes) -> bool:
+            super().put_once(key, content)
+            return False
+
+    store = Lossy(tmp_path / "store")
+    results, task = TaskResults(store, "run-000"), written(tmp_path / "task")
+    store.cuts = cuts
+    if len(cuts) == 1:
+        assert results.keep(RESULT, task)
+    else:
+        with pytest.raises(OSError):
+            results.keep(RESULT, task)
+        assert results.keep(RESULT, task) is None
+    results.fetch(results.result(3), tmp_path / "back")
+
+
+def test_an_archive_that_is_stored_in_part_is_no_result(tmp_path: Path) -> None:
+    """An upload may be cut short, and reported as complete."""
+
+    class Short(FolderStore):
+        def put_file(self, key: str, path: Path) -> None:
+            part = path.with_name("part")
+            part.write_bytes(path.read_bytes()[:-10])
+            super().put_file(key, part)
+
+    results = TaskResults(Short(tmp_path / "store"), "run-000")
+    with pytest.raises(StorageError, match="bytes are stored"):
+        results.keep(RESULT, written(tmp_path / "task"))
+    assert not results.has(3)
 
 
 def test_without_files_there_is_no_archive(store: FolderStore, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.runs.cloud_as_told import Clock
 from ebbtide.agent import tasks
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import FullDiskError
+from ebbtide.agent.inputs import DamagedInputError
 from ebbtide.agent.protocol import Hand, Log, Report, TaskDone, TaskFailed
 from ebbtide.agent.results import TaskResult, TaskResults
 from ebbtide.agent.tasks import TaskRunner
@@ -90,6 +91,20 @@ def test_tasks_whose_machine_s_disk_is_too_small_fail(tmp_path: Path, monkeypatc
     assert "the machine's disk is too small" in told[1].tail[0]
     assert (told[1].of_machine, told[1].cannot_start) == (True, False)
     assert 300.0 <= now_s < 400.0
+
+
+def test_tasks_whose_machine_finds_damaged_inputs_may_be_done_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, one machine that joined late ended the array for good."""
+
+    def damaged(*_: object) -> None:
+        raise DamagedInputError("what parts has stored cannot be had")
+
+    monkeypatch.setattr(tasks, "fetch_inputs", damaged)
+    told, _ = reports_of(tmp_path, 0.0, 0.0)
+    (failed,) = [each for each in told if isinstance(each, TaskFailed)]
+    assert (failed.of_machine, failed.cannot_start) == (True, False)
 
 
 def test_a_result_that_storage_refuses_fails_its_task(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 import subprocess
@@ -15,10 +16,13 @@ from tests.waiting import LIMIT_S
 
 from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.core_shares import CoreShare
+from ebbtide.agent.folders import PrivateFolder
 from ebbtide.agent.processes import TrainingProcess
+from ebbtide.agent.protocol import Ended, Ending
 from ebbtide.agent.training import Loop, TrainingRun
 from ebbtide.agent.work import SavingTimes
 from ebbtide.base.runtime import Runtime
+from ebbtide.errors import StorageError
 from ebbtide.storage.objects import FolderStore
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -180,13 +184,15 @@ class HeldMachine:
         return self.program
 
 
-def begun(folder: Path) -> tuple[TrainingRun, HeldMachine]:
+def begun(
+    folder: Path, over: Callable[[TrainingRun, Ended], None] = lambda _training, _ended: None
+) -> tuple[TrainingRun, HeldMachine]:
     """A training whose program runs, and its machine; saving is assumed to take ten seconds."""
     machine = HeldMachine(folder / "store")
     loop = Loop(
         put=lambda _training, happened: happened(),
         tell=lambda _report, _at_once: None,
-        over=lambda _training, _ended: None,
+        over=over,
         is_waiting=lambda _training: False,
         end_left=lambda _training: None,
     )
@@ -223,3 +229,27 @@ def test_a_program_that_says_when_it_has_saved_trains_as_long_as_it_can(tmp_path
     assert asked_by(training, machine.program, 19.9, 30.0) == []
     assert asked_by(training, machine.program, 20.0, 30.0) == ["leave"]
     assert asked_by(training, machine.program, 29.9, 30.0) == ["leave"]
+
+
+def test_a_training_whose_outputs_could_not_be_stored_has_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it counted as finished, its machine was given back, and its results were gone."""
+    endings: list[Ended] = []
+    training, machine = begun(tmp_path, lambda _training, ended: endings.append(ended))
+    training._work.private = PrivateFolder(tmp_path / "private", linked=tmp_path / "store")
+
+    def refused(*_: object) -> str:
+        raise StorageError("the files that the program left are not kept: AccessDenied (403)")
+
+    monkeypatch.setattr("ebbtide.agent.training.keep_outputs", refused)
+    machine.program.exit_code = 0  # type: ignore[assignment]
+    machine.on_line(None)
+    training.tick(1.0, math.inf, math.inf)
+    training.tick(2.0, math.inf, math.inf)
+    assert endings == []
+    machine.runtime.waiting.pop()()
+    training.tick(3.0, math.inf, math.inf)
+    (ended,) = endings
+    assert (ended.how, ended.of_machine) == (Ending.FAILED, True)
+    assert ended.tail == ("the files that the program left are not kept: AccessDenied (403)",)

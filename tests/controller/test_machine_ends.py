@@ -158,14 +158,89 @@ def test_a_machine_that_the_cloud_forgot_before_it_was_given_back_ended_when_it_
 def test_a_machine_that_is_forgotten_after_its_end_seemed_refused_ended_when_it_was_last_seen(
     tmp_path: Path,
 ) -> None:
-    rents = provider(tmp_path, None, None, failures=10**9, runtime=Clock())
+    clock = Clock()
+    rents = provider(tmp_path, None, None, failures=10**9, runtime=clock)
     lease = running(rents)
     rents._machines.seen_s[0] = START_S + 30.0
     rents.terminate(lease)
     assert (lease.ended_s, rents.unended) == (START_S + 99.0, {"run-m0000": "not now"})
-    event = rents.next_event(math.inf)
-    assert event is not None
+    # One list without it may be an old one.
+    for clock.now_s in (20.0, 29.0):
+        rents._look()
+        assert list(rents.unended) == ["run-m0000"]
+    clock.now_s = 30.0
+    rents._look()
+    (event,) = rents._out
     assert (event.wake, lease.ended_s, rents.unended) == (Wake.ENDED, START_S + 30.0, {})
+
+
+class OldLists:
+    """A cloud that rents out one machine, and whose lists are old for some time, or that does not answer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.is_ended, self.hides_until_s = clock, False, math.inf
+        self.refuses_until_s = self.silent_from_s = -math.inf
+
+    @property
+    def now_s(self) -> float:
+        return START_S + self.clock.now_s
+
+    def instances(self) -> list[Instance]:
+        if -math.inf < self.silent_from_s <= self.clock.now_s:
+            raise CloudError("the connection timed out")
+        if self.clock.now_s < self.hides_until_s:
+            return []
+        state = LeaseState.RELEASED if self.is_ended else LeaseState.RUNNING
+        return [Instance("run-m0000", state, START_S, START_S, self.now_s if self.is_ended else math.nan)]
+
+    def terminate(self, _token: str) -> float | None:
+        if self.clock.now_s < self.refuses_until_s:
+            raise CloudError("the service is not available")
+        if self.clock.now_s < self.hides_until_s:
+            return None
+        self.is_ended = True
+        return self.now_s
+
+
+@pytest.mark.parametrize("refuses_until_s", [-math.inf, 6.0])
+def test_a_machine_that_an_old_list_lacks_at_the_run_s_end_is_ended(
+    tmp_path: Path, refuses_until_s: float
+) -> None:
+    """Before, one list without it was enough, and it ran on until it missed its heartbeats."""
+    clock = Clock()
+    rents = provider(tmp_path, None, None, runtime=clock)
+    cloud: Any = OldLists(clock)
+    rents._ends._cloud = rents._machines._cloud = rents._cloud = cloud
+    lease = running(rents)
+    cloud.hides_until_s, cloud.refuses_until_s = 9.0, refuses_until_s
+    rents.terminate(lease)
+    rents.end_remaining(60.0)
+    assert (cloud.is_ended, rents.unended) == (True, {})
+
+
+def test_a_machine_of_which_no_list_tells_at_the_run_s_end_is_named(tmp_path: Path) -> None:
+    clock = Clock()
+    rents = provider(tmp_path, None, None, runtime=clock)
+    cloud: Any = OldLists(clock)
+    rents._ends._cloud = rents._machines._cloud = rents._cloud = cloud
+    lease = running(rents)
+    rents.terminate(lease)
+    cloud.silent_from_s = clock.now_s
+    rents.end_remaining(60.0, 10.0)
+    assert rents.unended == {"run-m0000": "the connection timed out"}
+
+
+def test_an_end_of_which_the_cloud_tells_no_time_is_told_once(tmp_path: Path) -> None:
+    """Before, on EC2, each list showed a later end: the bill grew, and the policy heard of an end at each poll."""
+    clock = Clock()
+    taken = Instance("run-m0000", LeaseState.REVOKED, START_S, START_S, math.nan)
+    rents = provider(tmp_path, taken, None, runtime=clock)
+    lease = running(rents)
+    for clock.now_s in (0.0, 60.0, 600.0):
+        rents._look()
+        rents._cloud.now_s += 60.0  # type: ignore[misc]
+    assert [event.wake for event in rents._out] == [Wake.ENDED]
+    assert (lease.state, lease.ended_s) == (LeaseState.REVOKED, START_S + 99.0)
 
 
 def test_many_ends_do_not_each_wait_for_a_cloud_that_does_not_answer(tmp_path: Path) -> None:

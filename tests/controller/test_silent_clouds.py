@@ -433,3 +433,14 @@ def test_where_no_cloud_answers_requests_wait(tmp_path: Path) -> None:
     run.aws.is_away = run.gcp.is_away = False
     assert kinds(run.look_for(20.0)) == [(Wake.RUNNING, 0)]
     assert lease.state is LeaseState.RUNNING
+
+
+def test_what_was_never_requested_needs_no_end(tmp_path: Path) -> None:
+    """Its cloud does not answer, and would be waited for at the run's end."""
+    run = Run(tmp_path)
+    lease = Lease(0, G, math.inf, on_demand=False, requested_s=START_S)
+    run.rents.launch(lease)
+    run.rents.terminate(lease)
+    assert (lease.state, list(run.rents._requests.waiting)) == (LeaseState.FAILED, [])
+    assert run.rents.end_remaining(60.0, 60.0) == []
+    assert run.rents.unended == {}

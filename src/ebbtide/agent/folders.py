@@ -15,13 +15,14 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ebbtide.agent.code_files import CodeFiles, code_files
-from ebbtide.errors import InputError, MissingObjectError
+from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.objects import ObjectStore
@@ -38,7 +39,8 @@ _SAID = re.compile(r"code-([0-9a-f]{64})\.tar\.gz$")
 
 # Files that a finished program leaves in its folder are kept up to this size in all.
 MOST_OUTPUT_BYTES = 1 << 30
-_TRIES, _RETRY_S = 4, 2.0
+# Seconds for which storage that takes no outputs is waited for, and between tries; tries until that is told.
+_STORED_WITHIN_S, _RETRY_S, _TRIES_UNTOLD = 1800.0, 2.0, 3
 # Entries of the user's folder that are not linked to: programs have no business with kept runs or Git's data.
 _NOT_LINKED = frozenset({".ebbtide", ".git"})
 
@@ -191,7 +193,14 @@ def outputs_id(trial_id: str) -> str:
     return f"{trial_id}-outputs"
 
 
-def keep_outputs(outputs: CheckpointStore, private: PrivateFolder, machine: str, step: int) -> str:
+def keep_outputs(
+    outputs: CheckpointStore,
+    private: PrivateFolder,
+    machine: str,
+    step: int,
+    refused: Callable[[str], None],
+    is_over: Callable[[], bool],
+) -> str:
     """Store the files that a finished program left in its folder; other files in the folder are removed.
 
     Args:
@@ -199,9 +208,14 @@ def keep_outputs(outputs: CheckpointStore, private: PrivateFolder, machine: str,
         private: The folder that its program ran in.
         machine: Id of this machine, noted as the writer.
         step: Step that the training has reached.
+        refused: Called once with the reason if they could not be stored for a few tries.
+        is_over: Tells whether nobody waits for them any more.
 
     Returns:
         Why the files are not kept, for the program's log; empty if they are, or if there are none.
+
+    Raises:
+        StorageError: They could not be stored for half an hour.
     """
     size = private.leave_outputs()
     if not any(path.is_file() for path in private.path.rglob("*")):
@@ -211,18 +225,23 @@ def keep_outputs(outputs: CheckpointStore, private: PrivateFolder, machine: str,
             f"the files that the program left in its folder are not kept: {size / 2**30:.1f} GiB, "
             f"{MOST_OUTPUT_BYTES >> 30} at most; write them into EBBTIDE_CHECKPOINT_DIR"
         )
-    for attempt in range(_TRIES):
-        if attempt:
-            outputs.runtime.sleep(_RETRY_S)
+    until_s = outputs.runtime.monotonic_s() + _STORED_WITHIN_S
+    for attempt in count(1):
         try:
             manifest: Manifest = outputs.begin_writing(machine).save(private.path, step, keep=1)
         except Exception as error:
             _LOGGER.warning("%s are not stored yet: %s", outputs.trial_id, error)
-            problem = str(error)
+            if is_over() or outputs.runtime.monotonic_s() >= until_s:
+                raise StorageError(
+                    f"the files that the program left in its folder are not kept: {error}"
+                ) from None
+            if attempt == _TRIES_UNTOLD:
+                refused(str(error))
+            outputs.runtime.sleep(_RETRY_S)
             continue
         _LOGGER.info("%s: %d files", outputs.trial_id, len(manifest.files))
-        return ""
-    return f"the files that the program left in its folder are not kept: {problem}"
+        break
+    return ""
 
 
 def _files(folder: Path) -> list[Path]:

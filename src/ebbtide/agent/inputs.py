@@ -124,7 +124,8 @@ def _fetch(objects: ObjectStore, each: Input, into: Path) -> None:
         _fetch_results(objects, each, into)
         return
     fetch_checkpoint(objects, each.trial_ids, into / "checkpoint", expected=each.expected)
-    CheckpointStore(objects, outputs_id(each.trial_ids[0])).restore(into / "outputs")
+    outputs = CheckpointStore(objects, outputs_id(each.trial_ids[0]))
+    outputs.restore(into / "outputs", skips_missing=False, skips_damaged=False)
 
 
 def fetch_checkpoint(

@@ -6,6 +6,7 @@ import errno
 import math
 import tarfile
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ebbtide.agent.folders import NO_ROOM, FullDiskError
 from ebbtide.agent.inputs import DamagedInputError
@@ -14,6 +15,8 @@ from ebbtide.errors import DamagedCheckpointError, LostCheckpointError
 
 # Longest time for which storage that lacks what it had or gives it damaged, or a disk that is full, is waited for.
 LACKS_S = 300.0
+# Seconds for which storage that does not answer is waited for: before that is told, and in all.
+_TOLD_S, _UNANSWERED_S = 60.0, 1800.0
 # Seconds between two tries; where the disk is full, each may download many gigabytes.
 _RETRY_S, _FULL_RETRY_S = 1.0, 30.0
 # Errors of a machine that can begin no further program.
@@ -22,11 +25,24 @@ CROWDED = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
 _OF_MACHINE = NO_ROOM | CROWDED | {errno.EIO, errno.EROFS}
 
 
+@dataclass(frozen=True)
+class GivenUp:
+    """A machine that cannot begin.
+
+    Attributes:
+        problem: What is wrong, in words.
+        of_machine: Whether another machine may succeed.
+    """
+
+    problem: str
+    of_machine: bool
+
+
 class Patience:
     """Decide after each failed try whether another one is worthwhile, and wait before it.
 
-    Storage that does not answer is waited for without end: the agent itself ends once it hears of no controller.
-    Storage that answers and lacks what it had, damaged inputs and a full disk are given up.
+    Storage that does not answer, or answers with errors, is waited for long: the agent itself ends once it hears
+    of no controller. Storage that lacks what it had, damaged inputs and a full disk are given up sooner.
 
     Args:
         runtime: Gives the time, and waits.
@@ -36,21 +52,31 @@ class Patience:
 
     def __init__(self, runtime: Runtime, limit_s: float, say: Callable[[str], None]) -> None:
         self._runtime, self._limit_s, self._say = runtime, limit_s, say
-        self._told, self._lasted_s, self._tried_s = "", 0.0, math.inf
+        self._told, self._tried_s = "", math.inf
+        self._lasted_s = self._unanswered_s = 0.0
 
-    def ends_with(self, error: Exception) -> str:
-        """Return the problem in words if no further try is worthwhile; else wait, and return an empty text."""
+    def ends_with(self, error: Exception) -> GivenUp | None:
+        """Return why no further try is worthwhile; else wait, and return None."""
         problem, now_s = lasting_problem(error), self._runtime.monotonic_s()
-        # Time in which storage does not answer does not count, and does not begin the wait anew.
-        self._lasted_s += max(now_s - self._tried_s, 0.0) if problem else 0.0
-        self._tried_s = now_s
-        if problem and problem != self._told:
+        since_s, self._tried_s = max(now_s - self._tried_s, 0.0), now_s
+        # Time in which storage does not answer does not count for what lasts, and does not begin the wait anew.
+        if problem:
+            self._lasted_s += since_s
+        else:
+            self._unanswered_s += since_s
+        if problem or self._unanswered_s >= _TOLD_S:
+            self._tell(problem or f"storage does not answer: {error}")
+        if problem and self._lasted_s > self._limit_s:
+            return GivenUp(problem, is_of_machine(error))
+        if not problem and self._unanswered_s > _UNANSWERED_S:
+            return GivenUp(f"storage did not answer for {_UNANSWERED_S / 60.0:.0f} min: {error}", of_machine=True)
+        self._runtime.sleep(_FULL_RETRY_S if isinstance(error, FullDiskError) else _RETRY_S)
+        return None
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._told:
             self._told = problem
             self._say(f"ebbtide: {problem}; asked again")
-        if self._lasted_s > self._limit_s:
-            return problem
-        self._runtime.sleep(_FULL_RETRY_S if isinstance(error, FullDiskError) else _RETRY_S)
-        return ""
 
 
 def is_of_machine(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from ebbtide.agent.config import AgentConfig, Assignment
 from ebbtide.agent.folders import on_own_disk, unpack
 from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import RentedMachine
-from ebbtide.agent.patience import LACKS_S, Patience, is_of_machine
+from ebbtide.agent.patience import LACKS_S, Patience
 from ebbtide.agent.rendezvous import restore_parts
 from ebbtide.errors import DamagedCheckpointError, LostCheckpointError, MissingPartError
 from ebbtide.storage.checkpoints.manifest import Manifest
@@ -82,12 +82,13 @@ def restored(
             if is_damaged and restoring.skips_damaged and assignment.resume is not None:
                 # The controller decides which whole checkpoint to resume from instead.
                 return Restoration(None, problem=str(error))
-            problem = patience.ends_with(error)
-            if problem and (restoring.skips_damaged or not (is_damaged or isinstance(error, LostCheckpointError))):
-                return Restoration(None, problem=problem, of_machine=is_of_machine(error))
-            if problem:
-                # The newest, or a part of it, is damaged or gone for good: an older one is better than none.
-                restoring.skips_damaged, patience = True, Patience(machine.runtime, limit_s, say)
+            given_up = patience.ends_with(error)
+            if given_up is None:
+                continue
+            if restoring.skips_damaged or not (is_damaged or isinstance(error, LostCheckpointError)):
+                return Restoration(None, problem=given_up.problem, of_machine=given_up.of_machine)
+            # The newest, or a part of it, is damaged or gone for good: an older one is better than none.
+            restoring.skips_damaged, patience = True, Patience(machine.runtime, limit_s, say)
     return None
 
 
@@ -133,14 +134,14 @@ class _Restoring:
         trees: tuple[Tree, ...] = ()
         best = None
         try:
+            known = list(store.manifests())
+            writer.unread = frozenset(store.unreadable(each.number for each in known))
             if assignment.resume is None:
                 # Keep the previous checkpoint, too, until training has made a step from the newest.
                 newest = islice(self._known.manifests(skips_damaged=self.skips_damaged), 2)
                 writer.kept = frozenset(each.number for each in newest)
                 bad = [found for number in sorted(store.aside()) if (found := store.read(number))]
-                known = list(store.manifests())
                 best = best_of(known, assignment.direction)
-                writer.unread = frozenset(store.unreadable(each.number for each in known))
                 trees = tuple(map(stored_tree, bad[-_MOST_BAD:]))
                 with on_own_disk():
                     manifest = self._known.restore(

@@ -16,7 +16,7 @@ from typing import Any
 
 from ebbtide.agent.folders import on_own_disk
 from ebbtide.agent.result_archive import DamagedResultError, pack, unpack
-from ebbtide.errors import MissingObjectError
+from ebbtide.errors import MissingObjectError, StorageError
 from ebbtide.storage.objects import ObjectStore, decoded_object, numbers_below
 
 # Characters kept of what a task prints, from its end; more output belongs in files.
@@ -80,7 +80,6 @@ class TaskResults:
             return None
         values = asdict(result)
         if folder.is_dir() and any(folder.iterdir()):
-            key = f"{self._files}/{result.number}/{result.machine}-{result.attempt}.tar.gz"
             with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as place:
                 archive = Path(place) / "files.tar.gz"
                 with on_own_disk():
@@ -90,17 +89,27 @@ class TaskResults:
                 told += [f"ebbtide: not kept of the results: {more} more"] if more else []
                 values["printed"] = "\n".join([*told, *([result.printed] if result.printed else [])])
                 if count:
-                    values |= {"archive": key, "sha256": _sha256(archive), "size_bytes": archive.stat().st_size}
-                    self._objects.put_file(key, archive)
+                    values |= self._put(result, archive)
         record = json.dumps(values, sort_keys=True).encode()
         if self._objects.put_once(f"{self._records}/{result.number}", record):
             return TaskResult(**values)
-        # A retried write whose first answer was lost finds its own record.
-        if self._objects.get(f"{self._records}/{result.number}") == record:
-            return TaskResult(**values)
-        if values["archive"]:
+        # A write whose answer was lost, or that came late, is found here: it may name the archive of another try.
+        stored = self.result(result.number)
+        if values["archive"] not in ("", stored.archive):
             self._objects.delete(values["archive"])
-        return None
+        is_own = (stored.machine, stored.attempt) == (result.machine, result.attempt)
+        return stored if is_own else None
+
+    def _put(self, result: TaskResult, archive: Path) -> dict[str, Any]:
+        """Store an archive under a name of its own, and return its fields of the record."""
+        sha256, size_bytes = _sha256(archive), archive.stat().st_size
+        key = f"{self._files}/{result.number}/{result.machine}-{result.attempt}-{sha256[:16]}.tar.gz"
+        self._objects.put_file(key, archive)
+        stored_bytes = self._objects.size_bytes(key)
+        if stored_bytes != size_bytes:
+            # An upload may be cut short, and reported as complete.
+            raise StorageError(f"of the files {stored_bytes} of {size_bytes} bytes are stored")
+        return {"archive": key, "sha256": sha256, "size_bytes": size_bytes}
 
     def has(self, number: int) -> bool:
         """Return whether a task's result is stored."""

@@ -117,8 +117,8 @@ class TaskRunner:
         self._storing_s = 0.0
         self._task_s = math.nan
         self._inputs = inputs_beside(code)
-        # Reason why no task can be done; None: tasks can be done.
-        self._problem: OSError | ValueError | None = None
+        # Reason why no task can be done here; empty: tasks can be done.
+        self._problem = ""
         machine.runtime.begin(self._prepare)
 
     @property
@@ -209,17 +209,17 @@ class TaskRunner:
                 done = self._results.numbers()
             except (OSError, tarfile.TarError, DamagedInputError) as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
-                problem = patience.ends_with(error)
-                if problem:
-                    self._put(partial(self._failed_to_prepare, error, problem))
+                given_up = patience.ends_with(error)
+                if given_up is not None:
+                    self._put(partial(self._failed_to_prepare, given_up.problem))
                     return
                 continue
             self._put(partial(self._prepared, done))
             return
 
-    def _failed_to_prepare(self, error: Exception, problem: str) -> None:
-        """Let every task fail with the same message, since none can be done."""
-        self._problem = FullDiskError(problem) if is_of_machine(error) else ValueError(problem)
+    def _failed_to_prepare(self, problem: str) -> None:
+        """Let every task fail with the same message, since none can be done here; other machines may do them."""
+        self._problem = problem
         self._prepared(set())
 
     def _prepared(self, done: set[int]) -> None:
@@ -244,9 +244,10 @@ class TaskRunner:
         }
         if assignment.inputs:
             environment[INPUTS] = str(self._inputs)
+        if self._problem:
+            self._over(running, TaskFailed(*self._about, number, tail=(self._problem,), of_machine=True))
+            return
         try:
-            if self._problem is not None:
-                raise self._problem
             running.results.mkdir(parents=True)
             place = folder / "code"
             if assignment.code:

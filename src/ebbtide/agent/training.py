@@ -27,6 +27,7 @@ from ebbtide.agent.restoring import Restoration, restored
 from ebbtide.agent.starting import start_program
 from ebbtide.agent.uploads import Uploaded, Uploads
 from ebbtide.agent.work import AssignmentWork, SavingTimes
+from ebbtide.errors import StorageError
 from ebbtide.storage.checkpoints.store import is_better
 from ebbtide.storage.checkpoints.tree import remove_tree
 
@@ -215,7 +216,7 @@ class TrainingRun:
             work.folder,
             self.assignment.keep,
             lambda uploaded: self._put(lambda: self._uploaded(uploaded)),
-            lambda step, why: self._put(lambda: self._refused(step, why)),
+            lambda step, why: self._put(lambda: self._refused(f"the checkpoint of step {step} is", step, why)),
             self._runtime,
         )
         work.proved = set(found.writer.kept)
@@ -250,9 +251,9 @@ class TrainingRun:
             found.bad,
         )
 
-    def _refused(self, step: int, why: str) -> None:
-        """Tell that storage has refused a checkpoint for several tries, or not answered."""
-        self._say_once(f"ebbtide: the checkpoint of step {step} is not stored yet: {why}; tried again")
+    def _refused(self, what: str, step: int, why: str) -> None:
+        """Tell that storage has refused a checkpoint or outputs for several tries, or not answered."""
+        self._say_once(f"ebbtide: {what} not stored yet: {why}; tried again")
         self._loop.tell(Unsaved(*self._work.about, step, why[:MOST_OF_TEXT]), True)
 
     def _say_once(self, line: str) -> None:
@@ -449,16 +450,30 @@ class TrainingRun:
             return
         work.keeps_outputs = True
 
+        def refused(why: str) -> None:
+            self._put(partial(self._refused, "its outputs are", work.step, why))
+
         def keep() -> None:
-            outputs = checkpoints_of(self._machine, outputs_id(self.assignment.trial_id))
-            problem = keep_outputs(outputs, private, self._config.machine, work.step)
-            self._put(partial(self._kept_outputs, problem))
+            outputs, problem, is_lost = (
+                checkpoints_of(self._machine, outputs_id(self.assignment.trial_id)),
+                "",
+                False,
+            )
+            try:
+                problem = keep_outputs(
+                    outputs, private, self._config.machine, work.step, refused, lambda: work.over
+                )
+            except StorageError as error:
+                problem, is_lost = str(error), True
+            self._put(partial(self._kept_outputs, problem, is_lost=is_lost))
 
         self._runtime.begin(keep)
 
-    def _kept_outputs(self, problem: str) -> None:
+    def _kept_outputs(self, problem: str, *, is_lost: bool) -> None:
         self._work.keeps_outputs = False
-        if problem:
+        if is_lost:
+            self._work.outputs_problem = problem
+        elif problem:
             self._loop.tell(Log(self.assignment.trial_id, f"ebbtide: {problem}"), True)
 
     # How it ends.
@@ -519,6 +534,9 @@ class TrainingRun:
         if ending is Ending.FINISHED and (self._is_uploading() or work.keeps_outputs):
             # Its result is given up, so nobody has it.
             ending = Ending.LEFT
+        elif ending is Ending.FINISHED and work.outputs_problem:
+            ending = Ending.FAILED
+            work.tail.append(work.outputs_problem)
         self._close()
         code = work.process.exit_code if work.process is not None else None
         # Shells exit with these codes if a program does not exist or may not be executed.
@@ -535,6 +553,7 @@ class TrainingRun:
             code=code,
             tail=tuple(work.tail),
             cannot_start=never_ran and work.step == work.began,
+            of_machine=bool(work.outputs_problem),
         )
         self._loop.over(self, ended)
 

@@ -146,6 +146,7 @@ class AssignmentWork:
         is_best_unsaved: Whether the last metric is the best so far, and the program was not asked to save since.
         private: The folder that the program runs in; None: there is no code of the user's.
         keeps_outputs: Whether files that it left in that folder are being stored.
+        outputs_problem: Why they could not be stored; empty: they are, or are still being stored.
     """
 
     assignment: Assignment
@@ -183,6 +184,7 @@ class AssignmentWork:
     best_part: int = 0
     private: PrivateFolder | None = None
     keeps_outputs: bool = False
+    outputs_problem: str = ""
 
     @property
     def about(self) -> tuple[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 def _since_boot_s() -> float:
@@ -51,6 +51,20 @@ class ForwardClock:
                 self._ahead_s, self._jumped_s = wall_s - since_boot_s, math.inf
                 return wall_s
             return since_boot_s + self._ahead_s
+
+    def follow(self, times_s: Iterable[float]) -> None:
+        """Move the clock forward to times that have been by the cloud's clock, such as starts of its machines.
+
+        Where the local clock is behind, a budget would be passed by what machines cost in the time between.
+
+        Args:
+            times_s: The times, seconds since 1970; NaN: not known.
+        """
+        now_s = self.now_s()
+        behind_s = max((time_s - now_s for time_s in times_s if not math.isnan(time_s)), default=0.0)
+        if behind_s > 0.0:
+            with self._lock:
+                self._ahead_s += behind_s
 
 
 # Shared by all clouds in this process.

@@ -23,7 +23,7 @@ class Instance:
         state: State of its lease; never `NOTICED`, since notices go to the agent.
         started_s: Time at which charging began; NaN: not yet.
         running_s: Time at which the machine had booted; NaN: not yet.
-        ended_s: Time at which it was revoked or released; NaN: not yet.
+        ended_s: Time at which it was revoked or released; NaN: not yet, or the cloud does not say when.
         why: Reason in words, if it failed or was revoked; else empty.
         listed_s: Time of this listing; NaN: just now. An earlier time if its part of the cloud does not answer.
         address: Address at which other machines of its region reach it; empty: not known yet.

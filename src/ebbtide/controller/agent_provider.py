@@ -174,7 +174,7 @@ class AgentProvider:
         # Machines that could not begin a job, and why, until they are given back.
         self._unfit: dict[int, str] = {}
         self._began_s = -math.inf
-        self._missing_since_s: dict[int, float] = {}
+        self._missing_since_s: dict[int, tuple[float, int]] = {}
         # When each machine was first seen to be over; infinite: its messages are deleted.
         self._over_since_s: dict[int, float] = {}
         self._delete_s = -math.inf
@@ -297,9 +297,14 @@ class AgentProvider:
 
         A superseded controller ends nothing: its machines belong to the new controller.
         """
-        if not self._requests.is_superseded:
+        if self._requests.is_superseded:
+            return
+        if self._requests.is_unsent(lease.lease_id):
+            self._requests.withdraw(lease.lease_id)
+            lease.state, lease.ended_s = LeaseState.FAILED, self.now_s
+        else:
             self._ends.end(lease)
-            self._training.gone(lease)
+        self._training.gone(lease)
 
     def end_remaining(self, within_s: float, refused_within_s: float = math.inf) -> list[Lease]:
         """After the run, end machines that the cloud refused to end before, and check how all ended.
@@ -562,7 +567,8 @@ class AgentProvider:
                 self._mailboxes.open(lease.lease_id)
             if not self._reports.read_last(lease):
                 return
-            lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
+            ended_s = self.now_s if math.isnan(instance.ended_s) else instance.ended_s
+            lease.state, lease.ended_s = instance.state, end_of(lease, ended_s)
             self._check_begins(lease)
             self._notify_of(Wake.ENDED, lease, instance.why or str(instance.state))
             self._training.gone(lease)
@@ -621,8 +627,13 @@ class AgentProvider:
             self._not_granted(lease, "its part of the cloud does not answer", may_exist=True)
 
     def _is_long_missing(self, lease: Lease) -> bool:
-        now_s = self._runtime.monotonic_s()
-        return now_s - self._missing_since_s.setdefault(lease.lease_id, now_s) >= self._pace.missing_s
+        # One that is heard from is there, whatever an old list or another account's shows.
+        now_s, heard = self._runtime.monotonic_s(), self._mailboxes.reports_heard(lease.lease_id)
+        since_s, heard_before = self._missing_since_s.get(lease.lease_id, (now_s, -1))
+        if heard != heard_before:
+            since_s = now_s
+        self._missing_since_s[lease.lease_id] = since_s, heard
+        return now_s - since_s >= self._pace.missing_s
 
     def _check_heard(self, lease: Lease) -> None:
         """End a machine that is paid for and whose agent is not heard from: its set-up or the machine hangs.

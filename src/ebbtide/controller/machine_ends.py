@@ -49,19 +49,18 @@ class MachineEnds:
         self._cloud, self._machines, self._poll_s = cloud, machines, poll_s
         self._refused, self._waits, self._runtime = refused, waits, runtime
         self.unended: dict[int, str] = {}
-        # When machines that the cloud had not listed yet were ended, by lease id: it may list them later.
-        self._unknown_s: dict[int, float] = {}
+        # Leases whose machines were ended and not seen to have ended: the cloud may list them later. And since
+        # when the cloud, or the part of it that rents them out, has answered without listing them, by lease id.
+        self._unconfirmed = set[int]()
+        self._unlisted_since_s: dict[int, float] = {}
         self._silent_until_s = -math.inf
 
     def restore(self, unended: Iterable[tuple[int, str]], leases: Mapping[int, Lease]) -> None:
         """Continue from a snapshot of `unended` and of the run's leases, by id."""
         self.unended = dict(unended)
-        now_s, since_s = self._runtime.monotonic_s(), self._cloud.now_s - _LISTED_WITHIN_S
-        self._unknown_s = {
-            lease_id: now_s
-            for lease_id, lease in leases.items()
-            if not lease.is_open and not lease.is_charged and lease.ended_s >= since_s
-        }
+        since_s = self._cloud.now_s - _LISTED_WITHIN_S
+        ended = {lease_id for lease_id, lease in leases.items() if not lease.is_open and lease.ended_s >= since_s}
+        self._unconfirmed = ended.union(self.unended)
 
     def end(self, lease: Lease) -> None:
         """End the machine of a lease, and note how and when it ended as far as that is known.
@@ -76,8 +75,8 @@ class MachineEnds:
             # Revoked before it could be released, which may cost a different amount.
             lease.state = LeaseState.REVOKED
         lease.ended_s = end_of(lease, ended_s if ended_s is not None else self._cloud.now_s)
-        if not lease.is_charged:
-            self._unknown_s[lease.lease_id] = self._runtime.monotonic_s()
+        if instance is None or instance.state not in OVER:
+            self._unconfirmed.add(lease.lease_id)
 
     def _ended(self, lease: Lease) -> tuple[float | None, Instance | None]:
         """Request the end; returns its time, and the machine as the cloud has it, each None if not known."""
@@ -120,6 +119,7 @@ class MachineEnds:
         lease_id = lease.lease_id
         if instance is None:
             return self._differs_unlisted(lease)
+        self._unlisted_since_s.pop(lease_id, None)
         if instance.state not in OVER:
             try:
                 self._cloud.terminate(instance.token)
@@ -128,18 +128,18 @@ class MachineEnds:
                 self.unended[lease_id] = str(error)
             return False
         self.unended.pop(lease_id, None)
+        self._unconfirmed.discard(lease_id)
         before = lease.state, lease.started_s, lease.ended_s
-        if math.isnan(instance.ended_s):
-            return False
         note_times(lease, instance)
-        lease.state, lease.ended_s = instance.state, end_of(lease, instance.ended_s)
+        ended_s = lease.ended_s if math.isnan(instance.ended_s) else instance.ended_s
+        lease.state, lease.ended_s = instance.state, end_of(lease, ended_s)
         now = lease.state, lease.started_s, lease.ended_s
         # A lease that was never charged has a start of NaN, which equals nothing.
         return lease.is_charged and now != before
 
     def _differs_unlisted(self, lease: Lease) -> bool:
         """The same for a machine that the cloud no longer lists: it ended when it was last seen."""
-        if not lease.is_charged and not self._is_long_unknown(lease.lease_id):
+        if not self._is_long_unlisted(lease.lease_id):
             return False
         was_assumed = self.unended.pop(lease.lease_id, None) is not None
         seen_s = self._machines.seen_s.get(lease.lease_id, math.inf)
@@ -173,18 +173,18 @@ class MachineEnds:
                 break
             except CloudError as error:
                 self._machines.troubled(error)
-                self.unended = dict.fromkeys(self.unended, str(error))
+                self.unended = dict.fromkeys([*self.unended, *sorted(self._unconfirmed)], str(error))
             else:
                 for lease_id, lease in leases.items():
                     instance = instances.get(self._machines.token(lease_id))
                     if instance is None and not self._machines.is_heard(lease.market):
-                        if not self._is_long_unknown(lease_id):
+                        if lease_id in self._unconfirmed:
                             self.unended.setdefault(lease_id, "its part of the cloud does not answer")
                         continue
                     if self.differs(lease, instance):
                         otherwise[lease_id] = lease
                     # A listing may be older than the end of a machine, or than its request.
-                    is_seen &= self._is_long_unknown(lease_id) if instance is None else instance.state in OVER
+                    is_seen &= lease_id not in self._unconfirmed if instance is None else instance.state in OVER
             looked()
             limit_s = min(within_s, refused_within_s) if self.unended else within_s
             if self._runtime.monotonic_s() >= began_s + limit_s:
@@ -201,7 +201,13 @@ class MachineEnds:
             self._machines.troubled(error)
             return {instance.token: instance for instance in error.found}
 
-    def _is_long_unknown(self, lease_id: int) -> bool:
-        """Return whether a machine that the cloud does not list would be listed by now, if there was one."""
-        ended_s = self._unknown_s.get(lease_id, -math.inf)
-        return self._runtime.monotonic_s() - ended_s >= _LISTED_WITHIN_S
+    def _is_long_unlisted(self, lease_id: int) -> bool:
+        """Return whether a machine that the cloud does not list would be listed by now, if it still ran."""
+        if lease_id not in self._unconfirmed:
+            return True
+        now_s = self._runtime.monotonic_s()
+        if now_s - self._unlisted_since_s.setdefault(lease_id, now_s) < _LISTED_WITHIN_S:
+            return False
+        self._unconfirmed.discard(lease_id)
+        self._unlisted_since_s.pop(lease_id)
+        return True

@@ -188,6 +188,10 @@ class MachineRequests:
         since_s, why = self._unanswered.get(lease_id, (math.inf, ""))
         return why if self._runtime.monotonic_s() - since_s >= within_s else ""
 
+    def is_unsent(self, lease_id: int) -> bool:
+        """Return whether no request for a waiting machine can have reached the cloud."""
+        return lease_id in self.waiting and lease_id not in self._sent
+
     def withdraw(self, lease_id: int) -> bool:
         """Request a waiting machine no more; returns whether a request may have got through."""
         with suppress(ValueError):

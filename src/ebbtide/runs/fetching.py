@@ -97,7 +97,9 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
 def _outputs(objects: ObjectStore, trial_id: str, into: Path) -> Manifest | None:
     """Fetch the files that a trial's program wrote beside its code; None: there are none, or a part is missing."""
     try:
-        return CheckpointStore(objects, outputs_id(trial_id)).restore(into)
+        return CheckpointStore(objects, outputs_id(trial_id)).restore(
+            into, skips_missing=False, skips_damaged=False
+        )
     except DamagedCheckpointError as error:
         _LOGGER.warning("the outputs of trial %s cannot be fetched: %s", trial_id, error)
         return None

@@ -75,12 +75,13 @@ class S3Store:
     def get(self, key: str) -> bytes:
         from botocore.exceptions import BotoCoreError
         from botocore.parsers import ResponseParserError
+        from urllib3.exceptions import HTTPError
 
         try:
             content: bytes = self._checked(self._ask("get_object", **self._where(key)), key)["Body"].read()
         except _Refused as refused:
             raise refused.as_missing(key) from None
-        except (BotoCoreError, ResponseParserError) as error:
+        except (BotoCoreError, ResponseParserError, HTTPError) as error:
             raise StorageError(f"{key} is not read: {error}") from error
         return content
 
@@ -147,6 +148,7 @@ class S3Store:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
+        from urllib3.exceptions import HTTPError
 
         try:
             return getattr(self._client, method)(*arguments, **given)
@@ -154,7 +156,7 @@ class S3Store:
             refused = _Refused(str(error), error.response["ResponseMetadata"]["HTTPStatusCode"])
             self._renew(error.response.get("Error", {}).get("Code", ""), refused.status)
             raise refused from error
-        except (BotoCoreError, Boto3Error, ResponseParserError) as error:
+        except (BotoCoreError, Boto3Error, ResponseParserError, HTTPError) as error:
             raise self._unusable(error) from error
         except KeyError as error:
             # boto3 looks for fields of S3's in the page of a proxy.

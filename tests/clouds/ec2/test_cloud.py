@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import boto3
@@ -24,7 +25,7 @@ from tests.waiting import eventually
 
 import ebbtide as eb
 from ebbtide.clouds.cloud import MachineRequest
-from ebbtide.clouds.ec2.cloud import _TRIES, Ec2Cloud, client_of
+from ebbtide.clouds.ec2.cloud import _TRIES, Ec2Cloud, _instance, client_of
 from ebbtide.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.errors import CloudError, InputError
 from ebbtide.market.leases import LeaseState
@@ -393,3 +394,26 @@ def test_a_token_whose_machine_has_ended_long_ago_is_a_launch_that_failed(cloud:
     cloud.launch(wanted("run-1-m0000"))
     (instance,) = cloud.instances()
     assert instance.state is LeaseState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("why", "ended_s"),
+    [
+        ("User initiated (2026-11-30 12:00:00 GMT)", 1_796_040_000.0),
+        ("User initiated", math.nan),
+        ("", math.nan),
+    ],
+)
+def test_an_end_without_a_time_has_none(why: str, ended_s: float) -> None:
+    """Before, it was the time of each listing."""
+    found = _instance(
+        {
+            "InstanceId": "i-0",
+            "LaunchTime": datetime(2026, 11, 30, 11, tzinfo=UTC),
+            "State": {"Name": "terminated"},
+            "StateReason": {"Code": "Server.SpotInstanceTermination"},
+            "StateTransitionReason": why,
+        }
+    )
+    assert found.state is LeaseState.REVOKED
+    assert found.ended_s == pytest.approx(ended_s, nan_ok=True)

@@ -295,8 +295,11 @@ class _World:
             if any(process.is_alive for process in self.processes):
                 alone_since_s = now_s
             for machine in self._open():
-                # While storage is away, nobody can know that a machine is silent; while the disk is full, nobody looks.
-                looked_since_s = max(self.storage.away_until_s, self.disk.full_until_s) + self.scenario.poll_s
+                # While storage is away, nobody can know that a machine is silent; while the disk is full, nobody looks;
+                # and while its cloud answers nothing, nobody can end it.
+                answers_since_s = self.cloud.silent_until_s.get(machine.wanted.market.cloud, -math.inf)
+                can_end_since_s = max(self.storage.away_until_s, self.disk.full_until_s, answers_since_s)
+                looked_since_s = can_end_since_s + self.scenario.poll_s
                 silent_s = now_s - max(machine.hangs_since_s, self.controlled_since_s, looked_since_s)
                 is_controlled = self.controller is not None and self.controller.is_alive
                 if is_controlled and silent_s > SILENT_S + _SILENT_ENDS_S:

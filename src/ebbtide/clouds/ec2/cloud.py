@@ -168,7 +168,9 @@ class Ec2Cloud:
     def _listed_in(self, region: str) -> list[Instance]:
         described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
         self._end_stopped(region, described)
-        return [_instance(one) for one in described]
+        found = [_instance(one) for one in described]
+        CLOCK.follow(one.started_s for one in found)
+        return found
 
     def _end_stopped(self, region: str, described: Sequence[Mapping[str, Any]]) -> None:
         """End machines that somebody stopped: Ebbtide never restarts them, and their volumes still cost."""
@@ -354,10 +356,13 @@ def _instance(described: Mapping[str, Any]) -> Instance:
     reason = described.get("StateReason", {})
     code, why = reason.get("Code", ""), described.get("StateTransitionReason", "")
     said = _WHEN.search(why)
-    ended_s = CLOCK.now_s()
+    # Without a time, each listing would show a later end, and a higher bill.
+    ended_s = math.nan
     if said is not None:
         ended_s = datetime.strptime(said.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
     if code == "Server.InsufficientInstanceCapacity":
-        return replace(base, state=LeaseState.FAILED, started_s=math.nan, ended_s=ended_s, why=code)
+        failed_s = CLOCK.now_s() if math.isnan(ended_s) else ended_s
+        return replace(base, state=LeaseState.FAILED, started_s=math.nan, ended_s=failed_s, why=code)
     state = LeaseState.REVOKED if _TAKEN.match(code) else LeaseState.RELEASED
+    # Of NaN and the start, `max` returns what comes first.
     return replace(base, state=state, ended_s=max(ended_s, started_s), why=reason.get("Message", code))
