@@ -89,6 +89,9 @@ class Invariants:
             if data in self._storage.rotten:
                 continue
             part = self._storage.seen(data)
+            newer = [each for each in self._storage.keys(f"trials/{trial}/manifests/") if each > key]
+            if part is None and newer:
+                return  # it came late: what it needs was removed, and a newer one is used
             if part is None:
                 self.violated("incomplete checkpoint", f"{data} is missing")
                 return

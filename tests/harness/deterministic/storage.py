@@ -24,9 +24,11 @@ from ebbtide.storage.object_keys import checked_key
 # Shares of requests, by fault.
 _REFUSED, _NO_REPLY, _SLOW, _TORN, _LATE, _LOST, _TWICE = 0.05, 0.04, 0.015, 0.02, 0.05, 0.006, 0.02
 _MOST_WRITTEN = 5_000
-_DIES, _DIES_BEFORE_IT_TELLS, _ROTS, _CUT_OFF = 0.0015, 0.05, 0.02, 0.01
+_DIES, _DIES_BEFORE_IT_TELLS, _ROTS, _CUT_OFF, _OVERTAKEN = 0.0015, 0.05, 0.02, 0.01, 0.004
 _COPIED, _GOES_BACK = 0.02, 0.05
 _LATENCY_S, _SLOW_S, _LATE_S = (0.002, 0.03), (1.0, 15.0), (0.1, 4.0)
+# Seconds after which a request that seemed to have failed takes effect.
+_OVERTAKEN_S = (0.1, 30.0)
 # Seconds for which it lists what there was, and for which it is away; seconds until a request fails meanwhile.
 _STALE_S, _AWAY_S, _HANGS_S = (30.0, 200.0), (30.0, 150.0), (0.05, 20.0)
 
@@ -60,6 +62,7 @@ class SimulatedStorage:
     heartbeats: list[tuple[float, str, bytes]] = field(default_factory=list)
     stale_until_s: float = 0.0
     away_until_s: float = 0.0
+    _overtaken: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _stale: dict[str, list[str]] = field(default_factory=dict)
     _objects: dict[str, _Object] = field(default_factory=dict)
     _folders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -75,6 +78,17 @@ class SimulatedStorage:
         if "/alive/" in key:
             listed_s = max(visible_s, self.stale_until_s) if self.is_stale else visible_s
             self.heartbeats.append((listed_s, key, content))
+
+    def take_effect_later(self, effect: Callable[[], None]) -> None:
+        """Let a request that seemed to have failed take effect after some seconds, before one that asks then."""
+        self._overtaken.append((self.time.now_s + self.faults.number("overtaken by", *_OVERTAKEN_S), effect))
+
+    def settle(self) -> None:
+        """Let the requests take effect whose time has come."""
+        due = [each for each in self._overtaken if each[0] <= self.time.now_s]
+        self._overtaken = [each for each in self._overtaken if each[0] > self.time.now_s]
+        for _, effect in sorted(due, key=lambda each: each[0]):
+            effect()
 
     def has(self, key: str) -> bool:
         """Return whether an object is stored, visible to readers or not."""
@@ -136,7 +150,11 @@ class StorageOf:
         self._who = process.name.split("-")[0]
 
     def put_once(self, key: str, content: bytes) -> bool:
-        self._request("put", checked_key(key))
+        def late() -> None:
+            if not self._storage.has(key):
+                self._storage.put(key, content, self._storage.time.now_s)
+
+        self._request("put", checked_key(key), late)
         if self._storage.has(key):
             return False
         is_message, faults = key.startswith("machines/"), self._storage.faults
@@ -157,8 +175,10 @@ class StorageOf:
         return True
 
     def put_file(self, key: str, path: Path) -> None:
-        self._request("upload", checked_key(key))
         content = path.read_bytes()
+        self._request(
+            "upload", checked_key(key), lambda: self._storage.put(key, content, self._storage.time.now_s)
+        )
         if self._strikes("truncated", _TORN, key):
             content = content[: int(self._storage.faults.number("truncated at", 0.0, len(content)))]
         elif content and self._strikes("rots", _ROTS, key):
@@ -193,15 +213,15 @@ class StorageOf:
         return iter(found)
 
     def delete(self, key: str) -> None:
-        self._request("delete", checked_key(key))
+        self._request("delete", checked_key(key), lambda: self._storage.delete(key))
         self._storage.delete(key)
         self._reply("delete", key)
 
     def clear_unfinished(self, prefix: str, older_s: float) -> None:  # noqa: ARG002
         self._process.check()
 
-    def _request(self, what: str, key: str) -> None:
-        """Let a request travel while other tasks run; it may not arrive."""
+    def _request(self, what: str, key: str, effect: Callable[[], None] | None = None) -> None:
+        """Let a request travel while other tasks run; it may not arrive, or arrive after it seemed to have failed."""
         faults = self._storage.faults
         duration_s = faults.number("latency", *_LATENCY_S)
         if self._strikes("slow", _SLOW, key):
@@ -210,8 +230,12 @@ class StorageOf:
         if is_away:
             duration_s = faults.number("hangs for", *_HANGS_S)
         self._runtime.sleep(duration_s)
+        self._storage.settle()
         if is_away:
             raise StorageError(f"{key}: the service is away")
+        if effect is not None and self._strikes(f"{what} comes late", _OVERTAKEN, key):
+            self._storage.take_effect_later(effect)
+            raise StorageError(f"{key}: timed out")
         if self._strikes(f"dies before {what}", _DIES, key):
             self._storage.time.kill(self._process)
         if self._strikes(f"refused {what}", _REFUSED, key):
