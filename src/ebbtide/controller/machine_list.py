@@ -41,6 +41,8 @@ class MachineList:
     Attributes:
         trouble: Why the cloud or storage did not answer at the last look; empty: both answered.
         seen_s: When the cloud last listed a machine, seconds since 1970 by its clock, by lease id.
+        silent_since_s: Since when the part of the cloud that rents in a market has not answered, in monotonic
+            seconds, of those that did not answer the last listing.
         first: Number of the first machine in the run's journal: lower numbers belong to a journal that was lost.
     """
 
@@ -55,6 +57,7 @@ class MachineList:
         self._addresses: dict[int, str] = {}
         self.trouble = ""
         self.seen_s: dict[int, float] = {}
+        self.silent_since_s: dict[Market, float] = {}
         self.first = 0
 
     def token(self, lease_id: int) -> str:
@@ -81,8 +84,10 @@ class MachineList:
                 self._problem = error
                 if isinstance(error, PartlySilentError):
                     self._listed = {instance.token: instance for instance in error.found}
+                self._note_silent()
                 raise
             self._listed_s, self._problem = self._runtime.monotonic_s(), None
+            self._note_silent()
         return self._listed
 
     def is_heard(self, market: Market) -> bool:
@@ -90,21 +95,20 @@ class MachineList:
         is_partly = isinstance(self._problem, PartlySilentError) and isinstance(self._cloud, CloudOfParts)
         return (self._problem is None or is_partly) and not is_silent(self._cloud, market)
 
-    @property
-    def silent(self) -> list[Market]:
-        """Markets whose part of the cloud did not answer the last listing, of a cloud that is in parts."""
+    def _note_silent(self) -> None:
+        """Note the markets whose part of a cloud that is in parts did not answer the last listing."""
         if not isinstance(self._cloud, CloudOfParts):
-            return []
+            return
         # Each zone is asked for once: there may be thousands of markets.
         heard: dict[tuple[str, str, str], bool] = {}
-        found = []
+        now_s, before, found = self._runtime.monotonic_s(), self.silent_since_s, dict[Market, float]()
         for market in self._cloud.markets:
             zone = market.cloud, market.region, market.zone
             if zone not in heard:
                 heard[zone] = self.is_heard(market)
             if not heard[zone]:
-                found.append(market)
-        return found
+                found[market] = before.get(market, now_s)
+        self.silent_since_s = found
 
     def see(self, lease_id: int, instance: Instance) -> None:
         """Note that a machine is listed."""

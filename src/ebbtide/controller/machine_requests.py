@@ -107,8 +107,7 @@ class MachineRequests:
         self._unanswered: dict[int, tuple[float, str]] = {}
         # Waiting leases whose machines may exist, since a request for them may have reached the cloud.
         self._sent = set[int]()
-        # Since when the cloud has not answered for a market, and the markets in which no machines are requested.
-        self._silent_since_s: dict[Market, float] = {}
+        # Markets in which no machines are requested.
         self._aside = frozenset[Market]()
 
     def add(self, lease: Lease) -> None:
@@ -207,12 +206,11 @@ class MachineRequests:
         Args:
             within_s: Time for which an answer is waited for, seconds.
         """
-        now_s, silent, before = self._runtime.monotonic_s(), self._machines.silent, self._silent_since_s
-        others_answer = bool(silent) and len(silent) < len(self._cloud.markets)
-        self._silent_since_s = {market: before.get(market, now_s) for market in silent}
+        now_s, silent_since_s = self._runtime.monotonic_s(), self._machines.silent_since_s
+        others_answer = bool(silent_since_s) and len(silent_since_s) < len(self._cloud.markets)
         self._aside = frozenset(
             market
-            for market, since_s in self._silent_since_s.items()
+            for market, since_s in silent_since_s.items()
             if market in self._aside or (others_answer and now_s - since_s >= within_s)
         )
 

@@ -363,8 +363,8 @@ def _where_none_answers_the_wait_begins_anew() -> _Broken:
 
     def note(self: MachineRequests, within_s: float) -> None:
         before(self, within_s)
-        if len(self._machines.silent) == len(self._cloud.markets):
-            self._silent_since_s.clear()
+        if len(self._machines.silent_since_s) == len(self._cloud.markets):
+            self._machines.silent_since_s.clear()
 
     return patch.object(MachineRequests, "note_silent", note)
 
