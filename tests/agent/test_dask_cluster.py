@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import psutil
 import pytest
 from tests.waiting import LIMIT_S, eventually
 
+from ebbtide.agent import dask_cluster
 from ebbtide.agent.dask_cluster import as_one_of, key_and_certificate, meeting_port
 from ebbtide.errors import InputError
 
@@ -232,3 +234,28 @@ def test_the_cluster_of_flows_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> N
         assert address.startswith("tls://127.0.0.1:")
         with pytest.raises(OSError, match="Timed out trying to connect|identity"):
             ask(address.replace("tls", "tcp"), Security())
+
+
+def test_a_worker_that_cannot_join_its_scheduler_ends(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before, its machine was paid for ever, and nobody was told."""
+
+    class Deaf:
+        def __init__(self, *_given: object, **_options: object) -> None:
+            pass
+
+        def __await__(self) -> Iterator[None]:
+            raise TimeoutError("no scheduler within 60 s")
+            yield
+
+    for name, value in {
+        "EBBTIDE_MACHINES": f"{HEAD},{WORKER}",
+        "EBBTIDE_SECRET": SECRET,
+        "EBBTIDE_DASK_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "Worker", Deaf)
+    monkeypatch.setattr(dask_cluster, "_JOINS_WITHIN_S", 0.0)
+    assert asyncio.run(dask_cluster._worker()) == 1
+    assert "the scheduler was not reached for 0 s: no scheduler within 60 s" in capfd.readouterr().err

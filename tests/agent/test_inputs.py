@@ -217,6 +217,15 @@ def test_storage_that_refuses_is_told_after_a_minute_and_given_up_after_half_an_
     assert given_up == patience.GivenUp("storage did not answer for 30 min: AccessDenied (403)", of_machine=True)
 
 
+def test_time_in_which_storage_was_read_is_no_silence() -> None:
+    """Before, a restore of forty minutes whose connection broke twice was given up."""
+    clock = Clock()
+    patient = patience.Patience(clock, 300.0, lambda _: None)
+    for _ in range(3):
+        assert patient.ends_with(StorageError("the connection was reset")) is None
+        clock.now_s += 2_400.0
+
+
 def test_what_a_training_is_restored_from_is_not_stored_again(store: FolderStore, tmp_path: Path) -> None:
     saved(store, "run-001", tmp_path, table="t" * 1000, weights="w")
     config = AgentConfig("run", "m-1", str(tmp_path / "store"), str(tmp_path / "work"))

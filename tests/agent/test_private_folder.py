@@ -136,3 +136,11 @@ def test_outputs_that_nobody_waits_for_any_more_are_given_up(code: Path, tmp_pat
     (private.path / "model.pt").write_text("weights")
     with pytest.raises(StorageError):
         keep_outputs(outputs, private, "m", 5, told, lambda: True)
+
+
+def test_a_link_that_leads_to_itself_is_no_output(code: Path, tmp_path: Path) -> None:
+    """Before, its machine was held and paid for ever once the program had ended."""
+    private = PrivateFolder(tmp_path / "one", code=code)
+    (private.path / "model.pt").write_text("weights")
+    (private.path / "best.pt").symlink_to("best.pt")
+    assert left(private) == ["model.pt"]

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +115,21 @@ def test_a_record_that_is_cut_off_as_it_is_compared_keeps_its_files(tmp_path: Pa
             results.keep(RESULT, task)
         assert results.keep(RESULT, task) is None
     results.fetch(results.result(3), tmp_path / "back")
+
+
+def test_a_record_that_is_refused_leaves_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try packs the files anew, at another time."""
+
+    class Refuses(FolderStore):
+        def put_once(self, _key: str, _content: bytes) -> bool:
+            raise StorageError("AccessDenied")
+
+    results, task = TaskResults(Refuses(tmp_path / "store"), "run-000"), written(tmp_path / "task")
+    for now_s in (1_000.0, 2_000.0):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
+        with pytest.raises(StorageError):
+            results.keep(RESULT, task)
+    assert len(list(FolderStore(tmp_path / "store").keys())) == 1
 
 
 def test_an_archive_that_is_stored_in_part_is_no_result(tmp_path: Path) -> None:

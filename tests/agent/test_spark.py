@@ -56,8 +56,9 @@ def test_the_worker_beside_the_head_is_begun_again(monkeypatch: pytest.MonkeyPat
         def __init__(self, _place: Path) -> None:
             pass
 
-        def start_master(self) -> None:
-            pass
+        def start_master(self) -> subprocess.Popen[bytes]:
+            self.master = subprocess.Popen(["sleep", "600"])
+            return self.master
 
         def start_worker(self) -> subprocess.Popen[bytes]:
             begun.append(1)
@@ -69,9 +70,45 @@ def test_the_worker_beside_the_head_is_begun_again(monkeypatch: pytest.MonkeyPat
             return subprocess.Popen([sys.executable, "-c", ends, str(tmp_path / "end")])
 
         def close(self) -> None:
-            pass
+            self.master.kill()
+            self.master.wait()
 
     monkeypatch.setattr(spark, "SparkMember", Cluster)
     monkeypatch.setattr(spark, "_RETRY_S", 0.01)
     assert spark._head(["app.py"]) == 7
     assert len(begun) >= 2
+
+
+def test_an_application_whose_master_has_ended_fails(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before, it stood still, since no worker could join any more, and all machines were paid."""
+    closed: list[int] = []
+
+    class Cluster:
+        def __init__(self, _place: Path) -> None:
+            pass
+
+        def start_master(self) -> subprocess.Popen[bytes]:
+            return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+
+        def start_worker(self) -> subprocess.Popen[bytes]:
+            return self.submit(())
+
+        def submit(self, _words: object) -> subprocess.Popen[bytes]:
+            found = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            started.append(found)
+            return found
+
+        def close(self) -> None:
+            closed.append(1)
+            for process in started:
+                process.kill()
+                process.wait()
+
+    started: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(spark, "SparkMember", Cluster)
+    monkeypatch.setattr(spark, "_RETRY_S", 0.05)
+    assert spark._head(["app.py"]) == 1
+    assert closed == [1]
+    assert "Spark's master ended with exit code 3" in capfd.readouterr().err

@@ -165,10 +165,10 @@ def test_a_machine_that_is_forgotten_after_its_end_seemed_refused_ended_when_it_
     rents.terminate(lease)
     assert (lease.ended_s, rents.unended) == (START_S + 99.0, {"run-m0000": "not now"})
     # One list without it may be an old one.
-    for clock.now_s in (20.0, 29.0):
+    for clock.now_s in (20.0, 139.0):
         rents._look()
         assert list(rents.unended) == ["run-m0000"]
-    clock.now_s = 30.0
+    clock.now_s = 140.0
     rents._look()
     (event,) = rents._out
     assert (event.wake, lease.ended_s, rents.unended) == (Wake.ENDED, START_S + 30.0, {})
@@ -202,9 +202,11 @@ class OldLists:
         return self.now_s
 
 
-@pytest.mark.parametrize("refuses_until_s", [-math.inf, 6.0])
+@pytest.mark.parametrize(
+    ("hides_until_s", "refuses_until_s"), [(9.0, -math.inf), (9.0, 6.0), (20.0, 15.0), (29.0, 20.0)]
+)
 def test_a_machine_that_an_old_list_lacks_at_the_run_s_end_is_ended(
-    tmp_path: Path, refuses_until_s: float
+    tmp_path: Path, hides_until_s: float, refuses_until_s: float
 ) -> None:
     """Before, one list without it was enough, and it ran on until it missed its heartbeats."""
     clock = Clock()
@@ -212,7 +214,7 @@ def test_a_machine_that_an_old_list_lacks_at_the_run_s_end_is_ended(
     cloud: Any = OldLists(clock)
     rents._ends._cloud = rents._machines._cloud = rents._cloud = cloud
     lease = running(rents)
-    cloud.hides_until_s, cloud.refuses_until_s = 9.0, refuses_until_s
+    cloud.hides_until_s, cloud.refuses_until_s = hides_until_s, refuses_until_s
     rents.terminate(lease)
     rents.end_remaining(60.0)
     assert (cloud.is_ended, rents.unended) == (True, {})

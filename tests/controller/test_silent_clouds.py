@@ -148,7 +148,7 @@ def test_a_request_that_its_cloud_does_not_answer_fails_while_another_answers(tm
     assert "it does not answer" in event.detail
     assert (lease.state, list(run.rents._requests.waiting)) == (LeaseState.FAILED, [])
     run.gcp.is_away = False
-    assert (run.look_for(20.0), run.gcp.machines, run.rents.unended) == ([], [], {})
+    assert (run.look_for(40.0), run.gcp.machines, run.rents.unended) == ([], [], {})
 
 
 def test_a_cloud_that_does_not_answer_is_set_aside_whole(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ _RETRY_S = 0.5
 _LOOK_S = 0.05
 # A worker that ends within this many seconds, this many times in a row, is not restarted.
 _SHORT_S, _MOST_SHORT = 30.0, 5
+# A worker that cannot join its scheduler for so long ends, seconds.
+_JOINS_WITHIN_S = 300.0
 # Longest time for a leaving worker to hand its results to others.
 _CLOSE_S = 20.0
 # A revoked machine is not the fault of the task that it ran, but a task that loses this many machines is at fault.
@@ -176,6 +178,7 @@ async def _worker() -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
     security = _security()
     with tempfile.TemporaryDirectory(prefix="ebbtide-dask-", ignore_cleanup_errors=True) as place:
+        joined_s = time.monotonic()
         while not leaving.is_set():
             worker = Worker(
                 _scheduler_address(),
@@ -197,12 +200,16 @@ async def _worker() -> int:
             if not joining.done():
                 joining.cancel()
                 break
-            if not joining.result():
+            if problem := joining.result():
                 wanted.cancel()
+                if time.monotonic() - joined_s > _JOINS_WITHIN_S:
+                    print(f"the scheduler was not reached for {_JOINS_WITHIN_S:.0f} s: {problem}", file=sys.stderr)
+                    return 1
                 await asyncio.sleep(_RETRY_S)
                 continue
             gone = asyncio.create_task(worker.finished())
             await asyncio.wait({gone, wanted}, return_when=asyncio.FIRST_COMPLETED)
+            joined_s = time.monotonic()
             wanted.cancel()
             if leaving.is_set() and worker.status == Status.running:
                 worker.status = Status.paused
@@ -214,13 +221,13 @@ async def _worker() -> int:
     return 0
 
 
-async def _joined(worker: Any) -> bool:
-    """Wait for a worker to join its scheduler, and return whether it did."""
+async def _joined(worker: Any) -> str:
+    """Wait for a worker to join its scheduler; returns why it did not, empty if it did."""
     try:
         await worker
-    except (OSError, TimeoutError, RuntimeError):
-        return False
-    return True
+    except (OSError, TimeoutError, RuntimeError) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 def _die_with_parent() -> None:

@@ -11,12 +11,13 @@ import gzip
 import hashlib
 import io
 import logging
+import os
 import re
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -173,16 +174,19 @@ class PrivateFolder:
         root = self.path.resolve()
         for link in [path for path in self.path.rglob("*") if path.is_symlink()]:
             # Links out of this folder lead to the user's folder, or to the checkpoints.
-            if link in self._links or not link.resolve().is_relative_to(root):
+            # A link may lead to itself.
+            if link in self._links or not Path(os.path.realpath(link)).is_relative_to(root):
                 link.unlink()
         for cache in list(self.path.rglob("__pycache__")):
             shutil.rmtree(cache, ignore_errors=True)
         for file in _files(self.path):
-            stamp = _stamp(file)
-            if self._before.get(file) == stamp:
-                file.unlink()
-            else:
-                size += stamp[0]
+            # A process that the program left behind may rename and remove files.
+            with suppress(FileNotFoundError):
+                stamp = _stamp(file)
+                if self._before.get(file) == stamp:
+                    file.unlink()
+                else:
+                    size += stamp[0]
         for link in [path for path in self.path.rglob("*") if path.is_symlink() and not path.exists()]:
             link.unlink()
         return size

@@ -63,7 +63,8 @@ class Patience:
         if problem:
             self._lasted_s += since_s
         else:
-            self._unanswered_s += since_s
+            # A try may have downloaded for long before it failed.
+            self._unanswered_s += min(since_s, _TOLD_S)
         if problem or self._unanswered_s >= _TOLD_S:
             self._tell(problem or f"storage does not answer: {error}")
         if problem and self._lasted_s > self._limit_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import tarfile
@@ -28,7 +29,12 @@ def pack(folder: Path, archive: Path) -> tuple[int, list[str]]:
         The number of entries, and what is left out, each with the reason.
     """
     count, left_out = 0, []
-    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+    # The same files give the same bytes: a result whose record is written again has the same archive.
+    with (
+        archive.open("wb") as written,
+        gzip.GzipFile(filename="", fileobj=written, mode="wb", compresslevel=1, mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as tar,
+    ):
         # Links come last, so that nothing is ever written through one.
         for path in sorted(_below(folder), key=lambda path: (path.is_symlink(), path)):
             name = path.relative_to(folder).as_posix()

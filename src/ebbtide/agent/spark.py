@@ -71,7 +71,7 @@ class SparkMember:
         """Address of the master."""
         return f"spark://{self._head}:{os.environ[_PORT]}"
 
-    def start_master(self) -> None:
+    def start_master(self) -> subprocess.Popen[bytes]:
         """Start the master, and wait until it answers.
 
         Raises:
@@ -82,7 +82,7 @@ class SparkMember:
         until_s = time.monotonic() + _STARTS_WITHIN_S
         while process.poll() is None and time.monotonic() < until_s:
             with contextlib.suppress(OSError), socket.create_connection((self._head, int(port)), timeout=_RETRY_S):
-                return
+                return process
             time.sleep(_RETRY_S / 5)
         raise OSError("Spark's master did not start")
 
@@ -174,7 +174,7 @@ def _head(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="ebbtide-spark-", ignore_cleanup_errors=True) as place:
         cluster = SparkMember(Path(place))
         try:
-            cluster.start_master()
+            master = cluster.start_master()
             worker, began_s, short = cluster.start_worker(), time.monotonic(), 0
             driver = cluster.submit(words)
             signal.signal(signal.SIGTERM, lambda number, _: driver.send_signal(number))
@@ -182,6 +182,10 @@ def _head(words: Sequence[str]) -> int:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = driver.wait(_RETRY_S)
                     return code if code >= 0 else 128 - code
+                if master.poll() is not None:
+                    # No worker that joins or comes back would get work any more.
+                    print(f"Spark's master ended with exit code {master.returncode}", file=sys.stderr)
+                    return 1
                 # The application waits for ever where this is the only worker, and it is gone.
                 if worker.poll() is not None and short < _MOST_SHORT:
                     short = short + 1 if time.monotonic() - began_s < _SHORT_S else 0

@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import math
-import tarfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ebbtide.agent.config import Assignment
 from ebbtide.agent.folders import NO_ROOM, FullDiskError, PrivateFolder, on_own_disk, unpack
-from ebbtide.agent.inputs import DamagedInputError, fetch_inputs, inputs_beside
+from ebbtide.agent.inputs import fetch_inputs, inputs_beside
 from ebbtide.agent.machine import Program, RentedMachine
 from ebbtide.agent.patience import CROWDED, LACKS_S, Patience, is_of_machine
 from ebbtide.agent.program_output import MOST_OF_TEXT, READING_S, DroppedLines, Printed, ProgramOutput
@@ -207,7 +206,7 @@ class TaskRunner:
                         unpack(self._machine.objects, self.assignment.code, self._code)
                     fetch_inputs(self._machine.objects, self.assignment.inputs, self._inputs)
                 done = self._results.numbers()
-            except (OSError, tarfile.TarError, DamagedInputError) as error:
+            except Exception as error:
                 _LOGGER.warning("tasks of %s are not begun yet: %s", self.assignment.trial_id, error)
                 given_up = patience.ends_with(error)
                 if given_up is not None:
@@ -365,6 +364,10 @@ class TaskRunner:
                     return
                 runtime.sleep(_RETRY_S)
                 continue
+            except RecursionError:
+                why = "its folders are nested too deep to be kept"
+                self._put(partial(self._over, running, TaskFailed(*self._about, running.number, tail=(why,))))
+                return
             stored_s = runtime.monotonic_s() - began_s
             size_bytes = 0 if kept is None else kept.size_bytes
             self._put(partial(self._stored, running, duration_s, stored_s, size_bytes))

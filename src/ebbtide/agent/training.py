@@ -463,8 +463,9 @@ class TrainingRun:
                 problem = keep_outputs(
                     outputs, private, self._config.machine, work.step, refused, lambda: work.over
                 )
-            except StorageError as error:
-                problem, is_lost = str(error), True
+            except Exception as error:
+                _LOGGER.exception("the outputs of trial %s are not kept", self.assignment.trial_id)
+                problem, is_lost = str(error) or type(error).__name__, isinstance(error, StorageError)
             self._put(partial(self._kept_outputs, problem, is_lost=is_lost))
 
         self._runtime.begin(keep)

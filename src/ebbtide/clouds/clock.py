@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 
 
 def _since_boot_s() -> float:
@@ -52,19 +54,19 @@ class ForwardClock:
                 return wall_s
             return since_boot_s + self._ahead_s
 
-    def follow(self, times_s: Iterable[float]) -> None:
-        """Move the clock forward to times that have been by the cloud's clock, such as starts of its machines.
+    def follow(self, date: str) -> None:
+        """Move the clock forward to the time of an answer of a cloud, by which it charges.
 
         Where the local clock is behind, a budget would be passed by what machines cost in the time between.
 
         Args:
-            times_s: The times, seconds since 1970; NaN: not known.
+            date: The answer's header `Date`, in whole seconds; one that is no date is ignored.
         """
-        now_s = self.now_s()
-        behind_s = max((time_s - now_s for time_s in times_s if not math.isnan(time_s)), default=0.0)
-        if behind_s > 0.0:
-            with self._lock:
-                self._ahead_s += behind_s
+        with suppress(ValueError, TypeError, OverflowError):
+            behind_s = parsedate_to_datetime(date).timestamp() - self.now_s()
+            if behind_s > 0.0:
+                with self._lock:
+                    self._ahead_s += behind_s
 
 
 # Shared by all clouds in this process.

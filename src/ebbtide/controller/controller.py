@@ -63,7 +63,7 @@ _GRACE_S = {StopRequest.STOP: 150.0, StopRequest.DOWN: 20.0}
 # The same after a limit has ended the run, when no user waits.
 _ENDED_GRACE_S = 600.0
 # After the run, seconds and polls (the longer counts) to go on ending machines that the cloud refused to end.
-_LAST_ENDS_S, _LAST_ENDS_POLLS = 10.0, 10
+_LAST_ENDS_S, _LAST_ENDS_POLLS = 40.0, 10
 # The same when a user waits, and the cloud refuses or does not answer.
 _ASKED_ENDS_S = 3.0
 _KEEPING_SHARE = 20.0

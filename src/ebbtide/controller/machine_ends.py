@@ -18,8 +18,10 @@ _ENDS_WITHIN_S, _ASKED_AGAIN_S = 5.0, 0.5
 _SILENT_S = 5.0
 # While machines are ended, a listing is good for this many seconds.
 _LISTED_AGAIN_S = 1.0
-# Seconds after which a cloud lists every machine that it was asked for.
-_LISTED_WITHIN_S = 10.0
+# Seconds after which a cloud lists every machine that it was asked for, and that still runs.
+_LISTED_WITHIN_S = 30.0
+# The same of a machine of which the cloud refuses the end: it is gone if it is missing for as long as in a run.
+_GONE_WITHIN_S = 120.0
 
 
 class MachineEnds:
@@ -53,6 +55,8 @@ class MachineEnds:
         # when the cloud, or the part of it that rents them out, has answered without listing them, by lease id.
         self._unconfirmed = set[int]()
         self._unlisted_since_s: dict[int, float] = {}
+        # Leases whose machines' last request to end was refused, or not answered.
+        self._refused_again = set[int]()
         self._silent_until_s = -math.inf
 
     def restore(self, unended: Iterable[tuple[int, str]], leases: Mapping[int, Lease]) -> None:
@@ -121,11 +125,7 @@ class MachineEnds:
             return self._differs_unlisted(lease)
         self._unlisted_since_s.pop(lease_id, None)
         if instance.state not in OVER:
-            try:
-                self._cloud.terminate(instance.token)
-            except CloudError as error:
-                self._machines.troubled(error)
-                self.unended[lease_id] = str(error)
+            self._try_to_end(lease_id, instance.token)
             return False
         self.unended.pop(lease_id, None)
         self._unconfirmed.discard(lease_id)
@@ -137,9 +137,22 @@ class MachineEnds:
         # A lease that was never charged has a start of NaN, which equals nothing.
         return lease.is_charged and now != before
 
+    def _try_to_end(self, lease_id: int, token: str) -> None:
+        try:
+            self._cloud.terminate(token)
+        except CloudError as error:
+            self._machines.troubled(error)
+            self.unended[lease_id] = str(error)
+            self._refused_again.add(lease_id)
+        else:
+            self._refused_again.discard(lease_id)
+
     def _differs_unlisted(self, lease: Lease) -> bool:
         """The same for a machine that the cloud no longer lists: it ended when it was last seen."""
         if not self._is_long_unlisted(lease.lease_id):
+            if lease.lease_id in self.unended:
+                # An old list may lack it, and no request to end it was accepted.
+                self._try_to_end(lease.lease_id, self._machines.token(lease.lease_id))
             return False
         was_assumed = self.unended.pop(lease.lease_id, None) is not None
         seen_s = self._machines.seen_s.get(lease.lease_id, math.inf)
@@ -191,6 +204,8 @@ class MachineEnds:
                 break
             if not is_seen or self.unended:
                 self._runtime.sleep(max(self._poll_s, _ASKED_AGAIN_S))
+        for lease_id in sorted(self._unconfirmed):
+            self.unended.setdefault(lease_id, "the cloud does not list it, and may do so later")
         return otherwise
 
     def _listed(self) -> Mapping[str, Instance]:
@@ -205,8 +220,11 @@ class MachineEnds:
         """Return whether a machine that the cloud does not list would be listed by now, if it still ran."""
         if lease_id not in self._unconfirmed:
             return True
-        now_s = self._runtime.monotonic_s()
-        if now_s - self._unlisted_since_s.setdefault(lease_id, now_s) < _LISTED_WITHIN_S:
+        now_s, limit_s = (
+            self._runtime.monotonic_s(),
+            _GONE_WITHIN_S if lease_id in self._refused_again else _LISTED_WITHIN_S,
+        )
+        if now_s - self._unlisted_since_s.setdefault(lease_id, now_s) < limit_s:
             return False
         self._unconfirmed.discard(lease_id)
         self._unlisted_since_s.pop(lease_id)

@@ -23,7 +23,7 @@ from ebbtide.storage.objects import object_store
 _AGAIN_S = 1.0
 # Clouds list a machine some seconds after it was requested. For so long one is waited for that the journal has, if
 # the controller was alive so recently, seconds.
-_LISTED_S, _RECENTLY_S = 10.0, 60.0
+_LISTED_S, _RECENTLY_S = 30.0, 60.0
 _STORAGE_S = 8.0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ebbtide.clouds.settings import RUNS, RunFolder, find_run
 from ebbtide.controller.journal.journal import journal_of
@@ -24,7 +26,7 @@ from ebbtide.controller.run_state import (
 )
 from ebbtide.engine.explanation import Explanation
 from ebbtide.engine.outcome import Outcome
-from ebbtide.errors import InputError, TrainingError
+from ebbtide.errors import InputError, JournalError, TrainingError
 from ebbtide.forecasts.bundle import KEPT_MODELS, ModelBundle
 from ebbtide.forecasts.capacity.models import SpellModels
 from ebbtide.jobs.job_list import runnable
@@ -40,14 +42,44 @@ from ebbtide.runs.why import lease_named, told_of
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T")
+
 # Models of capacity, in the run's folder.
 _SPELLS = "spells.json"
 # Marker file there: the policy was given as an object that its name does not lead to.
 _OBJECT = "policy-is-an-object"
 # Real seconds between checks of a run that another process controls.
 _LOOK_S = 0.2
+# Real seconds for which a program that watches a run waits for the run's journal to be readable.
+_AWAY_S = 600.0
 # The most failed trials that one error message describes.
 _FAILURES_SHOWN = 3
+
+
+class PatientReads(Generic[T]):
+    """Repeated reads of a run's journal, which may be away for minutes: the run's controller waits for it, too.
+
+    Args:
+        last: What counts as read until a read succeeds.
+    """
+
+    def __init__(self, last: T) -> None:
+        self.last, self._away_since_s = last, math.inf
+
+    def read(self, read: Callable[[], T]) -> T:
+        """Return what `read` returns, or while the journal cannot be read, what was read last.
+
+        Raises:
+            JournalError: The journal could not be read for ten minutes.
+        """
+        now_s = time.monotonic()
+        try:
+            self.last, self._away_since_s = read(), math.inf
+        except JournalError:
+            self._away_since_s = min(self._away_since_s, now_s)
+            if now_s - self._away_since_s > _AWAY_S:
+                raise
+        return self.last
 
 
 class Run:

@@ -43,7 +43,7 @@ from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
 from ebbtide.policies.api.protocol import Policy
-from ebbtide.runs.handle import Run, resume
+from ebbtide.runs.handle import PatientReads, Run, resume
 from ebbtide.runs.run import RunOptions, run
 
 _LOGGER = logging.getLogger(__name__)
@@ -272,11 +272,13 @@ class _Running:
     reported: int = -1
     ends_study: bool = False
     told_usd: float = 0.0
+    _reads: PatientReads[tuple[dict[int, float], float] | None] = field(default_factory=lambda: PatientReads(None))
 
     def is_over(self, study: Study) -> bool:
         """Report new metrics to the study, and return whether the trial is over."""
         # In this order, so that a run that has ended has all its metrics.
-        has_ended, metrics = self.run.wait(0.0), self._metrics()
+        has_ended, found = self.run.wait(0.0), self._reads.read(self._read)
+        metrics = {} if found is None else found[0]
         # Programs on other hosts count it towards the budget of the study.
         if (paid_usd := self.paid_usd) > self.told_usd * _TOLD_AGAIN:
             self.trial.set_user_attr(COST_USD, paid_usd)
@@ -295,8 +297,12 @@ class _Running:
 
     @property
     def paid_usd(self) -> float:
-        """Cost so far, USD."""
-        return self.run.status().money.paid_usd
+        """Cost so far, as it was last read, USD."""
+        return self.told_usd if self._reads.last is None else self._reads.last[1]
+
+    def _read(self) -> tuple[dict[int, float], float]:
+        """Read the metrics, and the cost so far in USD."""
+        return self._metrics(), self.run.status().money.paid_usd
 
     def stop(self) -> None:
         """Save, and release machines."""

@@ -45,7 +45,7 @@ from ebbtide.forecasts.champions import CHAMPION
 from ebbtide.jobs.common_fields import Direction
 from ebbtide.jobs.parsing import validated
 from ebbtide.jobs.sweep import Sweep
-from ebbtide.runs.handle import Run, resume
+from ebbtide.runs.handle import PatientReads, Run, resume
 from ebbtide.runs.run import RunOptions, run
 
 # Real seconds between polls of a run.
@@ -141,9 +141,10 @@ class _SpotTrainable(tune.Trainable):
             raise
 
     def _next(self) -> dict[str, Any]:
+        reads = PatientReads[dict[int, float]]({})
         while True:
             # In this order, so that a run that has ended has all its metrics.
-            has_ended, metrics = self._run.wait(0.0), self._metrics()
+            has_ended, metrics = self._run.wait(0.0), reads.read(self._metrics)
             new = sorted(step for step in metrics if step > self._reported)
             if new:
                 self._reported = new[0]

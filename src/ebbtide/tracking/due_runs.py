@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ebbtide.jobs.job_list import runnable
 from ebbtide.jobs.schedule import DueJob, due_at_s, read_due_jobs
 from ebbtide.market.prices import PriceHistory
 from ebbtide.runs.by_provider import end_machines
-from ebbtide.runs.handle import Run
+from ebbtide.runs.handle import PatientReads, Run
 from ebbtide.runs.run import RunOptions, begin
 from ebbtide.runs.settling import settle
 from ebbtide.runs.start_local import LocalMarket
@@ -190,10 +191,11 @@ def bring_to_end(
             # Nobody is there to start the server: the run matters more.
             _LOGGER.warning("run %s is not tracked: %s", due.run_id, away)
         try:
+            shares = PatientReads(0.0)
             with followed(kept):
                 run.start()
                 while not run.wait(_LOOK_S):
-                    on_progress(progress_of(run))
+                    on_progress(shares.read(partial(progress_of, run)))
             error = run.error
         except BaseException as interrupted:
             abandon_tracking(kept, type(interrupted).__name__)

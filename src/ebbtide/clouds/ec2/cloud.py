@@ -168,9 +168,7 @@ class Ec2Cloud:
     def _listed_in(self, region: str) -> list[Instance]:
         described = self._described(region, {f"tag:{RUN_TAG}": [self._run]})
         self._end_stopped(region, described)
-        found = [_instance(one) for one in described]
-        CLOCK.follow(one.started_s for one in found)
-        return found
+        return [_instance(one) for one in described]
 
     def _end_stopped(self, region: str, described: Sequence[Mapping[str, Any]]) -> None:
         """End machines that somebody stopped: Ebbtide never restarts them, and their volumes still cost."""
@@ -291,6 +289,7 @@ class Ec2Cloud:
             if field is not None and field not in answer:
                 # Such as a proxy's page that is well-formed XML.
                 raise CloudError(f"EC2 in {region} does not answer: what came instead has no {field}")
+            CLOCK.follow(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
             return answer
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")

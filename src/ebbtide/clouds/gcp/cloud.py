@@ -173,7 +173,6 @@ class GcpCloud:
         self._forget_missing(now_s, silent)
         self._end_stopped(described)
         self._answered |= self._zones - silent
-        CLOCK.follow(one.started_s for one in self._known.values())
         listed = [*self._known.values(), *(one for token, one in self._failed.items() if token not in self._known)]
         if silent - self._answered:
             # A zone that never answered may have machines of the run that this process has not seen.

@@ -16,6 +16,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.util import Timeout
 
+from ebbtide.clouds.clock import CLOCK
 from ebbtide.errors import CloudError
 from ebbtide.storage.google_tokens import GoogleTokens
 
@@ -140,6 +141,7 @@ class Compute:
         if not is_done or not str(content.get("kind", "")).startswith("compute#"):
             # Such as the sign-in page of a proxy: taken for an empty list, all machines would be gone.
             raise HTTPError(f"the answer ({answer.status}) is none of Google's")
+        CLOCK.follow(answer.headers.get("Date", ""))
         return content
 
 
