@@ -48,7 +48,7 @@ _GONE_S = 60.0
 # A cluster that was up and no longer is counts as revoked after this many seconds: it may be unreachable only.
 _NOT_UP_S = 120.0
 # A cluster that was up counts as revoked once it is missing in every list of this many seconds.
-_MISSING_S = 30.0
+_MISSING_S = 5.0
 # A launch has failed if the server has neither its cluster nor its request after this many seconds.
 _APPEARS_S = 60.0
 
