@@ -91,9 +91,8 @@ def test_a_single_checkpoint_that_is_damaged_is_told_and_leaves_no_folder(tmp_pa
     assert fetch_trial(folder, "g-000", tmp_path / "got").step == 1
 
 
-def test_outputs_that_lack_a_part_keep_back_no_checkpoint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_outputs_that_lack_a_part_keep_back_no_checkpoint_and_are_fetched_later(tmp_path: Path) -> None:
+    """Before, the later fetch was refused, since its folder held something else."""
     folder = gang(tmp_path, 1)
     saved(tmp_path, 0, 1, weights="w")
     (tmp_path / "outputs").mkdir()
@@ -101,8 +100,16 @@ def test_outputs_that_lack_a_part_keep_back_no_checkpoint(
     objects = FolderStore(tmp_path / "store")
     CheckpointStore(objects, outputs_id("g-000")).begin_writing("m").save(tmp_path / "outputs", 1)
     (part,) = objects.keys(f"trials/{outputs_id('g-000')}/data/")
+    content = objects.get(part)
     objects.delete(part)
     found = fetch_trial(folder, "g-000", tmp_path / "got")
     assert (found.step, found.outputs) == (1, {})
     assert (tmp_path / "got" / "g-000" / "checkpoint" / "weights").read_text() == "w"
-    assert "the outputs of trial g-000 cannot be fetched: table.csv of checkpoint 1" in caplog.text
+    assert found.problem.startswith("the outputs of trial g-000 cannot be fetched: table.csv of checkpoint 1")
+    objects.put_once(part, content)
+    found = fetch_trial(folder, "g-000", tmp_path / "got")
+    assert (found.is_new, found.outputs, found.problem) == (True, {"table.csv": 1}, "")
+    # What is there is kept though it cannot be read again.
+    objects.delete(part)
+    again = fetch_trial(folder, "g-000", tmp_path / "got")
+    assert (again.is_new, again.outputs, bool(again.problem)) == (False, {"table.csv": 1}, True)

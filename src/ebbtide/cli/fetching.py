@@ -72,7 +72,8 @@ def fetch_command(
             if work.part_of(number)[0].kind == "array":
                 is_whole = _fetch_array(folder, place / trial_id_of(run, number), number) and is_whole
             else:
-                _fetch_trial(folder, number, place, best="" if newest else best_of(folder, number))
+                best = "" if newest else best_of(folder, number)
+                is_whole = _fetch_trial(folder, number, place, best=best) and is_whole
         except InputError as error:
             if not every or error.file is not None:
                 raise
@@ -84,7 +85,8 @@ def fetch_command(
         raise typer.Exit(1)
 
 
-def _fetch_trial(folder: RunFolder, number: int, place: Path, *, best: str) -> None:
+def _fetch_trial(folder: RunFolder, number: int, place: Path, *, best: str) -> bool:
+    """Fetch what a trial has stored; returns whether all of it could be read."""
     trial_id = trial_id_of(folder.path.name, number)
     try:
         found = fetch_trial(folder, trial_id, place, best=best, ranks=ranks_of_trial(folder, number))
@@ -96,6 +98,9 @@ def _fetch_trial(folder: RunFolder, number: int, place: Path, *, best: str) -> N
     if found.outputs:
         step += f"; its outputs ({_named(found.outputs)})"
     typer.echo(f"trial {number}: {step}, {'in' if found.is_new else 'already in'} {found.folder}")
+    if found.problem:
+        typer.echo(f"{found.problem}; another `ebbtide fetch` adds them", err=True)
+    return not found.problem
 
 
 def _fetch_array(folder: RunFolder, into: Path, number: int) -> bool:

@@ -63,10 +63,10 @@ class ForwardClock:
             date: The answer's header `Date`, in whole seconds; one that is no date is ignored.
         """
         with suppress(ValueError, TypeError, OverflowError):
-            behind_s = parsedate_to_datetime(date).timestamp() - self.now_s()
-            if behind_s > 0.0:
+            date_s = parsedate_to_datetime(date).timestamp()
+            if date_s > self.now_s():
                 with self._lock:
-                    self._ahead_s += behind_s
+                    self._ahead_s = max(self._ahead_s, date_s - self._since_boot_s())
 
 
 # Shared by all clouds in this process.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,12 +13,10 @@ from ebbtide.agent.inputs import fetch_checkpoint
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.errors import DamagedCheckpointError, InputError
 from ebbtide.jobs.job_list import runnable
-from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
 from ebbtide.storage.checkpoints.tree import remove_tree
-from ebbtide.storage.objects import ObjectStore, object_store
+from ebbtide.storage.objects import object_store
 
-_LOGGER = logging.getLogger(__name__)
 _CHECKPOINT, _OUTPUTS, _LOG = "checkpoint", "outputs", "log.txt"
 
 
@@ -33,6 +30,7 @@ class FetchedTrial:
         metric: Value of the trial's metric with which the checkpoint was stored; None: not known.
         is_new: Whether anything was written; false if the same files were there already.
         outputs: Sizes in bytes of the files that the program left in its folder, by name.
+        problem: Why these files could not be fetched; empty: they are, or there are none.
     """
 
     folder: Path
@@ -40,6 +38,7 @@ class FetchedTrial:
     is_new: bool
     metric: float | None = None
     outputs: Mapping[str, int] = field(default_factory=dict)
+    problem: str = ""
 
 
 def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ranks: int = 1) -> FetchedTrial:
@@ -70,16 +69,27 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
             manifest = fetch_checkpoint(objects, ids, coming / _CHECKPOINT, best=best)
         except DamagedCheckpointError as error:
             raise InputError(f"the checkpoint of trial {trial_id} cannot be fetched: {error}") from None
-        outputs = _outputs(objects, trial_id, coming / _OUTPUTS)
+        problem, outputs = "", None
+        try:
+            store = CheckpointStore(objects, outputs_id(trial_id))
+            outputs = store.restore(coming / _OUTPUTS, skips_missing=False, skips_damaged=False)
+        except DamagedCheckpointError as error:
+            problem = f"the outputs of trial {trial_id} cannot be fetched: {error}"
         log = run.log_of(trial_id)
         if log.is_file():
             shutil.copyfile(log, coming / _LOG)
         elif manifest is None and outputs is None:
-            raise InputError(f"trial {trial_id} has stored nothing yet: no checkpoint, no output and no log")
+            raise InputError(
+                problem or f"trial {trial_id} has stored nothing yet: no checkpoint, no output and no log"
+            )
         is_new = not target.exists()
         if is_new:
             coming.rename(target)
-        elif not _same(coming, target):
+        elif outputs is not None and not (target / _OUTPUTS).exists() and _same(coming, target, but=_OUTPUTS):
+            # They could not be read before.
+            (coming / _OUTPUTS).rename(target / _OUTPUTS)
+            is_new = True
+        elif not _same(coming, target, but=_OUTPUTS if problem else ""):
             raise InputError("holds something else; move it away, or name another folder by --into", file=target)
         left = target / _OUTPUTS
         found = {
@@ -88,21 +98,10 @@ def fetch_trial(run: RunFolder, trial_id: str, into: Path, *, best: str = "", ra
             if path.is_file()
         }
         if manifest is None:
-            return FetchedTrial(target, None, is_new, outputs=found)
-        return FetchedTrial(target, manifest.step, is_new, manifest.metric, found)
+            return FetchedTrial(target, None, is_new, outputs=found, problem=problem)
+        return FetchedTrial(target, manifest.step, is_new, manifest.metric, found, problem)
     finally:
         remove_tree(coming)
-
-
-def _outputs(objects: ObjectStore, trial_id: str, into: Path) -> Manifest | None:
-    """Fetch the files that a trial's program wrote beside its code; None: there are none, or a part is missing."""
-    try:
-        return CheckpointStore(objects, outputs_id(trial_id)).restore(
-            into, skips_missing=False, skips_damaged=False
-        )
-    except DamagedCheckpointError as error:
-        _LOGGER.warning("the outputs of trial %s cannot be fetched: %s", trial_id, error)
-        return None
 
 
 def ranks_of_trial(run: RunFolder, number: int) -> int:
@@ -116,10 +115,14 @@ def best_of(run: RunFolder, number: int) -> str:
     return str(part.direction) if part.metric else ""
 
 
-def _same(one: Path, other: Path) -> bool:
-    """Return whether two folders hold the same files with the same content."""
+def _same(one: Path, other: Path, but: str = "") -> bool:
+    """Return whether two folders hold the same files with the same content, beside a folder of a name."""
     names = [
-        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        sorted(
+            path.relative_to(folder).as_posix()
+            for path in folder.rglob("*")
+            if path.is_file() and path.relative_to(folder).parts[0] != but
+        )
         for folder in (one, other)
     ]
     if names[0] != names[1]:
