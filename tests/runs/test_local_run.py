@@ -288,7 +288,7 @@ def test_a_run_is_charged_in_the_end_by_the_prices_known_then() -> None:
     # Whoever has asked for the end waits less for a cloud that does not answer.
     controller._waits_no_more = lambda: True
     Controller._end_remaining(controller, outcome)
-    assert asked == [(10.0, 10.0), (10.0, 3.0)]
+    assert asked == [(40.0, 40.0), (40.0, 3.0)]
 
 
 @dataclass(frozen=True)
