@@ -173,8 +173,7 @@ class PrivateFolder:
         size = 0
         root = self.path.resolve()
         for link in [path for path in self.path.rglob("*") if path.is_symlink()]:
-            # Links out of this folder lead to the user's folder, or to the checkpoints.
-            # A link may lead to itself.
+            # Links out of this folder lead to the user's folder, or to the checkpoints; one may lead to itself.
             if link in self._links or not Path(os.path.realpath(link)).is_relative_to(root):
                 link.unlink()
         for cache in list(self.path.rglob("__pycache__")):

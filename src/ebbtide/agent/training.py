@@ -454,11 +454,8 @@ class TrainingRun:
             self._put(partial(self._refused, "its outputs are", work.step, why))
 
         def keep() -> None:
-            outputs, problem, is_lost = (
-                checkpoints_of(self._machine, outputs_id(self.assignment.trial_id)),
-                "",
-                False,
-            )
+            outputs = checkpoints_of(self._machine, outputs_id(self.assignment.trial_id))
+            is_lost = False
             try:
                 problem = keep_outputs(
                     outputs, private, self._config.machine, work.step, refused, lambda: work.over

@@ -535,7 +535,7 @@ class AgentProvider:
             found, silent = {one.token: one for one in error.found}, error
         except CloudError as error:
             silent = error
-        self._requests.note_silent(self._pace.missing_s)
+        self._requests.set_silent_aside(self._pace.missing_s)
         return found, silent
 
     def _compare_prices(self) -> None:

@@ -220,10 +220,8 @@ class MachineEnds:
         """Return whether a machine that the cloud does not list would be listed by now, if it still ran."""
         if lease_id not in self._unconfirmed:
             return True
-        now_s, limit_s = (
-            self._runtime.monotonic_s(),
-            _GONE_WITHIN_S if lease_id in self._refused_again else _LISTED_WITHIN_S,
-        )
+        limit_s = _GONE_WITHIN_S if lease_id in self._refused_again else _LISTED_WITHIN_S
+        now_s = self._runtime.monotonic_s()
         if now_s - self._unlisted_since_s.setdefault(lease_id, now_s) < limit_s:
             return False
         self._unconfirmed.discard(lease_id)

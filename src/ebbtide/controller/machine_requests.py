@@ -200,7 +200,7 @@ class MachineRequests:
         self._sent.discard(lease_id)
         return may_exist
 
-    def note_silent(self, within_s: float) -> None:
+    def set_silent_aside(self, within_s: float) -> None:
         """Request no machines in markets whose part of the cloud has not answered for long while others did.
 
         Args:

@@ -144,7 +144,9 @@ class _SpotTrainable(tune.Trainable):
         reads = PatientReads[dict[int, float]]({})
         while True:
             # In this order, so that a run that has ended has all its metrics.
-            has_ended, metrics = self._run.wait(0.0), reads.read(self._metrics)
+            has_ended = self._run.wait(0.0)
+            # How it ended is told from all of its metrics, not from those that were read last.
+            metrics = self._metrics() if has_ended else reads.read(self._metrics)
             new = sorted(step for step in metrics if step > self._reported)
             if new:
                 self._reported = new[0]

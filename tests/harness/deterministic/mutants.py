@@ -359,18 +359,18 @@ def _a_request_without_answer_costs_nothing() -> _Broken:
 
 
 def _where_none_answers_the_wait_begins_anew() -> _Broken:
-    before = MachineRequests.note_silent
+    before = MachineRequests.set_silent_aside
 
     def note(self: MachineRequests, within_s: float) -> None:
         before(self, within_s)
         if len(self._machines.silent_since_s) == len(self._cloud.markets):
             self._machines.silent_since_s.clear()
 
-    return patch.object(MachineRequests, "note_silent", note)
+    return patch.object(MachineRequests, "set_silent_aside", note)
 
 
 def _a_cloud_that_does_not_answer_is_asked_on() -> _Broken:
-    return patch.object(MachineRequests, "note_silent", lambda *_given, **_named: None)
+    return patch.object(MachineRequests, "set_silent_aside", lambda *_given, **_named: None)
 
 
 def _a_silent_cloud_lists_all_its_machines() -> _Broken:
