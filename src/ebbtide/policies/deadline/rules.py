@@ -27,6 +27,9 @@ from ebbtide.base.compiling import compiled, inner
 from ebbtide.policies.deadline.solving import age_bin, between
 from ebbtide.policies.deadline.solving_zones import slack_after, tick_on_spot
 
+# A share of a tick below which a time is on the tick.
+_SAME_TICK = 1e-6
+
 
 @compiled
 def by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> int:
@@ -56,18 +59,17 @@ def costs_by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> Any:
     Shape (2 + zones,): waiting with nothing, going (or staying) on demand, and each zone's spot machine, where the
     one that is held is kept.
     """
-    later = _later(costs, now)
     age = age_bin(costs.bins_s, now.age_s)
     found = np.full(2 + len(now.spot_usd), np.inf)
-    found[0] = _cost_of_waiting(later, age, costs, task, now)
-    found[1] = _cost_on_demand(later, age, costs, task, now)
+    found[0] = _cost_of_waiting(age, costs, task, now)
+    found[1] = _cost_on_demand(age, costs, task, now)
     for zone in range(len(now.spot_usd)):
         if now.held == SPOT and zone == now.zone:
-            found[2 + zone] = _cost_of_keeping(later, age, costs, task, now)
+            found[2 + zone] = _cost_of_keeping(age, costs, task, now)
         elif now.since_refused_s[zone] > 0.0:
-            cost = _cost_of_keeping_new(later, zone, costs, task, now)
+            cost = _cost_of_keeping_new(zone, costs, task, now)
             if now.held == NOTHING:
-                cost = min(cost, _cost_of_watching(later, zone, costs, task, now))
+                cost = min(cost, _cost_of_watching(zone, costs, task, now))
             found[2 + zone] = cost
     return found
 
@@ -78,8 +80,7 @@ def is_only_watched(costs: ZonesCosts, task: ZonesTask, now: ZonesNow, zone: int
 
     A young spell may end before the machine's start is worth it.
     """
-    later = _later(costs, now)
-    return _cost_of_watching(later, zone, costs, task, now) < _cost_of_keeping_new(later, zone, costs, task, now)
+    return _cost_of_watching(zone, costs, task, now) < _cost_of_keeping_new(zone, costs, task, now)
 
 
 @compiled
@@ -102,20 +103,33 @@ def likely_age_s(ages: Any, bins_s: Any, since_s: float) -> float:
 
 
 @inner
-def _later(costs: ZonesCosts, now: ZonesNow) -> Any:
-    """The costs from the next decision on, USD; shape (held, zones, bins of age, steps)."""
-    left = int((now.left_s - now.until_next_s) / costs.tick_s + 0.5)
-    return costs.usd[min(max(left, 0), len(costs.usd) - 1)]
+def _later_usd(costs: ZonesCosts, now: ZonesNow, held: int, zone: int, age: int, then_s: float) -> float:
+    """The cost from the next decision on, USD, with `then_s` of slack: interpolated between two ticks.
+
+    The work that is left is the same at both, as the cost depends on little else where there is much slack.
+    Rounded to a tick, the time left would make work disappear that is shorter than a tick.
+    """
+    left = max((now.left_s - now.until_next_s) / costs.tick_s, 0.0)
+    before = min(int(left + _SAME_TICK), len(costs.usd) - 1)
+    share = max(left - before, 0.0)
+    if share <= _SAME_TICK or before == len(costs.usd) - 1:
+        return float(between(costs.usd[before, held, zone, age], then_s / costs.step_s))
+    more_s = then_s + (1.0 - share) * costs.tick_s
+    more_usd = float(between(costs.usd[before + 1, held, zone, age], more_s / costs.step_s))
+    less_s = then_s - share * costs.tick_s
+    if less_s < 0.0:
+        return more_usd
+    less_usd = float(between(costs.usd[before, held, zone, age], less_s / costs.step_s))
+    return (1.0 - share) * less_usd + share * more_usd
 
 
 @inner
 def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, int]:
     """The least expected cost from here on, USD, and the answer that has it."""
-    later = _later(costs, now)
     age = age_bin(costs.bins_s, now.age_s)
-    best, answer = _without_spot(later, age, costs, task, now)
+    best, answer = _without_spot(age, costs, task, now)
     if now.held == SPOT:
-        cost = _cost_of_keeping(later, age, costs, task, now)
+        cost = _cost_of_keeping(age, costs, task, now)
         if cost < best:
             best, answer = cost, now.zone
         if not now.may_ask:
@@ -123,53 +137,53 @@ def _choice(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, i
         if answer == now.zone:
             # What it may be exchanged for is judged by the mean over ages; so is what is held, or each machine
             # would look better than the last.
-            best = min(best, _cost_of_keeping(later, -1, costs, task, now))
+            best = min(best, _cost_of_keeping(-1, costs, task, now))
     for other in range(len(now.spot_usd)):
         if (now.held == SPOT and other == now.zone) or now.since_refused_s[other] == 0.0:
             continue
-        cost = _cost_of_keeping_new(later, other, costs, task, now)
+        cost = _cost_of_keeping_new(other, costs, task, now)
         if now.held == NOTHING:
-            cost = min(cost, _cost_of_watching(later, other, costs, task, now))
+            cost = min(cost, _cost_of_watching(other, costs, task, now))
         if cost < best:
             best, answer = cost, other
     return best, answer
 
 
 @inner
-def _without_spot(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, int]:
+def _without_spot(age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> tuple[float, int]:
     """The least cost of waiting and of going on demand, USD, and which it is."""
     best, answer = MISSED_USD, GO_ON_DEMAND
-    cost = _cost_of_waiting(later, age, costs, task, now)
+    cost = _cost_of_waiting(age, costs, task, now)
     if cost < np.inf:
         best, answer = cost, WAIT
-    cost = _cost_on_demand(later, age, costs, task, now)
+    cost = _cost_on_demand(age, costs, task, now)
     if cost < best:
         best, answer = cost, GO_ON_DEMAND
     return best, answer
 
 
 @inner
-def _cost_of_waiting(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+def _cost_of_waiting(age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     """The cost from here on if nothing is held until the next decision, USD; infinity: it would be too late."""
     then_s = now.slack_s - now.until_next_s
     if then_s < task.restart_s:
         return np.inf
-    return float(between(later[NOTHING, now.zone, age], then_s / costs.step_s))
+    return _later_usd(costs, now, NOTHING, now.zone, age, then_s)
 
 
 @inner
-def _cost_on_demand(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+def _cost_on_demand(age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     """The cost from here on of an on-demand machine, or of the one that is held, USD."""
     to_do_s = now.left_s - now.slack_s
     overhead_s = 0.0 if now.held == ON_DEMAND else task.restart_s
     cost: float = task.on_demand_usd * min(now.until_next_s, to_do_s + overhead_s) / 3600.0
     if to_do_s + overhead_s > now.until_next_s:
-        cost += between(later[ON_DEMAND, now.zone, age], (now.slack_s - overhead_s) / costs.step_s)
+        cost += _later_usd(costs, now, ON_DEMAND, now.zone, age, now.slack_s - overhead_s)
     return cost
 
 
 @inner
-def _cost_of_keeping(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+def _cost_of_keeping(age: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     """The cost from here on if the spot machine is kept, USD; infinity if that could miss the deadline.
 
     `age` is the bin of its spell's age; -1: the mean over all ages since the zone's last refusal.
@@ -180,9 +194,11 @@ def _cost_of_keeping(later: Any, age: int, costs: ZonesCosts, task: ZonesTask, n
     used_s = to_do_s / task.speed[now.zone]
     cost: float = spot_usd * min(now.until_next_s, used_s) / 3600.0
     if used_s > now.until_next_s:
-        there = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s) / costs.step_s
-        held = later[SPOT, now.zone]
-        then_usd = between(held[age], there) if age >= 0 else _with_ages(held, now.zone, there, costs, now)
+        then_s = slack_after(task, now.zone, now.slack_s, 0.0, now.until_next_s)
+        if age >= 0:
+            then_usd = _later_usd(costs, now, SPOT, now.zone, age, then_s)
+        else:
+            then_usd = _with_ages(SPOT, now.zone, then_s, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[now.zone])
         cost += _at_price(then_usd, spot_usd, task.spot_usd[now.zone], lasts_s)
     return cost
@@ -219,19 +235,19 @@ def _overhead_s(task: ZonesTask, now: ZonesNow, zone: int) -> float:
 
 
 @inner
-def _with_ages(values: Any, zone: int, there: float, costs: ZonesCosts, now: ZonesNow) -> float:
-    """The expected value of a zone's up spell, by what is known of its age."""
+def _with_ages(held: int, zone: int, then_s: float, costs: ZonesCosts, now: ZonesNow) -> float:
+    """The expected cost from the next decision on in a zone's up spell, by what is known of its age."""
     if zone == now.watched:
-        return float(between(values[age_bin(costs.bins_s, now.watched_s)], there))
+        return _later_usd(costs, now, held, zone, age_bin(costs.bins_s, now.watched_s), then_s)
     mean = 0.0
     ages = costs.ages[zone, age_bin(costs.bins_s, now.since_refused_s[zone])]
     for one in range(len(ages)):
-        mean += ages[one] * between(values[one], there)
+        mean += ages[one] * _later_usd(costs, now, held, zone, one, then_s)
     return mean
 
 
 @inner
-def _cost_of_keeping_new(later: Any, other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+def _cost_of_keeping_new(other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     """The cost from here on if a zone's machine is taken and kept, USD; infinity if that may be too late."""
     overhead_s = _overhead_s(task, now, other)
     if not _is_safe(task, now, other, overhead_s):
@@ -242,20 +258,20 @@ def _cost_of_keeping_new(later: Any, other: int, costs: ZonesCosts, task: ZonesT
         cost += task.egress_usd[task.place_of[now.zone], task.place_of[other]]
     if used_s > now.until_next_s:
         then_s = slack_after(task, other, now.slack_s, overhead_s, now.until_next_s)
-        then_usd = _with_ages(later[SPOT, other], other, then_s / costs.step_s, costs, now)
+        then_usd = _with_ages(SPOT, other, then_s, costs, now)
         lasts_s = min(used_s - now.until_next_s, costs.lasts_s[other])
         cost += _at_price(then_usd, now.spot_usd[other], task.spot_usd[other], lasts_s)
     return cost
 
 
 @inner
-def _cost_of_watching(later: Any, other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
+def _cost_of_watching(other: int, costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> float:
     """The cost from here on if a zone is watched until the next decision, USD; infinity: it is not."""
     then_s = now.slack_s - now.until_next_s
     if not task.look_s < np.inf or then_s < task.restart_s:
         return np.inf
     cost: float = now.spot_usd[other] * min(task.look_s, now.until_next_s) / 3600.0
-    then_usd = _with_ages(later[WATCHING, other], other, then_s / costs.step_s, costs, now)
+    then_usd = _with_ages(WATCHING, other, then_s, costs, now)
     # As if it were kept from now on: a price that has changed is no reason to watch.
     used_s = (now.left_s - now.slack_s) / task.speed[other] + _overhead_s(task, now, other)
     lasts_s = now.until_next_s + max(min(used_s - now.until_next_s, costs.lasts_s[other]), 0.0)
