@@ -142,7 +142,7 @@ def test_a_market_that_never_rose_gets_a_constant_and_a_warning(tmp_path: Path) 
     )
     split = split_at(laid, 60, 5, 1, stride=20)
     model = quick()
-    with pytest.warns(UserWarning, match="us-east-1b r3.large rose in 0 of .* training minutes, too few to learn"):
+    with pytest.warns(UserWarning, match=r"too few training minutes to learn from; .*us-east-1b r3.large \(0.0"):
         model.fit(laid, split.train, split.validation)
     own = split.test.of(1)
     found = model.probabilities(laid, own, prices_of(laid, own)[:, None] * 1.01)
@@ -151,6 +151,17 @@ def test_a_market_that_never_rose_gets_a_constant_and_a_warning(tmp_path: Path) 
     again = load_model(tmp_path)
     np.testing.assert_array_equal(again.probabilities(laid, own, prices_of(laid, own)[:, None] * 1.01), found)
     assert "predicts the constant" in model_card(model, R3, "a test", {})
+
+
+def test_a_price_that_never_changed_is_not_likely_to_rise() -> None:
+    spiky = [point for n in range(200) for point in ((3600.0 * n, 0.1), (3600.0 * n + 1800, 0.3))]
+    laid = minutes_of(history({C3: spiky, R3: [(0, 0.05)]}, hours=190))
+    split = split_at(laid, 60, 5, 1, stride=20)
+    assert len(split.train.of(1)) == 0
+    model = quick()
+    with pytest.warns(UserWarning, match="too few training minutes"):
+        model.fit(laid, split.train, split.validation)
+    assert 0.0 < model.constants[1] < 0.001
 
 
 def test_a_saved_model_answers_the_same(

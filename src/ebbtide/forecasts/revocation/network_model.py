@@ -47,6 +47,9 @@ _GENERAL_SEED = 1_000_003
 # Number of general networks: a second one was no better on days outside the protocols' test data.
 _GENERALS = 1
 
+# Markets named in the warning of constants.
+_MOST_NAMED = 3
+
 
 @dataclass(frozen=True)
 class NetworkOutputs:
@@ -113,6 +116,7 @@ class NetworkModel:
         self.scaling = fit_scaling(table, training, len(minutes.markets))
         self.groups, self.generals, self.constants, self.common, self._stacked = [], [], {}, None, None
         rows = [row for row in range(len(minutes.markets)) if self._can_learn(minutes, training, validation, row)]
+        self._warn_of_constants()
         parts = minutes, table, training, validation
         if not self.shared or not rows:
             self.groups = fit_groups([self._fitting(*parts, np.array([row]), self.training) for row in rows])
@@ -185,14 +189,26 @@ class NetworkModel:
         number, rises = len(training.of(row)), self._rises(minutes, training, row)
         if rises >= MIN_RISES and (self.shared or len(validation.of(row))):
             return True
+        if not number:
+            # A price that has never changed has no complete minutes, and has not risen in any.
+            columns = slice(int(training.minute.min()), int(training.minute.max()) + 1)
+            highest, prices = minutes.highest_next_hour[row, columns], minutes.prices[row, columns]
+            number, rises = int(np.isfinite(highest).sum()), int((highest > prices).sum())
         # Laplace's rule: an event without an example is not impossible.
         self.constants[row] = (rises + 1) / (number + 2)
+        return False
+
+    def _warn_of_constants(self) -> None:
+        """Warn once of all markets whose price rose too rarely."""
+        if not self.constants:
+            return
+        named = [f"{self.markets[row]} ({value:.2g})" for row, value in self.constants.items()]
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         warnings.warn(
-            f"{self.name}: {minutes.markets[row]} rose in {rises} of {number} training minutes, "
-            f"too few to learn from; it gets the constant {self.constants[row]:.4f}",
+            f"{self.name}: prices rose in too few training minutes to learn from; constant probabilities: "
+            f"{', '.join(named[:_MOST_NAMED])}{more}",
             stacklevel=3,
         )
-        return False
 
     def _fitting(
         self,
