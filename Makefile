@@ -39,7 +39,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # The main job with its embedded defaults: the pipeline on a generated market, models trained, registered, solved
 # and executed; no account, no server.
 demo: $(DEMO)
-	$(BIN)/python -m pipelines.repro --keep-lock
+	$(BIN)/python -m pipelines repro --keep-lock
 	$(BIN)/ebbtide report data/record --out reports/report.html
 
 # Seconds of `make demo` on a quiet machine, and with one core kept busy beside it; reports/demo-times.json.
@@ -58,11 +58,11 @@ wrong-inputs: $(INSTALLED)
 # The nightly run, once, without a server: adds new prices, updates what depends on them, trains the jobs that are due,
 # reports what changed.
 nightly: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.nightly
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines nightly
 
 # A Prefect server, a worker and the nightly schedule, on loopback; Ctrl-C ends all three.
 serve: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines.serve
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pipelines serve
 
 # A sweep of a real network, trained by local processes that a replayed market revokes; reports/demo-live.json.
 # PROVIDER=ec2, gcp or skypilot: on machines of a stand-in for it.

@@ -22,6 +22,7 @@ from ebbtide.forecasts.bundle import (
     write_manifest,
 )
 from ebbtide.tracking.tracking import log_bundle
+from flows.parameters import Tracking
 
 # The report of each stage that trains a part: its training window and its scores.
 _REPORTS = {
@@ -54,19 +55,17 @@ def collect(folder: Path, reports: Path, data: Mapping[str, Path]) -> dict[str, 
 
 
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
-def track(found: ModelBundle, tracking: Mapping[str, Any]) -> None:
+def track(found: ModelBundle, tracking: Tracking) -> None:
     """Log the versions and scores of all parts."""
-    log_bundle(found, uri=tracking["uri"], artifacts=tracking["artifacts"])
+    log_bundle(found, uri=tracking.uri, artifacts=tracking.artifacts)
 
 
-@flow(name="bundle", validate_parameters=False)
-def bundle(
-    tracking: Mapping[str, Any], folder: Path, reports: Path, prices: Path, capacity: Path, curves: Path
-) -> None:
+@flow(name="bundle")
+def bundle(tracking: Tracking, folder: Path, reports: Path, prices: Path, capacity: Path, curves: Path) -> None:
     """Collect, write and track.
 
     Args:
-        tracking: The `tracking` section of params.yaml.
+        tracking: Where runs are tracked.
         folder: The bundle's folder, with the trained parts.
         reports: Folder with the reports of the stages that trained them.
         prices: The price file that models were trained on.

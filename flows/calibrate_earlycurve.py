@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, task
+from prefect import flow, task, unmapped
 
 from ebbtide.base.cores import usable_cores
 from ebbtide.base.files import write_text
@@ -15,16 +15,18 @@ from ebbtide.forecasts.learning_curves.calibration import StageCalibration, cali
 from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
 from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods
 from ebbtide.tracking.tracking import log_calibration
+from flows.parameters import CalibrateEarlyCurve, Tracking
+from flows.task_runner import task_runner
 
 
 @task(persist_result=False)
-def choose(curves: list[Curve], parameters: Mapping[str, Any]) -> StageCalibration:
+def choose(curves: list[Curve], parameters: CalibrateEarlyCurve) -> StageCalibration:
     """Choose thresholds on all workloads, and on all but each."""
     return calibrate(
         curves,
-        changes=parameters["changes"],
-        steadies=parameters["steadies"],
-        windows=parameters["windows"],
+        changes=parameters.changes,
+        steadies=parameters.steadies,
+        windows=parameters.windows,
         workers=usable_cores(),
     )
 
@@ -37,22 +39,20 @@ def score(method: str, curves: list[Curve], calibration: StageCalibration) -> di
 
 
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
-def track(
-    calibration: StageCalibration, scores: Mapping[str, Any], file: Path, tracking: Mapping[str, Any]
-) -> None:
+def track(calibration: StageCalibration, scores: Mapping[str, Any], file: Path, tracking: Tracking) -> None:
     """Log the thresholds and every method's scores."""
-    log_calibration(calibration, scores, file, uri=tracking["uri"], artifacts=tracking["artifacts"])
+    log_calibration(calibration, scores, file, uri=tracking.uri, artifacts=tracking.artifacts)
 
 
-@flow(name="calibrate_earlycurve", validate_parameters=False)
+@flow(name="calibrate_earlycurve", task_runner=task_runner("processes"))
 def calibrate_earlycurve(
-    parameters: Mapping[str, Any], tracking: Mapping[str, Any], curves: Path, into: Path, metrics: Path
+    parameters: CalibrateEarlyCurve, tracking: Tracking, curves: Path, into: Path, metrics: Path
 ) -> None:
     """Choose, score, write and track.
 
     Args:
-        parameters: The `calibrate_earlycurve` section of params.yaml.
-        tracking: The `tracking` section.
+        parameters: Thresholds to choose from.
+        tracking: Where runs are tracked.
         curves: The curves' file.
         into: The calibration's file.
         metrics: Where scores go.
@@ -60,7 +60,8 @@ def calibrate_earlycurve(
     whole = read_curves(curves)
     calibration = choose(whole, parameters)
     write_calibration(calibration, into)
-    scores = {name: score(name, whole, calibration) for name in METHODS}
+    found = score.map(list(METHODS), unmapped(whole), unmapped(calibration)).result()
+    scores = dict(zip(METHODS, found, strict=True))
     told = {name: found["by_theta"] for name, found in scores.items()}
     errors = {
         f"relative_error_at_{theta}": row["relative_error_mean"] for theta, row in told["earlycurve"].items()

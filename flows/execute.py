@@ -1,23 +1,22 @@
-"""Execution as a flow: a job of each kind on days that no model has seen, its policies mapped over tasks.
+"""Execution as a flow: a job on days that no model has seen, its policies mapped over tasks.
 
 Every policy that asks models runs twice from the same starts: with the bundle, and without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, task, unmapped
 
-from ebbtide.backtesting.record import write_records
 from ebbtide.backtesting.result import BacktestResult
-from ebbtide.forecasts.bundle import ModelBundle
+from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
-from ebbtide.tracking.execute_stage import JobRun, executed, record_of, runs_of
+from ebbtide.policies.registry import names_of
+from ebbtide.tracking.execute_stage import COOKBOOK, JobRun, executed, record_of
+from flows.parameters import Execute
 from flows.task_runner import task_runner
 
 
@@ -29,34 +28,49 @@ def replay(
     return executed(run, name, models, prices, capacity)
 
 
-@flow(name="execute", validate_parameters=False, task_runner=task_runner("processes"))
-def execute(parameters: Mapping[str, Any], prices: Path, capacity: Path, bundle: Path, into: Path) -> None:
-    """Replay every job under its policies, and write a record for each job.
+@flow(name="execute", flow_run_name="execute@{name}", task_runner=task_runner("processes"))
+def execute(name: str, parameters: Execute, prices: Path, capacity: Path, bundle: Path, into: Path) -> None:
+    """Replay a job under its policies, and write its record.
 
     Args:
-        parameters: The `execute` section of params.yaml.
+        name: Name of the job in the parameters.
+        parameters: The jobs, and how they are replayed.
         prices: The price file.
         capacity: The file of probes of capacity, which may be empty.
         bundle: The folder of the model bundle.
-        into: Folder of the records.
+        into: Folder of the record.
 
     Raises:
-        InputError: There is no bundle, a policy or a job is unknown, or no days follow those that the models were
-            trained on.
+        InputError: There is no bundle, a policy or the job is unknown, or no days follow those that the models
+            were trained on.
     """
-    models = ModelBundle.read(bundle)
-    history = PriceHistory.read(prices)
+    run = job_run(name, parameters)
+    models, history = _executable(ModelBundle.read(bundle)), PriceHistory.read(prices)
     later = history.window(max(models.trained_until_s, history.start_s), history.end_s)
-    runs = runs_of(parameters)
-    pairs = [(run, name) for run in runs for name in run.names(models)]
-    results = replay.map(
-        [run for run, _ in pairs],
-        [name for _, name in pairs],
-        models=unmapped(models),
-        prices=unmapped(later),
-        capacity=unmapped(Availability.read(capacity) if len(load_parquet(capacity)) else None),
+    known = Availability.read(capacity) if len(load_parquet(capacity)) else None
+    names = run.names(models)
+    results: list[BacktestResult] = replay.map(
+        unmapped(run), list(names), models=unmapped(models), prices=unmapped(later), capacity=unmapped(known)
     ).result()
-    found: dict[str, list[BacktestResult]] = {run.name: [] for run in runs}
-    for (run, _), result in zip(pairs, results, strict=True):
-        found[run.name].append(result)
-    write_records({run.name: record_of(run, found[run.name], models, later) for run in runs}, into)
+    record_of(run, results, models, later).write(into)
+
+
+def _executable(models: ModelBundle) -> ModelBundle:
+    """The bundle with what runs ask: models, and the cookbook; nothing depends on other solved parts."""
+    asked = {name: part for name, part in models.parts.items() if name in MODEL_PARTS or name == COOKBOOK}
+    return ModelBundle(models.folder, asked)
+
+
+def job_run(name: str, parameters: Execute) -> JobRun:
+    """A job as `execute` replays it, with the settings that it shares with the others."""
+    own = parameters.runs[name]
+    return JobRun(
+        name=name,
+        job=own.job,
+        policies=tuple(names_of(own.policies)),
+        starts=own.starts or parameters.starts,
+        seed=parameters.seed,
+        billing=parameters.billing,
+        market=own.market,
+        every_h=own.every_h,
+    )

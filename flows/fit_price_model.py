@@ -17,7 +17,7 @@ from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.tracking.tracking import log_chain
-from flows.parameters import trained_on, training_prices
+from flows.parameters import FitPriceModel, Tracking, trained_on, training_prices
 from flows.task_runner import task_runner
 
 
@@ -40,14 +40,14 @@ def fit(series: PriceSeries, start_s: float, end_s: float) -> PriceChain:
 
 
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
-def track(scores: Mapping[str, float], about: Mapping[str, Any], file: Path, tracking: Mapping[str, Any]) -> None:
+def track(scores: Mapping[str, float], about: Mapping[str, Any], file: Path, tracking: Tracking) -> None:
     """Log the chain and its scores."""
-    log_chain(scores, about, file, uri=tracking["uri"], artifacts=tracking["artifacts"])
+    log_chain(scores, about, file, uri=tracking.uri, artifacts=tracking.artifacts)
 
 
 @task(task_run_name="fit-{name}", persist_result=False)
 def fit_market(
-    name: str, history: PriceHistory, test_days: float, into: Path, tracking: Mapping[str, Any]
+    name: str, history: PriceHistory, test_days: float, into: Path, tracking: Tracking
 ) -> dict[str, float]:
     """Score, fit, write and track the chain of one market."""
     market = next(each for each in history if str(each) == name)
@@ -59,15 +59,15 @@ def fit_market(
     return scores
 
 
-@flow(name="fit_price_model", validate_parameters=False, task_runner=task_runner())
+@flow(name="fit_price_model", task_runner=task_runner())
 def fit_price_model(
-    parameters: Mapping[str, Any], tracking: Mapping[str, Any], prices: Path, into: Path, metrics: Path
+    parameters: FitPriceModel, tracking: Tracking, prices: Path, into: Path, metrics: Path
 ) -> None:
     """Fit a chain for each market that is named.
 
     Args:
-        parameters: The `fit_price_model` section of params.yaml.
-        tracking: The `tracking` section.
+        parameters: Markets, and the days at the end on which chains are scored.
+        tracking: Where runs are tracked.
         prices: The price file.
         into: The chains' folder.
         metrics: Where scores go.
@@ -77,7 +77,7 @@ def fit_price_model(
     """
     history = training_prices(prices)
     named = {str(market): market for market in history}
-    names = list(parameters["markets"])
+    names = parameters.markets
     for name in names:
         if name not in named:
             raise unknown_name("market", name, named)
@@ -86,7 +86,7 @@ def fit_price_model(
     found = fit_market.map(
         names,
         history=unmapped(history),
-        test_days=unmapped(float(parameters["test_days"])),
+        test_days=unmapped(parameters.test_days),
         into=files,
         tracking=unmapped(tracking),
     ).result()

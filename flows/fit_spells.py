@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ebbtide.forecasts.hazard.fitting import fit_hazard
 from ebbtide.forecasts.hazard.model import default_hazard
 from ebbtide.forecasts.hazard.observations import observations_of_probes
 from ebbtide.market.sources.parquet import load_parquet
-from flows.parameters import training_prices
+from flows.parameters import FitSpells, training_prices
 
 # Share of the days that is learnt from at least, for scores.
 _LEAST_LEARNT = 0.5
@@ -52,12 +51,12 @@ def score_hazard(probes: pd.DataFrame, test_days: float) -> dict[str, float]:
     return {"log_loss": hour["hazard"].log_loss, "log_loss_of_a_constant": hour["constant"].log_loss}
 
 
-@flow(name="fit_spells", validate_parameters=False)
-def fit_spells(parameters: Mapping[str, Any], prices: Path, capacity: Path, into: Path, reports: Path) -> None:
+@flow(name="fit_spells")
+def fit_spells(parameters: FitSpells, prices: Path, capacity: Path, into: Path, reports: Path) -> None:
     """Fit models to each market with a record of capacity; without any record, take those of the package.
 
     Args:
-        parameters: The `fit_spells` section of params.yaml.
+        parameters: Days at the end on which models are scored.
         prices: The price file, which tells where the days end that models may be trained on.
         capacity: The file of probes.
         into: Folder of the models.
@@ -65,7 +64,7 @@ def fit_spells(parameters: Mapping[str, Any], prices: Path, capacity: Path, into
     """
     until_s = training_prices(prices).end_s
     probes = before(load_parquet(capacity), until_s)
-    test_days = float(parameters["test_days"])
+    test_days = parameters.test_days
     spells, hazard, told = default_spell_models(), default_hazard(), dict[str, dict[str, float]]()
     trained: dict[str, Any] = {}
     if len(probes):

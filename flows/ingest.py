@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
 from prefect.logging import get_run_logger
 
-from ebbtide.errors import InputError, unknown_name
+from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.probes import generated_probes, read_probes, write_probes
-from ebbtide.market.generator import generate_auction_prices
 from ebbtide.market.ingestion import ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
+from ebbtide.replay.generated_markets import generate_prices
+from flows.parameters import Capacity, Ec2Prices, ExportedPrices, GeneratedCapacity, GeneratedPrices, Ingest
 
 
 def _may_pass(_task: object, _run: object, state: Any) -> bool:
@@ -23,37 +23,37 @@ def _may_pass(_task: object, _run: object, state: Any) -> bool:
 
 
 @task
-def generated(into: Path, days: float, seed: int) -> str:
+def generated(into: Path, settings: GeneratedPrices) -> str:
     """Generate the prices of a market."""
-    history = generate_auction_prices(days=days, seed=seed)
+    history = generate_prices(kind=settings.kind, days=settings.days, seed=settings.seed)
     history.write(into)
     return f"{history.change_points} rows generated"
 
 
 @task
-def from_files(into: Path, paths: list[str], file_format: str | None, timezone: str | None) -> str:
+def from_files(into: Path, settings: ExportedPrices) -> str:
     """Read exports."""
-    if not paths:
+    if not settings.paths:
         raise InputError("names no file", file="params.yaml", field="ingest.files.paths")
-    return str(ingest_files(paths, into, file_format=file_format, timezone=timezone))
+    return str(ingest_files(settings.paths, into, file_format=settings.format, timezone=settings.timezone))
 
 
 @task(retries=3, retry_delay_seconds=[10, 60, 300], retry_condition_fn=_may_pass)
-def from_ec2(into: Path, regions: list[str], instance_types: list[str]) -> str:
+def from_ec2(into: Path, settings: Ec2Prices) -> str:
     """Fetch what is new from EC2."""
-    return str(ingest_ec2(regions, into, instance_types=instance_types))
+    return str(ingest_ec2(settings.regions, into, instance_types=settings.instance_types))
 
 
 @task
-def from_batches(into: Path, accepted: Path) -> str:
-    """Add the batches that nightly runs accepted, in the order of their names, so that results repeat."""
-    return str(ingest_files(sorted(accepted.iterdir()), into))
+def from_batches(into: Path, files: list[Path]) -> str:
+    """Add accepted batches one after the other, so that later ones correct earlier ones and results repeat."""
+    return str(ingest_files(files, into))
 
 
 @task
-def generated_capacity(into: Path, prices: Path, tick_s: float, seed: int) -> str:
-    """Draw the capacity of every market of the prices: each has spells of its own level."""
-    table = generated_probes(PriceHistory.read(prices), seed, tick_s)
+def generated_capacity(into: Path, prices: Path, settings: GeneratedCapacity) -> str:
+    """Draw the capacity of every market of the prices, each like one of the recorded zones."""
+    table = generated_probes(PriceHistory.read(prices), settings.seed, settings.tick_s)
     write_probes(table, into)
     return f"{len(table)} probes generated"
 
@@ -67,34 +67,33 @@ def capacity_from_files(into: Path, paths: list[str]) -> str:
 
 
 @flow(name="ingest")
-def ingest(parameters: Mapping[str, Any], into: Path, accepted: Path, capacity_into: Path) -> None:
-    """Bring `into` and `capacity_into` up to date.
+def ingest(parameters: Ingest, batches: Path, prices: Path, capacity: Path) -> None:
+    """Bring `prices` and `capacity` up to date.
 
     Args:
-        parameters: The `ingest` section of params.yaml.
-        into: The price file.
-        accepted: Folder of batches to be added, if it is there.
-        capacity_into: The file of probes of capacity.
+        parameters: Where prices and capacity come from.
+        batches: Folder of accepted batches to be added.
+        prices: The price file.
+        capacity: The file of probes of capacity.
     """
-    source = parameters["source"]
-    if source == "generated":
-        done = generated(into, **parameters["generated"])
-    elif source == "files":
-        files = parameters["files"]
-        done = from_files(into, files["paths"], files["format"], files["timezone"])
-    elif source == "ec2":
-        done = from_ec2(into, **parameters["ec2"])
+    if parameters.source == "generated":
+        done = generated(prices, parameters.generated)
+    elif parameters.source == "files":
+        done = from_files(prices, parameters.files)
     else:
-        raise unknown_name("source in params.yaml", str(source), ("generated", "files", "ec2"))
-    get_run_logger().info("%s: %s", into, done)
-    if accepted.exists():
-        get_run_logger().info("%s: %s", into, from_batches(into, accepted))
-    capacity = parameters["capacity"]
-    if capacity["source"] == "generated":
-        done = generated_capacity(capacity_into, into, **capacity["generated"])
-    elif capacity["source"] == "files":
-        done = capacity_from_files(capacity_into, capacity["files"]["paths"])
-    else:
-        sources = ("generated", "files")
-        raise unknown_name("source of capacity in params.yaml", str(capacity["source"]), sources)
-    get_run_logger().info("%s: %s", capacity_into, done)
+        done = from_ec2(prices, parameters.ec2)
+    get_run_logger().info("%s: %s", prices, done)
+    if accepted := accepted_batches(batches):
+        get_run_logger().info("%s: %s", prices, from_batches(prices, accepted))
+    get_run_logger().info("%s: %s", capacity, _ingest_capacity(parameters.capacity, prices, capacity))
+
+
+def _ingest_capacity(parameters: Capacity, prices: Path, into: Path) -> str:
+    if parameters.source == "generated":
+        return generated_capacity(into, prices, parameters.generated)
+    return capacity_from_files(into, parameters.files.paths)
+
+
+def accepted_batches(folder: Path) -> list[Path]:
+    """Batches that were accepted, in the order in which they came: their names begin with a number."""
+    return sorted(file for file in folder.glob("[0-9]*") if file.suffix != ".dvc")

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, task
 
 from ebbtide.market.prices import PriceHistory
+from flows.parameters import Interpolate
 
 
 @task
-def write_grid(prices: Path, into: Path, step_s: float, method: str, max_gap_s: float | None) -> None:
+def write_grid(parameters: Interpolate, prices: Path, into: Path) -> None:
     """Write the grid of all markets in one task, since each market takes one look-up."""
-    PriceHistory.read(prices).resample(step_s, method=method, max_gap_s=max_gap_s).write(into)
+    PriceHistory.read(prices).resample(**parameters.model_dump()).write(into)
 
 
 @flow(name="interpolate")
-def interpolate(parameters: Mapping[str, Any], prices: Path, into: Path) -> None:
+def interpolate(parameters: Interpolate, prices: Path, into: Path) -> None:
     """Lay the price file on a grid.
 
     Args:
-        parameters: The `interpolate` section of params.yaml.
+        parameters: Step and method.
         prices: The price file.
         into: The grid.
     """
-    write_grid(prices, into, **parameters)
+    write_grid(parameters, prices, into)

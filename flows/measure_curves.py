@@ -2,65 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, task
 from prefect.logging import get_run_logger
 
-from ebbtide.errors import unknown_name
 from ebbtide.forecasts.learning_curves.curves import Curve, write_curves
 from ebbtide.forecasts.learning_curves.methods import table_two_curves
-
-_SOURCES = ("packaged", "trained")
+from flows.parameters import MeasureCurves, Tracking
 
 
 @task(task_run_name="train-{workload}", persist_result=False)
-def train(workload: str, parameters: Mapping[str, Any]) -> list[Curve]:
+def train(workload: str, parameters: MeasureCurves) -> list[Curve]:
     """Train all settings of one workload, some side by side."""
     # PyTorch and scikit-learn take seconds to import, and packaged curves need neither.
     from ebbtide.jobs.reference.benchmarks import benchmark
     from ebbtide.jobs.reference.measuring import measure_curves as train_to_the_end
 
-    numbers = parameters["settings"]
+    numbers = parameters.settings
     chosen = range(len(benchmark(workload).settings)) if numbers is None else numbers
-    folder = Path(parameters["data"]) if parameters["data"] else None
     return train_to_the_end(
         [(workload, int(number)) for number in chosen],
-        seed=parameters["seed"],
-        data=folder,
-        workers=parameters["workers"],
+        seed=parameters.seed,
+        data=parameters.data,
+        workers=parameters.workers,
     )
 
 
 @task(retries=2, retry_delay_seconds=2, persist_result=False)
-def track(curves: list[Curve], parameters: Mapping[str, Any], tracking: Mapping[str, Any]) -> None:
+def track(curves: list[Curve], seed: int, tracking: Tracking) -> None:
     """Log every curve as a run."""
     from ebbtide.tracking.tracking import log_curves
 
-    log_curves(curves, uri=tracking["uri"], artifacts=tracking["artifacts"], seed=parameters["seed"])
+    log_curves(curves, uri=tracking.uri, artifacts=tracking.artifacts, seed=seed)
 
 
-@flow(name="measure_curves", validate_parameters=False)
-def measure_curves(parameters: Mapping[str, Any], tracking: Mapping[str, Any], into: Path) -> None:
+@flow(name="measure_curves")
+def measure_curves(parameters: MeasureCurves, tracking: Tracking, into: Path) -> None:
     """Take the curves of the package, or train; write them, and track those that were trained.
 
     Args:
-        parameters: The `measure_curves` section of params.yaml.
-        tracking: The `tracking` section.
+        parameters: Which curves, and how they are trained.
+        tracking: Where runs are tracked.
         into: The Parquet file.
     """
-    if parameters["source"] not in _SOURCES:
-        raise unknown_name("source in params.yaml", str(parameters["source"]), _SOURCES)
-    if parameters["source"] == "packaged":
+    if parameters.source == "packaged":
         # They were trained, and tracked, where the package was made.
-        write_curves([curve for curve in table_two_curves() if curve.workload in parameters["workloads"]], into)
+        write_curves([curve for curve in table_two_curves() if curve.workload in parameters.workloads], into)
         return
     curves: list[Curve] = []
     # One workload after the other: each keeps all its workers busy by itself.
-    for workload in parameters["workloads"]:
+    for workload in parameters.workloads:
         curves += train(workload, parameters)
         get_run_logger().info("trained %s", workload)
     write_curves(curves, into)
-    track(curves, parameters, tracking)
+    track(curves, parameters.seed, tracking)

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
 
 from ebbtide.base.files import write_text
-from ebbtide.runs.collected_speeds import CollectedSpeeds, speeds_of_runs
+from ebbtide.base.input_files import read_json
+from ebbtide.forecasts.bundle import speeds_of
 
 
 @task(persist_result=False)
-def collect(runs: Path) -> dict[str, CollectedSpeeds]:
-    """The speeds of every job that has run."""
-    return speeds_of_runs(runs)
+def merge(measured: Path) -> dict[str, dict[str, Any]]:
+    """The speeds of every job; of files that name one job, the last counts."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(measured.glob("*.json")):
+        found |= speeds_of(read_json(file), file)
+    return found
 
 
-@flow(name="measure_speeds", validate_parameters=False)
-def measure_speeds(parameters: Mapping[str, Any], into: Path, metrics: Path) -> None:
-    """Collect and write.
+@flow(name="measure_speeds")
+def measure_speeds(measured: Path, into: Path, metrics: Path) -> None:
+    """Merge and write.
 
     Args:
-        parameters: The `measure_speeds` section of params.yaml.
+        measured: Folder of speeds by job, as `collect` takes them from runs.
         into: The speeds' file.
         metrics: Where the number of measured jobs and rates goes.
     """
-    found = collect(Path(parameters["runs"]))
-    write_text(into, json.dumps({name: rates.to_dict() for name, rates in found.items()}, indent=2) + "\n")
-    types = sum(len(rates.steps_per_hour) for rates in found.values())
+    found = merge(measured)
+    write_text(into, json.dumps(found, indent=2) + "\n")
+    types = sum(len(rates.get("steps_per_hour", {})) for rates in found.values())
     scores = {"jobs": len(found), "instance_types": types}
     write_text(metrics, json.dumps({"scores": scores}, indent=2) + "\n")

@@ -1,18 +1,306 @@
-"""Sections of params.yaml, as flows and stages read them."""
+"""Sections of params.yaml as checked models, as flows and stages read them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
+from pydantic import Field, create_model, field_validator
 
 from ebbtide.base.utc import DAY_S, iso
 from ebbtide.errors import InputError
+from ebbtide.jobs.parsing import Frozen, read_mapping, validated
+from ebbtide.market.billing import billing_preset
+from ebbtide.market.ingestion import BatchRules
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.dynamic_pricing.policy import Goal
+from ebbtide.replay.generated_markets import MarketKind
 
 PARAMS = Path("params.yaml")
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+# A name that becomes a folder of the pipeline's outputs.
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+
+
+class GeneratedPrices(Frozen):
+    """A generated market: its kind, its length in days, and the seed."""
+
+    kind: MarketKind
+    days: Positive
+    seed: int
+
+
+class ExportedPrices(Frozen):
+    """Exports to read, as `ebbtide ingest` does."""
+
+    paths: list[str]
+    format: str | None
+    timezone: str | None
+
+
+class Ec2Prices(Frozen):
+    """Regions and instance types whose spot prices are fetched from EC2."""
+
+    regions: list[str]
+    instance_types: list[str]
+
+
+class GeneratedCapacity(Frozen):
+    """Capacity drawn for a generated market: seconds between two probes, and the seed."""
+
+    tick_s: Positive
+    seed: int
+
+
+class CapacityFiles(Frozen):
+    """Records of capacity to read."""
+
+    paths: list[str]
+
+
+class Capacity(Frozen):
+    """Records of capacity, generated or read."""
+
+    source: Literal["generated", "files"]
+    generated: GeneratedCapacity
+    files: CapacityFiles
+
+
+class Ingest(Frozen):
+    """Section `ingest`: where prices and capacity come from."""
+
+    source: Literal["generated", "files", "ec2"]
+    generated: GeneratedPrices
+    files: ExportedPrices
+    ec2: Ec2Prices
+    capacity: Capacity
+
+
+class Interpolate(Frozen):
+    """Section `interpolate`: the grid of prices."""
+
+    step_s: Positive
+    method: Literal["step", "linear"]
+    max_gap_s: Positive | None
+
+
+class HeldBack(Frozen):
+    """Section `held_back`: days at the record's end that no model is trained on."""
+
+    days: Annotated[float, Field(ge=0)]
+
+
+class TrainRevPred(Frozen):
+    """Section `train_revpred`."""
+
+    train_days: Positive
+    test_days: Positive
+    stride: Count
+    seed: int
+
+
+class MeasureCurves(Frozen):
+    """Section `measure_curves`: which learning curves, and how they are trained."""
+
+    source: Literal["packaged", "trained"]
+    workloads: list[str]
+    settings: list[int] | None
+    data: Path | None
+    workers: Count
+    seed: int
+
+
+class CalibrateEarlyCurve(Frozen):
+    """Section `calibrate_earlycurve`: thresholds to choose from."""
+
+    changes: Annotated[list[Positive], Field(min_length=1)]
+    steadies: Annotated[list[Positive], Field(min_length=1)]
+    windows: Annotated[list[Count], Field(min_length=1)]
+
+
+class FitPriceModel(Frozen):
+    """Section `fit_price_model`."""
+
+    markets: Annotated[list[str], Field(min_length=1)]
+    test_days: Positive
+
+
+class FitSpells(Frozen):
+    """Section `fit_spells`."""
+
+    test_days: Positive
+
+
+class SolveCookbook(Frozen):
+    """Cümülön-D: machines to hold at each price, time and work left."""
+
+    job: Path
+    market: str
+    deadline_h: Count
+    start: str | None
+    most: Count
+    risk_aversion: Annotated[float, Field(ge=0)]
+    on_demand_usd_per_hour: Positive | None
+
+
+class SolveBids(Frozen):
+    """SpotTune: the max price in each market."""
+
+    job: Path
+    billing: str
+
+
+class SolveAllocation(Frozen):
+    """Dynamic Pricing: machines and hours by instance type, with the most machines at once of each."""
+
+    job: Path
+    goal: Goal
+    quotas: dict[str, int]
+
+
+class SolvePortfolio(Frozen):
+    """ExoSphere: the share of a cluster in each market."""
+
+    job: Path
+    alpha: Annotated[float, Field(ge=0)]
+    covariance: Literal["price", "revocation", "hybrid"]
+    history_days: Positive
+
+
+class SolveDeadline(Frozen):
+    """Deadlines: the expected cost from every state on."""
+
+    job: Path
+
+
+class Solve(Frozen):
+    """Section `solve`: a section for each artifact in models/solved."""
+
+    cookbook: SolveCookbook
+    bids: SolveBids
+    allocation: SolveAllocation
+    portfolio: SolvePortfolio
+    deadline: SolveDeadline
+
+
+class PromoteCookbook(Frozen):
+    """The cookbooks with which versions of price chains are compared."""
+
+    market: str
+    deadline_h: Count
+    most: Count
+    risk_aversion: Annotated[float, Field(ge=0)]
+
+
+class Promote(Frozen):
+    """Section `promote`: what two versions of a model are compared on."""
+
+    starts: Count | list[str]
+    seed: int
+    billing: str
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    jobs: dict[str, Path | None]
+    curves: str
+    cookbook: PromoteCookbook
+
+
+class ExecutedJob(Frozen):
+    """A job that `execute` replays, with its policies."""
+
+    job: Path
+    policies: Annotated[list[str], Field(min_length=1)]
+    starts: Count | None = None
+    market: str | None = None
+    every_h: Positive | None = None
+
+
+class Execute(Frozen):
+    """Section `execute`: jobs that are replayed under policies, and how."""
+
+    starts: Count
+    seed: int
+    billing: str
+    runs: Annotated[dict[FolderName, ExecutedJob], Field(min_length=1)]
+
+    @field_validator("billing")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        try:
+            billing_preset(name)
+        except InputError as error:
+            raise ValueError(error.problem) from None
+        return name
+
+
+class Evaluate(Frozen):
+    """Section `evaluate`."""
+
+    experiment: str
+
+
+class Nightly(Frozen):
+    """Section `nightly`: what a night adds, updates, trains and keeps."""
+
+    incoming: Path
+    regions: list[str]
+    instance_types: list[str]
+    rules: BatchRules
+    targets: list[str]
+    jobs: Path | None
+    runs: Path
+    branch: str | None
+    push: bool
+    store: str | None
+
+
+class Tracking(Frozen):
+    """Section `tracking`: where runs are tracked."""
+
+    uri: str
+    artifacts: Path
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "ingest": Ingest,
+    "interpolate": Interpolate,
+    "held_back": HeldBack,
+    "train_revpred": TrainRevPred,
+    "measure_curves": MeasureCurves,
+    "calibrate_earlycurve": CalibrateEarlyCurve,
+    "fit_price_model": FitPriceModel,
+    "fit_spells": FitSpells,
+    "solve": Solve,
+    "promote": Promote,
+    "execute": Execute,
+    "evaluate": Evaluate,
+    "nightly": Nightly,
+    "tracking": Tracking,
+}
+
+_Section = TypeVar("_Section", bound=Frozen)
+
+
+def parameters(section: type[_Section]) -> _Section:
+    """Read one section of params.yaml in the working directory.
+
+    Args:
+        section: The model of the section.
+
+    Raises:
+        InputError: The file or the section is missing, or fields are missing, unknown or out of range; all are
+            listed by their paths in the file.
+    """
+    name = next(name for name, model in SECTIONS.items() if model is section)
+    if not PARAMS.exists():
+        raise InputError("there is no such file; run from the project's folder", file=PARAMS)
+    content = read_mapping(PARAMS, "parameters")
+    if not isinstance(content.get(name), dict):
+        raise InputError("is missing or is not a mapping", file=PARAMS, field=name)
+    whole = create_model("Parameters", __base__=Frozen, **{name: (section, ...)})  # type: ignore[call-overload]
+    found: _Section = getattr(validated(whole, {name: content[name]}, PARAMS), name)
+    return found
 
 
 def training_prices(prices: Path) -> PriceHistory:
@@ -24,9 +312,9 @@ def training_prices(prices: Path) -> PriceHistory:
     Raises:
         InputError: The record is not longer than the days held back.
     """
-    history, days = PriceHistory.read(prices), float(parameters("held_back")["days"])
+    history, days = PriceHistory.read(prices), parameters(HeldBack).days
     until_s = history.end_s - days * DAY_S
-    if days < 0 or until_s <= history.start_s:
+    if until_s <= history.start_s:
         problem = f"is {days:g}; the record has {(history.end_s - history.start_s) / DAY_S:.1f} days"
         raise InputError(problem, file=PARAMS, field="held_back.days")
     return history.window(history.start_s, until_s)
@@ -35,27 +323,3 @@ def training_prices(prices: Path) -> PriceHistory:
 def trained_on(history: PriceHistory) -> dict[str, str]:
     """The training window, as reports have it."""
     return {"from": iso(history.start_s), "until": iso(history.end_s)}
-
-
-def parameters(section: str) -> dict[str, Any]:
-    """One section of params.yaml in the working directory.
-
-    Args:
-        section: The name of a mapping at the top of the file, such as `ingest`.
-
-    Returns:
-        The values of the section by name, as YAML has them.
-
-    Raises:
-        InputError: The file or the section is missing or is not a mapping.
-    """
-    try:
-        content = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("there is no such file; run from the project's folder", file=PARAMS) from None
-    except yaml.YAMLError as error:
-        raise InputError(f"is not YAML: {' '.join(str(error).split())}", file=PARAMS) from None
-    values = content.get(section) if isinstance(content, Mapping) else None
-    if not isinstance(values, dict):
-        raise InputError("is missing or is not a mapping", file=PARAMS, field=section)
-    return values

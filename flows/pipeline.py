@@ -1,4 +1,4 @@
-"""The whole pipeline as a flow: `dvc repro`, whose stages share this flow's Prefect server.
+"""The whole pipeline as a flow: `dvc repro`, whose stages are subflows of this flow on its Prefect server.
 
 A stage that is run alone starts a server of its own, which takes longer than most stages do.
 """
@@ -12,9 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prefect import flow, get_client
+from prefect.context import FlowRunContext
+
+# Environment variable of a stage: the flow run below which its own stands.
+PARENT_FLOW_RUN = "EBBTIDE_FLOW_RUN"
 
 
-@flow(name="pipeline", validate_parameters=False)
+@flow(name="pipeline")
 def pipeline(targets: Sequence[str] = ()) -> int:
     """Bring stages up to date, with those that they need.
 
@@ -25,14 +29,17 @@ def pipeline(targets: Sequence[str] = ()) -> int:
         The exit code of `dvc repro`, which has said what was wrong.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, **server()}
+    environment = {**os.environ, "PATH": path, **environment_of_stages()}
     return subprocess.run(
         [sys.executable, "-m", "dvc", "repro", *targets], env=environment, check=False
     ).returncode
 
 
-def server() -> dict[str, str]:
-    """The address of this flow run's Prefect server, as environment variable of stages."""
+def environment_of_stages() -> dict[str, str]:
+    """Environment variables of stages of this flow run: its Prefect server, and its id."""
+    context = FlowRunContext.get()
     with get_client(sync_client=True) as client:
         url = str(client.api_url)
-    return {"PREFECT_API_URL": url} if url.startswith("http") else {}
+    if not url.startswith("http") or context is None or context.flow_run is None:
+        return {}
+    return {"PREFECT_API_URL": url, PARENT_FLOW_RUN: str(context.flow_run.id)}

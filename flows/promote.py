@@ -9,11 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from prefect import flow, task
+from prefect import flow, task, unmapped
 from prefect.logging import get_run_logger
 
 import ebbtide
-from ebbtide.base.cores import usable_cores
 from ebbtide.base.files import write_text
 from ebbtide.forecasts.bundle import MODEL_PARTS, BundlePart, ModelBundle, version_of
 from ebbtide.forecasts.champions import bundle_of_versions, champion_versions, registry_client
@@ -23,6 +22,8 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.tracking.model_registry import Registry
 from ebbtide.tracking.model_trials import Judgement, Setting, judge
+from flows.parameters import Promote, Tracking
+from flows.task_runner import task_runner
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -47,10 +48,10 @@ def crown(kind: str, row: Mapping[str, Any], registry: Registry) -> None:
     registry.promote(kind, row["version"], row["reason"])
 
 
-@flow(name="promote", validate_parameters=False)
+@flow(name="promote", task_runner=task_runner("processes"))
 def promote(
-    parameters: Mapping[str, Any],
-    tracking: Mapping[str, Any],
+    parameters: Promote,
+    tracking: Tracking,
     bundle: Path,
     prices: Path,
     curves: Path,
@@ -63,8 +64,8 @@ def promote(
     parameters and code: what was killed after it was kept is carried out by the next run, with the same report.
 
     Args:
-        parameters: The `promote` section of params.yaml.
-        tracking: The `tracking` section.
+        parameters: What versions are compared on.
+        tracking: Where runs are tracked.
         bundle: The folder of the model bundle.
         prices: The price file.
         curves: The file of learning curves.
@@ -75,20 +76,21 @@ def promote(
         InputError: There is no bundle, a job cannot be run, or a given start is within the days of training.
     """
     models = ModelBundle.read(bundle)
-    registry = Registry(tracking["uri"], tracking["artifacts"])
+    registry = Registry(tracking.uri, tracking.artifacts)
     kinds = [kind for kind in MODEL_PARTS if kind in models.parts]
     numbers = {kind: register(kind, models, registry) for kind in kinds}
     before = champion_versions(registry_client(registry.uri))
-    jobs = [Path(file) for file in parameters["jobs"].values() if file is not None]
+    jobs = [file for file in parameters.jobs.values() if file is not None]
     inputs = _digest(models, parameters, (prices, curves, capacity, *jobs))
     report = registry.kept_verdicts(inputs)
     if report is None or not _still_holds(report, before):
         reigning = bundle_of_versions(before, registry.uri) if before else ModelBundle(bundle, {})
         setting = _setting(parameters, prices, curves, capacity)
-        rows = {}
-        for kind in kinds:
-            found = compare(kind, reigning, models, setting)
-            rows[kind] = _row(numbers[kind], reigning.parts.get(kind), models.parts[kind], found)
+        found = compare.map(kinds, unmapped(reigning), unmapped(models), unmapped(setting)).result()
+        rows = {
+            kind: _row(numbers[kind], reigning.parts.get(kind), models.parts[kind], judgement)
+            for kind, judgement in zip(kinds, found, strict=True)
+        }
         report = {"promoted": [kind for kind in kinds if rows[kind]["promoted"]], "kinds": rows}
         registry.keep_verdicts(inputs, report)
     for kind in report["promoted"]:
@@ -98,20 +100,19 @@ def promote(
     write_text(into, json.dumps(report, indent=2, allow_nan=False) + "\n")
 
 
-def _setting(parameters: Mapping[str, Any], prices: Path, curves: Path, capacity: Path) -> Setting:
+def _setting(parameters: Promote, prices: Path, curves: Path, capacity: Path) -> Setting:
     """What versions are compared on, from the section of params.yaml."""
-    workload = parameters["curves"]
+    workload = parameters.curves
     return Setting(
         PriceHistory.read(prices),
-        parameters["starts"],
-        parameters["jobs"],
-        seed=parameters["seed"],
-        billing=parameters["billing"],
-        confidence=parameters["confidence"],
-        cookbook=parameters["cookbook"],
+        parameters.starts,
+        parameters.jobs,
+        seed=parameters.seed,
+        billing=parameters.billing,
+        confidence=parameters.confidence,
+        cookbook=parameters.cookbook.model_dump(),
         curves=tuple(curve for curve in read_curves(curves) if curve.workload == workload),
         availability=Availability.read(capacity) if len(load_parquet(capacity)) else None,
-        workers=usable_cores(),
     )
 
 
@@ -141,11 +142,13 @@ def _still_holds(report: Mapping[str, Any], champions: Mapping[str, ModelVersion
     )
 
 
-def _digest(models: ModelBundle, parameters: Mapping[str, Any], data: Iterable[Path]) -> str:
+def _digest(models: ModelBundle, parameters: Promote, data: Iterable[Path]) -> str:
     """The digest of everything that verdicts depend on beside the champions, the code of policies included."""
     versions = {kind: part.to_dict() for kind, part in models.parts.items() if kind in MODEL_PARTS}
     files = [version_of(file) for file in data]
-    told = hashlib.sha256(json.dumps([versions, dict(parameters), files], sort_keys=True).encode())
+    told = hashlib.sha256(
+        json.dumps([versions, parameters.model_dump(mode="json"), files], sort_keys=True).encode()
+    )
     for source in sorted(Path(ebbtide.__file__).parent.rglob("*.py")):
         told.update(source.read_bytes())
     return told.hexdigest()[:32]

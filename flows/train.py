@@ -28,7 +28,7 @@ from ebbtide.tracking.due_runs import (
     stop_runs,
     unreadable,
 )
-from flows.parameters import parameters as section_of_params
+from flows.parameters import Tracking, parameters
 
 # Real seconds between updates of what Prefect shows.
 _SHOWN_EVERY_S = 3.0
@@ -64,12 +64,12 @@ def train_one(due: DueRun, uri: str, artifacts: Path) -> DueResult:
     return result
 
 
-@flow(name="train", validate_parameters=False, task_runner=ThreadPoolTaskRunner(max_workers=_AT_ONCE))  # type: ignore[arg-type]
+@flow(name="train", task_runner=ThreadPoolTaskRunner(max_workers=_AT_ONCE))  # type: ignore[arg-type]
 def train(
-    jobs: str | Path = "jobs",
-    runs: str | Path = RUNS,
-    tracking: Mapping[str, Any] | None = None,
-    dues: Sequence[DueRun] | None = None,
+    jobs: Path = Path("jobs"),
+    runs: Path = RUNS,
+    tracking: Tracking | None = None,
+    dues: list[DueRun] | None = None,
 ) -> list[DueResult]:
     """Train the jobs that are due, each once; a run that was killed is continued.
 
@@ -78,7 +78,7 @@ def train(
     Args:
         jobs: Folder with a file for each job.
         runs: Folder in which runs are kept.
-        tracking: The `tracking` section of params.yaml by name; None: read from the file.
+        tracking: Where runs are tracked; None: read from params.yaml.
         dues: The runs that are due; None: those that are due now.
 
     Returns:
@@ -87,17 +87,17 @@ def train(
     Raises:
         InputError: Due jobs are being trained already, or the folder of jobs is not there.
     """
-    tracking = section_of_params("tracking") if tracking is None else tracking
+    tracking = tracking or parameters(Tracking)
     wrong: Mapping[str, str] = {}
     if dues is None:
-        dues, wrong = due_runs(jobs, Path(runs), time.time())
-    Path(runs).parent.mkdir(parents=True, exist_ok=True)
-    with only_one(Path(runs).parent / "train.lock", "training of due jobs"):
+        dues, wrong = due_runs(jobs, runs, time.time())
+    runs.parent.mkdir(parents=True, exist_ok=True)
+    with only_one(runs.parent / "train.lock", "training of due jobs"):
         return _train(dues, wrong, tracking)
 
 
-def _train(dues: Sequence[DueRun], wrong: Mapping[str, str], tracking: Mapping[str, Any]) -> list[DueResult]:
-    uri, artifacts = absolute_uri(tracking["uri"]), Path(tracking["artifacts"]).resolve()
+def _train(dues: Sequence[DueRun], wrong: Mapping[str, str], tracking: Tracking) -> list[DueResult]:
+    uri, artifacts = absolute_uri(tracking.uri), tracking.artifacts.resolve()
     futures = [train_one.submit(due, uri, artifacts) for due in dues]
     try:
         ended = [future.result(raise_on_failure=False) for future in futures]

@@ -13,14 +13,14 @@ from ebbtide.base.files import write_text
 from ebbtide.forecasts.revocation.evaluation import LatestFit, fit_latest
 from ebbtide.forecasts.revocation.storage import model_card, save_model
 from ebbtide.market.prices import PriceHistory
-from flows.parameters import trained_on, training_prices
+from flows.parameters import TrainRevPred, trained_on, training_prices
 from flows.task_runner import task_runner
 
 
 @task(persist_result=False)
-def fit(prices: Path, grid: Path, parameters: Mapping[str, Any]) -> LatestFit:
+def fit(prices: Path, grid: Path, parameters: TrainRevPred) -> LatestFit:
     """Fit one network over all markets to the grid of prices, and score it on later data."""
-    return fit_latest(training_prices(prices), grid=PriceHistory.read(grid), **parameters)
+    return fit_latest(training_prices(prices), grid=PriceHistory.read(grid), **parameters.model_dump())
 
 
 @task(task_run_name="card-{row}", persist_result=False)
@@ -31,12 +31,12 @@ def write_card(row: int, fitted: LatestFit, into: Path) -> None:
     write_text(into / f"market-{row:04}.md", text)
 
 
-@flow(name="train_revpred", validate_parameters=False, task_runner=task_runner())
-def train_revpred(parameters: Mapping[str, Any], prices: Path, grid: Path, into: Path, metrics: Path) -> None:
+@flow(name="train_revpred", task_runner=task_runner())
+def train_revpred(parameters: TrainRevPred, prices: Path, grid: Path, into: Path, metrics: Path) -> None:
     """Train, and keep the model with its cards and scores.
 
     Args:
-        parameters: The `train_revpred` section of params.yaml.
+        parameters: Training and test days, stride and seed.
         prices: The price file.
         grid: Its prices on an even grid, which the model is trained on.
         into: The model's folder.

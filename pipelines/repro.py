@@ -1,18 +1,17 @@
-"""`dvc repro` with one Prefect server for all stages: `python -m pipelines.repro [--keep-lock] [STAGE ...]`."""
+"""`dvc repro` with one Prefect server for all stages: `python -m pipelines repro [--keep-lock] [STAGE ...]`."""
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ebbtide.base.files import replacing
-from pipelines.stage import run_stage
 
 _LOCK = Path("dvc.lock")
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Run the pipeline.
 
     With `--keep-lock`, `dvc.lock` is afterwards what it was: weights trained on another processor differ in their
@@ -21,8 +20,8 @@ def main() -> None:
     """
     from flows.pipeline import pipeline
 
-    targets = [word for word in sys.argv[1:] if word != "--keep-lock"]
-    if len(targets) == len(sys.argv) - 1:
+    targets = [word for word in words if word != "--keep-lock"]
+    if len(targets) == len(words):
         sys.exit(pipeline(targets))
     with _lock_kept():
         code = pipeline(targets)
@@ -41,7 +40,3 @@ def _lock_kept() -> Iterator[None]:
         if kept is not None:
             with replacing(_LOCK) as temporary:
                 temporary.write_bytes(kept)
-
-
-if __name__ == "__main__":
-    run_stage(main)

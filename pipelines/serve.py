@@ -18,7 +18,6 @@ import psutil
 from flows.dvc_process import STATE, DvcProcess
 
 from ebbtide.errors import InputError
-from pipelines.stage import run_stage
 
 _POOL = "ebbtide"
 _STARTS_S = 120.0
@@ -27,13 +26,13 @@ _ENDS_S = 20.0
 _CRON = "0 3 * * *"
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Run until interrupted, or until one of the three ends."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pipelines serve", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="who can reach this address can run the flows")
     parser.add_argument("--port", type=int, default=4200)
     parser.add_argument("--cron", default=_CRON, help="when, in UTC")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     url = f"http://{options.host}:{options.port}/api"
     ours = {"EBBTIDE_FOLDER": str(Path.cwd()), "EBBTIDE_CRON": options.cron}
     environment = {**os.environ, "PREFECT_API_URL": url, "PREFECT_LOGGING_LEVEL": "INFO", **ours}
@@ -114,7 +113,3 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -77,22 +77,6 @@ def read_reproductions(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def page(content: Mapping[str, Any]) -> str:
-    """The page of one paper, as Markdown."""
-    rows = content["rows"]
-    summary = f"Claims that hold here, each within the tolerance beside it: {counted(rows)}."
-    lines = [f"# {content['name']}", "", summary, ""]
-    lines += ["| claim | paper | here | unit | tolerance | holds | why |", "|---|---|---|---|---|---|---|"]
-    for row in rows:
-        figures = [_figure(row["paper"]), _figure(row["ours"]), row["unit"]]
-        cells = [_named(row), *figures, _tolerance(row), _holds(row), _reason(row)]
-        lines.append(_line(cells))
-    lines += ["", "Made from:", ""]
-    lines += [f"- `{name}`, SHA-256 {digest}" for name, digest in content["inputs"].items()]
-    lines += [f"- seed {content['seed']}", ""]
-    return "\n".join(lines)
-
-
 def overview(contents: Sequence[Mapping[str, Any]]) -> str:
     """A table of all papers: number of claims that hold, and the abstract's claims with our results."""
     lines = ["| system | claims that hold | for example | paper | here |", "|---|---|---|---|---|"]
@@ -113,15 +97,6 @@ def by_paper(contents: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| paper | used for | claims that hold here |", "|---|---|---|"]
     lines += [_line([*USES[name], hold.get(name, "not reproduced")]) for name in USES]
     return "\n".join(lines) + "\n"
-
-
-def write_pages(folder: Path, into: Path) -> list[Path]:
-    """Write a page for each reproduction in a folder; returns their paths."""
-    written = []
-    for content in read_reproductions(folder):
-        written.append(into / f"{content['name']}.md")
-        write_text(written[-1], page(content))
-    return written
 
 
 def all_claims(contents: Sequence[Mapping[str, Any]]) -> str:

@@ -85,7 +85,7 @@ def test_tables_of_a_comparison_tell_the_same_spread_and_are_sorted_by_cost(
             assert all(cell in table for table in tables[1:3])
     for table in tables[1:3]:
         # The first figure of each row.
-        costs = [float(cost) for cost in re.findall(r"<tr>\s*<td>.*?<td>([\d.]+)<span", table, re.DOTALL)]
+        costs = [float(cost) for cost in re.findall(r"<tr>\s*<t[dh][^>]*>.*?<td>([\d.]+)<span", table, re.DOTALL)]
         assert len(costs) >= 3
         assert costs == sorted(costs)
 
@@ -118,3 +118,12 @@ def test_every_policy_has_its_label_mark_and_place_in_the_figure(record: Backtes
     # Enough for a line of text each.
     assert panel_px / 25 >= 16
     assert figure.layout.height > record_figure(record).layout.height
+
+
+def test_ids_of_pictures_differ_within_a_page_and_are_the_same_each_time(record: BacktestRecord) -> None:
+    page = render({"a": record, "b": record})
+    assert page == render({"a": record, "b": record})
+    ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
+    assert len(ids) == len(set(ids))
+    assert len(page.encode()) < 1_500_000
+    assert "<script" not in page

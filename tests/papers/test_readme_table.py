@@ -18,7 +18,6 @@ from ebbtide_papers.readme_table import (
     all_claims,
     read_reproductions,
     update_tables,
-    write_pages,
 )
 from ebbtide_papers.reproduction import ClaimRow, Reproduction, at_least, at_most
 
@@ -41,17 +40,6 @@ FOUND = Reproduction(
 def folder(tmp_path: Path) -> Path:
     FOUND.write(tmp_path / "in" / "exosphere.json")
     return tmp_path / "in"
-
-
-def test_a_page_has_every_claim_and_what_it_was_made_from(folder: Path, tmp_path: Path) -> None:
-    (page,) = write_pages(folder, tmp_path / "out")
-    assert page == tmp_path / "out" / "exosphere.md"
-    text = page.read_text()
-    assert "1 of 3, 1 could not be worked out here." in text
-    assert "| saved against on demand | 0.8 | 0.878 | fraction | at least 0.7 | yes | above / 0.8 |" in text
-    assert "| another (fitted) | - | 2 | ratio | at most 1 | **no** | other prices |" in text
-    assert "| a third | - | - | ratio | at most 1 | not worked out | the prices are too short |" in text
-    assert f"`prices.parquet`, SHA-256 {'ab' * 32}" in text
 
 
 def test_tables_are_put_between_their_marks_and_again_changes_nothing(folder: Path, tmp_path: Path) -> None:

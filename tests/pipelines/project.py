@@ -25,18 +25,18 @@ STAGES = [
     "fit_spells",
     "measure_speeds",
     "bundle",
-    "solve",
+    *(f"solve@{kind}" for kind in ("cookbook", "bids", "allocation", "portfolio", "deadline")),
     "promote",
-    "execute",
+    *(f"execute@{name}" for name in ("by-friday", "sweep", "by-morning", "array", "workflow")),
     "evaluate",
 ]
 
 SMALL = {
     "ingest.generated.days": 20,
     "held_back.days": 9,
-    "execute.starts": 4,
-    "execute.runs.sweep.starts": 2,
-    "execute.runs.by-morning.starts": 2,
+    "execute.starts": 2,
+    "execute.runs.by-friday.starts": 1,
+    "execute.runs.sweep.starts": 1,
     "execute.runs.array.starts": 2,
     "train_revpred.train_days": 4,
     "train_revpred.test_days": 2,
@@ -49,6 +49,7 @@ SMALL = {
     "fit_spells.test_days": 2,
     "solve.cookbook.most": 20,
     "nightly.jobs": None,
+    "nightly.branch": None,
     "promote.starts": 2,
     "promote.cookbook.most": 6,
 }

@@ -76,7 +76,7 @@ def service(
     """A server and a worker, with a night every minute, until the first has gone well."""
     port = free_port()
     environment = project.environment | {"PREFECT_HOME": str(tmp_path_factory.mktemp("prefect"))}
-    command = [sys.executable, "-m", "pipelines.serve", "--port", str(port), "--cron", "* * * * *"]
+    command = [sys.executable, "-m", "pipelines", "serve", "--port", str(port), "--cron", "* * * * *"]
     serve = subprocess.Popen(
         command,
         cwd=project.folder,

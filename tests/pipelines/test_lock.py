@@ -31,7 +31,7 @@ def stale(folder: str) -> list[str]:
 
 def test_the_lock_is_current() -> None:
     told = stale(str(ROOT))
-    assert not told, "dvc.lock is older; run `python -m pipelines.repro` and commit it:\n" + "\n".join(told)
+    assert not told, "dvc.lock is older; run `python -m pipelines repro` and commit it:\n" + "\n".join(told)
 
 
 def test_the_documented_picture_is_that_of_dvc() -> None:

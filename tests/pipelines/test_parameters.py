@@ -8,29 +8,57 @@ import sys
 from pathlib import Path
 
 import pytest
-from flows.parameters import parameters
+import yaml
+from flows.parameters import SECTIONS, Interpolate, parameters
 
 from ebbtide.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_section_is_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def section(text: str) -> Interpolate:
+    """Section `interpolate` of a params.yaml with this text."""
+    Path("params.yaml").write_text(text)
+    return parameters(Interpolate)
+
+
+def test_a_section_is_a_checked_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text("nightly: {push: true}\nseed: 1\n")
-    assert parameters("nightly") == {"push": True}
-    for section in ("seed", "absent"):
-        with pytest.raises(InputError, match=section):
-            parameters(section)
-    Path("params.yaml").write_text("nightly: [")
-    with pytest.raises(InputError, match="is not YAML"):
-        parameters("nightly")
+    assert section("interpolate: {step_s: 60, method: step, max_gap_s: null}\nother: 1\n").step_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("interpolate: 1\n", "params.yaml, field interpolate: is missing or is not a mapping"),
+        ("other: {}\n", "params.yaml, field interpolate: is missing or is not a mapping"),
+        ("interpolate: [", "params.yaml, row 1: is not YAML"),
+        ("interpolate: {step_s: 60, method: linea, max_gap_s: null}", "field interpolate.method: Input should be"),
+        ("interpolate: {step_s: 60, method: step}", "field interpolate.max_gap_s: missing"),
+        ("interpolate: {steps_s: 6, step_s: 6, method: step, max_gap_s: 1}", "did you mean step_s"),
+        ("interpolate: {step_s: 0, method: cubic, max_gap_s: 1}", "2 problems"),
+    ],
+)
+def test_what_is_wrong_in_a_section_is_told_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=problem):
+        section(text)
+
+
+def test_every_section_of_the_project_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    content = yaml.safe_load((ROOT / "params.yaml").read_text())
+    assert set(content) - set(SECTIONS) == {"reproduce"}
+    for model in SECTIONS.values():
+        parameters(model)
 
 
 @pytest.mark.usefixtures("processes")
 def test_a_stage_elsewhere_ends_with_one_line(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "pipelines.interpolate"],
+        [sys.executable, "-m", "pipelines", "interpolate", "prices=a", "into=b"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
         capture_output=True,

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from flows.parameters import Promote
+from flows.promote import _digest
 from mlflow.tracking import MlflowClient
 from tests.pipelines.project import Project
 
@@ -20,12 +23,20 @@ from ebbtide.forecasts.bundle import ModelBundle, part_of, write_manifest
 from ebbtide.forecasts.capacity.probes import generated_probes, write_probes
 from ebbtide.forecasts.learning_curves.calibration import default_calibration, write_calibration
 from ebbtide.forecasts.price_chain import PriceChain, save_chain
+from ebbtide.jobs.parsing import validated
 from ebbtide.market.price_series import PriceSeries
 
 # `make long`: each stage is a process that starts Prefect and MLflow.
 pytestmark = [pytest.mark.usefixtures("processes"), pytest.mark.exhaustive]
 
 MARKET = "us-east-1a c3.xlarge"
+PATHS = (
+    "bundle=models",
+    "prices=data/prices.parquet",
+    "curves=data/curves.parquet",
+    "capacity=data/capacity.parquet",
+    "into=reports/promotion.json",
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +48,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Pr
     write_probes(generated_probes(prices, 1, 600.0), made.folder / "data" / "capacity.parquet")
     curves = "src/ebbtide/forecasts/learning_curves/data/table-two.parquet"
     (made.folder / "data" / "curves.parquet").write_bytes((made.folder / curves).read_bytes())
-    made.set({"promote.starts": 6, "promote.cookbook.most": 12, "promote.seed": 2})
+    small = {"starts": 6, "cookbook.most": 12, "cookbook.market": MARKET, "seed": 2, "billing": "ec2-second"}
+    made.set({f"promote.{name}": value for name, value in small.items()})
     return made
 
 
@@ -64,7 +76,7 @@ def trained(project: Project, score: float, *, backwards: bool = False) -> Model
 
 
 def promoted(project: Project) -> Mapping[str, Any]:
-    done = project.run("pipelines.promote")
+    done = project.run("pipelines", "promote", *PATHS)
     assert done.returncode == 0, done.stderr
     told: Mapping[str, Any] = json.loads((project.folder / "reports" / "promotion.json").read_text())
     return told
@@ -85,7 +97,7 @@ def test_another_version_is_compared_and_a_killed_run_changes_nothing(project: P
     report = project.folder / "reports" / "promotion.json"
     before = report.read_bytes()
     for seconds in (4.0, 7.0, 10.0):
-        process = project.start("pipelines.promote")
+        process = project.start("pipelines", "promote", *PATHS)
         # Wherever it is then.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
@@ -111,7 +123,7 @@ def test_another_version_is_compared_and_a_killed_run_changes_nothing(project: P
 def test_a_start_within_the_training_days_ends_with_one_line(project: Project) -> None:
     trained(project, 3.0)
     project.set({"promote.starts": ["2015-04-03T00:00:00Z"]})
-    done = project.run("pipelines.promote")
+    done = project.run("pipelines", "promote", *PATHS)
     assert done.returncode == 2
     assert "price-chains was trained on prices until" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -119,11 +131,11 @@ def test_a_start_within_the_training_days_ends_with_one_line(project: Project) -
 
 
 def test_verdicts_are_given_anew_where_a_job_has_changed(project: Project, tmp_path: Path) -> None:
-    from flows.promote import _digest
-
+    content = yaml.safe_load((project.folder / "params.yaml").read_text())["promote"]
+    parameters = validated(Promote, content)
     models, job = trained(project, 4.0), tmp_path / "job.yaml"
     job.write_text("steps: 10")
-    before = _digest(models, {"starts": 6}, [job])
-    assert _digest(models, {"starts": 6}, [job]) == before
+    before = _digest(models, parameters, [job])
+    assert _digest(models, parameters, [job]) == before
     job.write_text("steps: 11")
-    assert _digest(models, {"starts": 6}, [job]) != before
+    assert _digest(models, parameters, [job]) != before

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flows.ingest import from_batches
-from flows.nightly import batches, sort_out
+import yaml
+from flows.collect import ACCEPTED, batches, sort_out
+from flows.ingest import accepted_batches, from_batches
 from flows.train import absolute_uri, rows_of
 from tests.markets import C3, history
 from tests.runs.sweeps import PROGRAM, START_S, flapping
@@ -38,8 +39,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "program.py").write_text(PROGRAM)
     flapping().write(tmp_path / "jobs" / "prices.parquet")
-    tracking = "tracking: {uri: sqlite:///mlflow.db, artifacts: artifacts}\n"
-    (tmp_path / "params.yaml").write_text(f"{tracking}nightly: {{jobs: jobs}}\n")
+    content = yaml.safe_load((ROOT / "params.yaml").read_text())
+    content["tracking"] = {"uri": "sqlite:///mlflow.db", "artifacts": "artifacts"}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
     yield tmp_path
     for path in (tmp_path / ".ebbtide" / "runs").glob("*/run.json"):
         end_local(RunFolder(path.parent))
@@ -53,7 +55,7 @@ def test_the_flow_trains_what_is_due_and_says_what_failed(folder: Path, prefect_
     (folder / "jobs" / "wrong.yaml").write_text("run: x\n")
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": path, "PREFECT_API_URL": prefect_server}
-    command = [sys.executable, "-m", "pipelines.train"]
+    command = [sys.executable, "-m", "pipelines", "train"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "job good" in done.stdout
@@ -107,12 +109,12 @@ def test_a_later_batch_corrects_an_earlier_one_though_a_night_is_killed_between_
     # Killed after the first was moved; then started again.
     sort_out.fn(verdicts[:1])
     sort_out.fn(verdicts)
-    names = sorted(path.name for path in Path("data/accepted").iterdir())
+    names = sorted(path.name for path in ACCEPTED.iterdir())
     assert [name.split("-")[0] for name in names] == ["000001", "000002", "000003"]
     # The first once more, by another name: it is known.
     sort_out.fn([BatchVerdict(batch(incoming, prices[0], 5), 1)])
-    assert sorted(path.name for path in Path("data/accepted").iterdir()) == names
-    from_batches.fn(tmp_path / "prices.parquet", Path("data/accepted"))
+    assert sorted(path.name for path in ACCEPTED.iterdir()) == names
+    from_batches.fn(tmp_path / "prices.parquet", accepted_batches(ACCEPTED))
     merged = eb.PriceHistory.read(tmp_path / "prices.parquet")
     (series,) = [series for _, series in merged.items()]
     assert float(series.prices[0]) == pytest.approx(prices[-1])

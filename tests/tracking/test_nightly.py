@@ -60,7 +60,7 @@ def test_it_tells_what_was_added_what_ran_and_what_became_better() -> None:
     )
     assert "- sweep:" not in told
     assert "- revpred: version 2 is the new champion: cheaper." in told
-    assert "pushed to the DVC remote" in told
+    assert "Data and models are pushed." in told
     assert costs_picture(NIGHT).startswith(b"\x89PNG")
 
 

@@ -41,6 +41,10 @@ def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, o
     for metric in ("makespan_h_mean", "revocations_mean", "refund_usd_mean", "unfinished"):
         assert metric in reactive.data.metrics
     assert all(run.info.status == "FINISHED" for run in runs.values())
+    whole = runs[result.record().title].data
+    assert whole.params["best policy"] == "reactive"
+    costs = {name: row["cost_usd"]["mean"] for name, row in result.summary().items()}
+    assert whole.metrics["saving"] == pytest.approx(1.0 - costs["reactive"] / costs["on-demand"])
     assert [file.path for file in client.list_artifacts(parent)] == ["note.txt"]
 
 

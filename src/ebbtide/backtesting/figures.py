@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 
 from ebbtide.backtesting.policy_table import COLOURS, Mark, policy_marks
 from ebbtide.backtesting.record import BacktestRecord
+from ebbtide.backtesting.report_pictures import thinned
 from ebbtide.backtesting.summary import by_cost
 from ebbtide.base.utc import HOUR_S
 from ebbtide.forecasts.revocation.scores import Bools, Floats, reliability
@@ -73,7 +74,7 @@ def _price_lines(record: BacktestRecord) -> Iterator[go.Scatter]:
         return
     end = record.leases["ended"].max()
     for number, (market, series) in enumerate(PriceHistory.from_frame(record.prices).items()):
-        times, values = _thinned(series.times_s, series.prices)
+        times, values = thinned(series.times_s, series.prices, _MAX_POINTS)
         moments = [*pd.to_datetime(times, unit="s", utc=True), end]
         yield go.Scatter(
             x=moments,
@@ -171,15 +172,6 @@ def _progress_lines(record: BacktestRecord) -> Iterator[go.Scatter]:
             showlegend=False,
             line={"color": mark.colour, "width": width, "dash": mark.dash},
         )
-
-
-def _thinned(times_s: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most `_MAX_POINTS` points, each the highest of its stretch, so that no spike is lost."""
-    if len(times_s) <= _MAX_POINTS:
-        return times_s, prices
-    stretches = np.array_split(np.arange(len(times_s)), _MAX_POINTS)
-    keep = np.array([stretch[np.argmax(prices[stretch])] for stretch in stretches])
-    return times_s[keep], prices[keep]
 
 
 def reliability_figure(curves: Mapping[str, tuple[Bools, Floats]]) -> go.Figure:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _TABLES = ("outcomes", "leases", "timeline", "ledger", "prices")
 _ABOUT = "about.json"
 
-# In a folder of several records: their names, in order.
-_INDEX = "records.json"
-
 # A run that ends within a second of its deadline, by rounding, is in time.
 _TOLERANCE_H = 1.0 / 3600.0
 
@@ -114,29 +111,18 @@ class BacktestRecord:
         return record
 
 
-def write_records(records: Mapping[str, BacktestRecord], folder: str | Path) -> None:
-    """Write several records below one folder, and their names last: without those, the folder is not whole."""
-    folder = Path(folder)
-    (folder / _INDEX).unlink(missing_ok=True)
-    for name, record in records.items():
-        record.write(folder / name)
-    write_text(folder / _INDEX, json.dumps(list(records), indent=2) + "\n")
-
-
 def read_records(folder: str | Path) -> dict[str, BacktestRecord]:
-    """The records that `write_records` wrote, by name; or the one record of a folder, by its title.
+    """The records below a folder, by the names of their folders; or the one record of a folder, by its title.
 
     Raises:
         InputError: The folder holds no complete record.
     """
     folder = Path(folder)
-    if not (folder / _INDEX).exists():
-        record = BacktestRecord.read(folder)
-        return {record.title: record}
-    names = read_json(folder / _INDEX)
-    if not isinstance(names, list) or not names or not all(name == Path(str(name)).name for name in names):
-        raise InputError("is no list of records", file=folder / _INDEX)
-    return {str(name): BacktestRecord.read(folder / name) for name in names}
+    names = sorted(file.parent.name for file in folder.glob(f"*/{_ABOUT}"))
+    if names and not (folder / _ABOUT).exists():
+        return {name: BacktestRecord.read(folder / name) for name in names}
+    record = BacktestRecord.read(folder)
+    return {record.title: record}
 
 
 def metrics_of(records: Mapping[str, BacktestRecord]) -> dict[str, Any]:

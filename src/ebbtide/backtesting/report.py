@@ -11,9 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 import ebbtide
-from ebbtide.backtesting.figures import record_figure
 from ebbtide.backtesting.policy_table import MeanAndDeviation, policy_marks
 from ebbtide.backtesting.record import BacktestRecord
+from ebbtide.backtesting.report_answers import ANSWERS_NOTE, answer_of
+from ebbtide.backtesting.report_pictures import record_picture
 from ebbtide.backtesting.summary import SPREAD_NOTE, by_cost, models_note, spread_of
 from ebbtide.base.files import write_text
 
@@ -24,6 +25,7 @@ def write_report(
     *,
     comparison: Sequence[Mapping[str, str | MeanAndDeviation]] = (),
     notes: Sequence[str] = (),
+    solved: Sequence[Mapping[str, str]] = (),
 ) -> Path:
     """Write the report of a record or of several, atomically; returns its path.
 
@@ -32,9 +34,10 @@ def write_report(
         path: The file to write.
         comparison: Rows of the first table, by heading.
         notes: Lines of text below that table.
+        solved: Rows of what was solved: `name`, `expected`, `deviation` and `about`.
     """
     path = Path(path)
-    write_text(path, render(record, comparison=comparison, notes=notes))
+    write_text(path, render(record, comparison=comparison, notes=notes, solved=solved))
     return path
 
 
@@ -43,6 +46,7 @@ def render(
     *,
     comparison: Sequence[Mapping[str, str | MeanAndDeviation]] = (),
     notes: Sequence[str] = (),
+    solved: Sequence[Mapping[str, str]] = (),
 ) -> str:
     """The report as HTML; the arguments are those of `write_report`."""
     environment = Environment(
@@ -58,8 +62,11 @@ def render(
         for place, (name, one) in enumerate(records.items())
     ]
     return environment.get_template("report.html.jinja").render(
-        title=sections[0]["title"] if len(sections) == 1 else f"{len(sections)} jobs: {', '.join(records)}",
+        title=sections[0]["title"] if len(sections) == 1 else f"What to rent for {len(sections)} jobs",
         sections=sections,
+        answers=[text for name, one in records.items() if (text := answer_of(name, one))],
+        answers_note=ANSWERS_NOTE,
+        solved=solved,
         comparison=comparison,
         notes=notes,
         spread_note=SPREAD_NOTE,
@@ -69,8 +76,6 @@ def render(
 
 
 def _section(name: str, record: BacktestRecord, place: int, *, is_one_of_many: bool) -> dict[str, Any]:
-    """Page section of a record; the first, at place 0, brings the script that draws all figures."""
-    figure = record_figure(record).to_html(full_html=False, include_plotlyjs=place == 0, div_id=f"figure-{place}")
     return {
         "name": name,
         "title": record.title_under(name) if is_one_of_many else record.title,
@@ -79,7 +84,7 @@ def _section(name: str, record: BacktestRecord, place: int, *, is_one_of_many: b
         "leases": _leases(record),
         "models": models_note(record.about.get("models", {})),
         "deadline_h": record.about.get("deadline_h"),
-        "figure": Markup(figure),
+        "figure": Markup(record_picture(record, f"picture-{place}")),
     }
 
 

@@ -85,6 +85,12 @@ def by_cost(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
     return sorted(summary.items(), key=cost)
 
 
+def cheapest_in_time(summary: Summary) -> str:
+    """Name of the cheapest policy whose runs all finished, and in time; empty: there is none."""
+    able = [name for name, row in by_cost(summary) if not row.get("missed", row["unfinished"])]
+    return able[0] if able else ""
+
+
 def spread_of(row: Mapping[str, Any], metric: str, digits: int) -> MeanAndDeviation:
     """A metric of a summary row, as a table cell."""
     mean, std = row[metric]["mean"], row[metric]["std"]

@@ -8,7 +8,7 @@
       hazard.json           the chance that a machine is refused or lost
       price-chains/         a price chain for each of some markets
       speeds.json           measured steps per hour, by job and instance type
-      solved/               what was solved from the models, such as cookbooks, with a manifest of its own
+      solved/               what was solved from the models, such as cookbooks: a folder each, with its manifest
 
 A part that is not there is answered for by the defaults that come with the package. What was solved from other
 versions of the models is left out. Only days after the training window of every part may be used to judge a
@@ -262,11 +262,7 @@ class ModelBundle:
         if "speeds" not in self.parts:
             return {}
         path = self.folder / self.parts["speeds"].path
-        content = read_json(path)
-        try:
-            return {str(job): _speeds(found) for job, found in content.items()}
-        except (AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"holds no measured speeds: {error}", file=path) from None
+        return speeds_of(read_json(path), path)
 
     def solved(self, name: str) -> Path:
         """The file of something that was solved from the models.
@@ -346,18 +342,20 @@ def write_manifest(folder: str | Path, parts: Mapping[str, BundlePart]) -> Model
 
 
 def write_solved(bundle: ModelBundle, parts: Mapping[str, BundlePart]) -> ModelBundle:
-    """Write the manifest of what was solved from a bundle's models, atomically and last.
+    """Write a manifest for each part that was solved from a bundle's models, atomically and last.
 
     Args:
-        bundle: The models that it was solved from.
-        parts: What was solved, by name; the files lie in the bundle's folder `solved`.
+        bundle: The models that they were solved from.
+        parts: What was solved, by name; the files of each lie in a folder of its name in `solved`.
     """
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "solved_from": _model_versions(bundle.parts),
-        "parts": {name: part.to_dict() for name, part in sorted(parts.items())},
-    }
-    write_text(bundle.folder / SOLVED / MANIFEST, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    for name, part in parts.items():
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "solved_from": _model_versions(bundle.parts),
+            "part": part.to_dict(),
+        }
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        write_text(bundle.folder / SOLVED / name / MANIFEST, text)
     return ModelBundle.read(bundle.folder)
 
 
@@ -382,16 +380,15 @@ def version_of(path: Path) -> str:
 
 def _solved_parts(folder: Path, models: Mapping[str, BundlePart]) -> dict[str, BundlePart]:
     """Parts that were solved from these versions of the models; none if they were solved from others."""
-    path = folder / SOLVED / MANIFEST
-    if not path.exists():
-        return {}
-    content = read_json(path)
-    try:
-        if content["solved_from"] != _model_versions(models):
-            return {}
-        return {str(name): BundlePart.from_dict(values) for name, values in content["parts"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"is no manifest of what was solved: {misfit(error)}", file=path) from None
+    found = {}
+    for path in sorted((folder / SOLVED).glob(f"*/{MANIFEST}")):
+        content = read_json(path)
+        try:
+            if content["solved_from"] == _model_versions(models):
+                found[path.parent.name] = BundlePart.from_dict(content["part"])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(f"is no manifest of what was solved: {misfit(error)}", file=path) from None
+    return found
 
 
 def hazard_of(models: ModelBundle | Path | None) -> Hazard:
@@ -407,6 +404,18 @@ def hazard_of(models: ModelBundle | Path | None) -> Hazard:
 
 def _model_versions(parts: Mapping[str, BundlePart]) -> dict[str, str]:
     return {name: part.version for name, part in parts.items() if name in MODEL_PARTS}
+
+
+def speeds_of(content: Any, file: Path) -> dict[str, dict[str, Any]]:
+    """Measured speeds by job, from the content of a file.
+
+    Raises:
+        InputError: It is something else.
+    """
+    try:
+        return {str(job): _speeds(found) for job, found in content.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"holds no measured speeds: {error}", file=file) from None
 
 
 def _speeds(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ebbtide.base.input_files import existing_file
-from ebbtide.base.utc import HOUR_S, iso
+from ebbtide.base.utc import DAY_S, HOUR_S, iso
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.markets import LINUX, MARKET_FIELDS, Market
@@ -80,6 +80,10 @@ class Ingested:
         if self.left_out.rows:
             text += f"; {self.left_out}"
         return text
+
+
+# EC2 publishes some prices hours after others.
+_LATE_S = DAY_S
 
 
 def ingest_files(
@@ -149,7 +153,7 @@ def ingest_ec2(
     catalogue: Catalogue | None = None,
     endpoint_url: str | None = None,
 ) -> Ingested:
-    """Fetch spot prices from EC2 into the price file `into`, only those newer than its own.
+    """Fetch spot prices from EC2 into the price file `into`, from a day before the newest that it has.
 
     Rows of instance types that are not in the catalogue are left out, and the result lists them.
 
@@ -159,7 +163,7 @@ def ingest_ec2(
     from ebbtide.market.sources.ec2_api import fetch_prices
 
     before = _held(into, catalogue)
-    since = _newest(before, instance_types) if before else {}
+    since = fetch_since(before, instance_types)
     fetched = fetch_prices(
         regions, instance_types=instance_types, products=products, since=since, endpoint_url=endpoint_url
     )
@@ -314,17 +318,43 @@ def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(plain, ignore_index=True)
 
 
-def _newest(history: PriceHistory, instance_types: Sequence[str]) -> Mapping[str, float]:
-    """By region, the newest time already held for these types; no entry where one of the types is new there."""
+def fetch_since(known: PriceHistory | None, instance_types: Sequence[str]) -> dict[str, float]:
+    """Times from which prices of EC2's regions have to be fetched, seconds since 1970.
+
+    A region's prices are fetched from a day before the newest known one, since EC2 publishes some of them late. A
+    region is left out, so that all of its past is fetched, where one of the types is new there.
+
+    Args:
+        known: The prices so far; None: there are none.
+        instance_types: Names of the types to fetch; empty: all.
+    """
     newest: dict[str, float] = {}
-    for market, series in history.items():
+    for market, series in (known or {}).items():
         if not instance_types or market.instance_type in instance_types:
             newest[market.region] = max(newest.get(market.region, 0.0), float(series.times_s[-1]))
     for region in list(newest):
-        held = {market.instance_type for market in history if market.region == region}
+        held = {market.instance_type for market in known or () if market.region == region}
         if not set(instance_types) <= held:
             del newest[region]
-    return newest
+    return {region: newest_s - _LATE_S for region, newest_s in newest.items()}
+
+
+def unknown_rows(fetched: pd.DataFrame, known: PriceHistory | None) -> pd.DataFrame:
+    """The rows of a frame of prices that say something new: a later price, or another one than is known."""
+    if known is None or not len(fetched):
+        return fetched
+    kept = []
+    for key, rows in fetched.groupby(list(MARKET_FIELDS), observed=True):
+        market = Market(*map(str, key))
+        if market not in known:
+            kept.append(rows)
+            continue
+        series = known[market]
+        times_s = rows["timestamp"].map(lambda time: time.timestamp()).to_numpy(dtype=float)
+        before = np.searchsorted(series.times_s, times_s, side="right") - 1
+        same = (before >= 0) & (series.prices[before] == rows["price_usd_per_hour"].to_numpy(dtype=float))
+        kept.append(rows[~same | (times_s > series.times_s[-1])])
+    return _stacked(kept)
 
 
 @dataclass(frozen=True)

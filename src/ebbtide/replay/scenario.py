@@ -14,6 +14,7 @@ from ebbtide.market.billing import Billing
 from ebbtide.market.catalogue import Catalogue, default_catalogue
 from ebbtide.market.egress import EgressPrices
 from ebbtide.market.prices import PriceHistory
+from ebbtide.policies.api.events import Event, Wake
 from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
@@ -59,7 +60,7 @@ class Scenario:
         SpeedNoise(self.speed_noise)
 
     def at_end(self, policy: Policy) -> View:
-        """View of a policy at the end of the prices, those set there included, before it has rented anything."""
+        """View of a policy that begins at the end of the prices, those set there included."""
         end_s = self.prices.end_s
         # A history ends before its end: one that is a moment longer has prices there.
         known = PriceHistory(dict(self.prices), start_s=self.prices.start_s, end_s=math.nextafter(end_s, math.inf))
@@ -67,6 +68,7 @@ class Scenario:
         engine = Engine(
             policy, self.jobs, provider, self.billing, catalogue=self.catalogue, goals=self.goals, seed=self.seed
         )
+        engine.events = (Event(Wake.START, end_s),)
         view = engine.view
         view.memory["started_s"] = view.now_s
         return view

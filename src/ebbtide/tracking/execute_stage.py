@@ -6,8 +6,7 @@ the bundle was trained on; others are an error.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from ebbtide.backtesting.backtest import backtest
 from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.result import BacktestResult
+from ebbtide.base.json_values import finite
 from ebbtide.base.utc import DAY_S, HOUR_S
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
@@ -26,20 +26,21 @@ from ebbtide.jobs.job_files import FileKind, kind_of, read_work
 from ebbtide.jobs.job_list import Runnable
 from ebbtide.jobs.parsing import read_mapping
 from ebbtide.jobs.workflow import Workflow
-from ebbtide.market.availability import Availability
+from ebbtide.market.availability import Availability, CapacitySeries
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.catalogue import default_catalogue
 from ebbtide.market.prices import PriceHistory
-from ebbtide.policies.api.actions import Action
+from ebbtide.policies.api.actions import Action, Request
 from ebbtide.policies.api.events import Wake
-from ebbtide.policies.api.goals import Goals
+from ebbtide.policies.api.goals import Goals, for_goals
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
 from ebbtide.policies.cookbook.storage import load_cookbook
 from ebbtide.policies.for_job import policy_for
-from ebbtide.policies.registry import ASK_MODELS, names_of, policy
+from ebbtide.policies.registry import ASK_MODELS, policy
+from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.stand_in_curves import stand_in_curves
 
 # Added to the name of a policy that runs without the models that it could ask.
@@ -87,50 +88,6 @@ class JobRun:
         )
 
 
-def runs_of(parameters: Mapping[str, Any]) -> tuple[JobRun, ...]:
-    """The runs of the `execute` section of params.yaml.
-
-    Args:
-        parameters: `starts`, `seed` and `billing` of all runs, and `runs` by name: `job`, `policies`, and where
-            wanted `starts`, `market` and `every_h`.
-
-    Raises:
-        InputError: There is no run, or one lacks a field or has an unknown one.
-    """
-    runs = parameters["runs"]
-    if not isinstance(runs, Mapping) or not runs:
-        raise InputError("names no job; give one, as NAME: {job: FILE, policies: [...]}", file=_FILE, field=_FIELD)
-    return tuple(_run(str(name), values, parameters) for name, values in runs.items())
-
-
-def _run(name: str, values: Any, common: Mapping[str, Any]) -> JobRun:
-    known = ("job", "policies", "starts", "market", "every_h")
-    field = f"{_FIELD}.{name}"
-    if not isinstance(values, Mapping) or not {"job", "policies"} <= values.keys():
-        raise InputError("needs a job and policies", file=_FILE, field=field)
-    for key in values:
-        if key not in known:
-            raise InputError(unknown_name("field", str(key), known).problem, file=_FILE, field=field)
-    if not name.replace("-", "").replace("_", "").isalnum():
-        raise InputError("is no name of a folder; letters, digits, - and _ are", file=_FILE, field=field)
-    for key, wanted in (("starts", int), ("every_h", float)):
-        given = values.get(key, common.get(key) if key == "starts" else None)
-        right = isinstance(given, wanted | int) and not isinstance(given, bool) and 0 < given < math.inf
-        if not right and not (key == "every_h" and given is None):
-            problem = f"is {given!r}; a positive {'whole number' if wanted is int else 'number'} is needed"
-            raise InputError(problem, file=_FILE, field=f"{field}.{key}")
-    return JobRun(
-        name,
-        Path(values["job"]),
-        tuple(names_of(values["policies"])),
-        int(values.get("starts", common["starts"])),
-        int(common["seed"]),
-        str(common["billing"]),
-        values.get("market"),
-        values.get("every_h"),
-    )
-
-
 @dataclass(frozen=True)
 class ExecutedRun:
     """A run's job as the engine replays it.
@@ -149,6 +106,13 @@ class ExecutedRun:
     sweep: Runnable | None = None
     book: Cookbook | None = None
 
+    @property
+    def goals(self) -> Goals:
+        """Goals of the jobs: those that their file gives, or the deadline of a workflow."""
+        if self.sweep is not None:
+            return Goals.of(self.sweep)
+        return Goals() if self.deadline_h is None else Goals(deadline_s=self.deadline_h * HOUR_S)
+
     def policy(self, name: str, models: ModelBundle) -> Policy:
         """The policy of a name, with the models, or without them if the name says so.
 
@@ -159,7 +123,10 @@ class ExecutedRun:
         if own == COOKBOOK and self.book is not None:
             (market,) = self.prices.markets
             return Renamed(FollowCookbook(self.book, market), name)
-        found = policy(own, asked) if self.sweep is None else policy_for(self.sweep, own, None, asked)
+        if self.sweep is None:
+            found = for_goals(policy(own, asked), self.goals)
+        else:
+            found = policy_for(self.sweep, own, None, asked)
         return found if asked is not None else Renamed(found, name)
 
 
@@ -239,7 +206,7 @@ def executed(
         seed=run.seed,
         availability=capacity,
         curves=curves,
-        goals=Goals.of(work.sweep),
+        goals=work.goals,
         models=models,
     )
 
@@ -249,17 +216,26 @@ def _conditions(
 ) -> tuple[Availability | None, Sequence[Any]]:
     """Capacity of the markets where it decides, and metrics of the trials where they are compared.
 
-    Where capacity is not recorded, it is drawn from the models of the package, not from those of the bundle, which
-    policies ask.
+    Capacity takes machines where prices do not, and wherever a job says so. Probes ask for one machine: where they
+    had one, the whole job finds its machines. Where capacity is not recorded, it is drawn from the models of the
+    package, not from those of the bundle, which policies ask.
     """
-    if work.sweep is None:
-        return None, ()
-    capacity = availability if work.sweep.decides is Decides.CAPACITY else None
-    if work.sweep.decides is Decides.CAPACITY and capacity is None:
+    says_so = work.sweep is not None and work.sweep.decides is Decides.CAPACITY
+    capacity = None
+    if says_so or not billing_preset(run.billing).price_revokes:
         machines = sum(job.most_machines for job in work.jobs)
-        capacity = drawn_availability(work.prices, default_spell_models(), machines, run.seed)
+        if availability is None:
+            capacity = drawn_availability(work.prices, default_spell_models(), machines, run.seed)
+        else:
+            capacity = Availability(
+                {
+                    market: CapacitySeries(series.times_s, series.nodes * machines, series.end_s)
+                    for market, series in availability.items()
+                    if market in work.prices
+                }
+            )
     curves: list[Any] = []
-    for part in work.sweep.parts if len(work.jobs) > 1 else ():
+    for part in work.sweep.parts if work.sweep is not None and len(work.jobs) > 1 else ():
         own = work.jobs[len(curves) : len(curves) + len(part.trials())]
         curves += stand_in_curves(own, maximise=part.direction is Direction.MAXIMIZE)
     return capacity, curves
@@ -280,10 +256,29 @@ def _starts(run: JobRun, work: ExecutedRun) -> int | list[float]:
 def record_of(
     run: JobRun, results: Sequence[BacktestResult], models: ModelBundle, prices: PriceHistory
 ) -> BacktestRecord:
-    """The record of a run, from the results of its policies, with its deadline where it has one."""
+    """The record of a run: the results of its policies, its deadline, and what to rent at the newest prices."""
     record = BacktestResult.joined(results).record()
-    deadline_h = played(run, models, prices).deadline_h
-    return record if deadline_h is None else replace(record, about={**record.about, "deadline_h": deadline_h})
+    work = played(run, models, prices)
+    about = {**record.about, "policy": run.policies[0], "rent": first_requests(run, work, models)}
+    if work.deadline_h is not None:
+        about["deadline_h"] = work.deadline_h
+    return replace(record, about=about)
+
+
+def first_requests(run: JobRun, work: ExecutedRun, models: ModelBundle) -> list[dict[str, Any]]:
+    """Requests that the first policy of a run would make at the end of the prices, as plain values."""
+    rule = work.policy(run.policies[0], models)
+    view = Scenario(work.jobs, work.prices, billing_preset(run.billing), goals=work.goals).at_end(rule)
+    return [
+        {
+            "market": str(action.market),
+            "on_demand": action.on_demand,
+            "machines": action.count,
+            "max_price_usd_per_hour": finite(action.max_price_usd_per_hour),
+        }
+        for action in rule.decide(view)
+        if isinstance(action, Request)
+    ]
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,10 @@ class Night:
         stages: Names of the stages that ran.
         before: Figures of the last accepted run.
         after: Figures of this run.
-        pushed: Whether data was pushed to the DVC remote.
+        pushed: Whether data and models were pushed to the store or the DVC remote.
         jobs: How each due job went.
         promoted: Names of the models that the night has promoted.
+        commit: Commit that keeps the night; empty: it is not kept.
     """
 
     accepted: Sequence[BatchVerdict]
@@ -108,6 +109,7 @@ class Night:
     pushed: bool
     jobs: Sequence[DueResult] = ()
     promoted: Sequence[str] = ()
+    commit: str = ""
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each model, and for each policy of each job: before, after, and which is better."""
@@ -138,7 +140,9 @@ class Night:
             lines += [f"- {name}: {verdict}." for name, verdict in self.after.verdicts.items()] + [""]
         lines += self._changed_models() + self._trained()
         if self.pushed:
-            lines += ["Data and models are pushed to the DVC remote.", ""]
+            lines += ["Data and models are pushed.", ""]
+        if self.commit:
+            lines += [f"This night again: `git checkout {self.commit[:12]}` and `python -m pipelines pull`.", ""]
         return "\n".join(lines)
 
     def _changed_models(self) -> list[str]:

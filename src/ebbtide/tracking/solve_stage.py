@@ -109,7 +109,7 @@ def solve_cookbook(known: Known, settings: Mapping[str, Any], folder: Path) -> S
 
     Args:
         known: Models and prices.
-        settings: `workflow`, `market`, `deadline_h`, `start`, `most`, `risk_aversion`, `on_demand_usd_per_hour`.
+        settings: `job`, `market`, `deadline_h`, `start`, `most`, `risk_aversion`, `on_demand_usd_per_hour`.
         folder: The bundle's folder.
 
     Raises:
@@ -128,13 +128,13 @@ def solve_cookbook(known: Known, settings: Mapping[str, Any], folder: Path) -> S
     if settings["on_demand_usd_per_hour"] is not None:
         market = market.with_on_demand(settings["on_demand_usd_per_hour"])
     problem = CookbookProblem(
-        Workflow.read(settings["workflow"]),
+        Workflow.read(settings["job"]),
         market,
         most=settings["most"],
         risk_aversion=settings["risk_aversion"],
     )
     book = solve(problem)
-    path = f"{SOLVED}/cookbook.safetensors"
+    path = f"{SOLVED}/cookbook/cookbook.safetensors"
     save_cookbook(book, folder / path)
     about = {
         "workflow": problem.workflow.name,
@@ -285,7 +285,7 @@ def solve_deadline(known: Known, settings: Mapping[str, Any], folder: Path) -> S
         "zones": len(problem.zones),
         "spells": "bundle" if known.models.spells else "package",
     }
-    path = f"{SOLVED}/deadline.safetensors"
+    path = f"{SOLVED}/deadline/deadline.safetensors"
     zones = {"zones": problem.zones, "spot_usd_per_hour": problem.spot_usd_per_hour, "share_up": up}
     steps = {"tick_s": table.tick_s, "slack_step_s": table.step_s, "home": table.home}
     with replacing(folder / path) as temporary:
@@ -303,6 +303,35 @@ SOLVERS = {
 }
 
 
+# Names of what each solver decides, for reports.
+_DECISIONS = {
+    "cookbook": "Cümülön-D: cookbook of a cluster",
+    "bids": "SpotTune: max prices",
+    "allocation": "Dynamic Pricing: machines by instance type",
+    "portfolio": "ExoSphere: portfolio",
+    "deadline": "Deadline: table of a deadline",
+}
+
+
+def solved_rows(folder: Path) -> list[dict[str, str]]:
+    """Rows of a report: what each system decides, with expected cost and its deviation.
+
+    Args:
+        folder: The model bundle's folder.
+    """
+    parts = ModelBundle.read(folder).parts
+    return [
+        {
+            "name": _DECISIONS[kind],
+            "expected": f"{parts[kind].scores['expected_usd']:.4g}",
+            "deviation": f"{parts[kind].scores['deviation_usd']:.3g}",
+            "about": f"until {iso(parts[kind].trained_until_s or 0.0)}",
+        }
+        for kind in SOLVERS
+        if kind in parts
+    ]
+
+
 def _as_json(
     kind: str,
     known: Known,
@@ -311,7 +340,7 @@ def _as_json(
     about: Mapping[str, Any],
     scores: Mapping[str, float],
 ) -> Solved:
-    path = f"{SOLVED}/{kind}.json"
+    path = f"{SOLVED}/{kind}/{kind}.json"
     write_text(folder / path, json_text({**content, "scores": dict(scores)}))
     return Solved(kind, path, known.window_s, scores, {**about, **_span(known.window_s)}, [known.file])
 

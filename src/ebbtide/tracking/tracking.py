@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from ebbtide.backtesting.record import BacktestRecord
+from ebbtide.backtesting.summary import Summary, cheapest_in_time
 from ebbtide.base.utc import iso
 from ebbtide.forecasts.bundle import MANIFEST
 from ebbtide.jobs.throughput import step_times_of
@@ -44,6 +45,17 @@ _PIPELINE, _BUNDLES = "pipeline", "model-bundles"
 # Makes MLflow's page open on runs and their comparison.
 _MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
+# What MLflow's page says of each experiment.
+_DESCRIPTIONS = {
+    "backtests": "Jobs replayed under policies. A parent run for each job: its cheapest policy that is in time, "
+    "`best_usd`, `on_demand_usd`, `saving`; below it a run for each policy.",
+    _CHAINS: "Markov chains of prices, scored on later days.",
+    _SOLVED: "What each of the five systems decides, with expected cost and its deviation.",
+    _CURVES: "Learning curves that were trained, and the methods that predict their ends.",
+    _PIPELINE: "Nights: what each did and cost. Its files bring the night back.",
+    _BUNDLES: "Versions and scores of everything that was learnt.",
+}
+
 
 @contextmanager
 def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[MlflowClient]:
@@ -60,8 +72,9 @@ def tracking(uri: str, experiment: str, artifacts: str | Path) -> Iterator[Mlflo
     if client.get_experiment_by_name(experiment) is None:
         own = uri.startswith("http")
         location = None if own else Path(artifacts).resolve().as_uri()
+        note = {"mlflow.note.content": _DESCRIPTIONS[experiment]} if experiment in _DESCRIPTIONS else {}
         try:
-            client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING)
+            client.create_experiment(experiment, artifact_location=location, tags=_MODEL_TRAINING | note)
         except MlflowException:
             # Another run beside this one may have made it meanwhile.
             if client.get_experiment_by_name(experiment) is None:
@@ -129,9 +142,11 @@ def log_record(
         parent_id: str = parent.info.run_id
         try:
             models = {f"model {name}": version for name, version in record.about.get("models", {}).items()}
-            told = [Param(key, value) for key, value in (common | models).items()]
-            client.log_batch(parent_id, params=told)
-            for policy, row in record.summary().items():
+            summary = record.summary()
+            best = cheapest_in_time(summary)
+            told = [Param(key, value) for key, value in (common | models | {"best policy": best}).items()]
+            client.log_batch(parent_id, params=told, metrics=_money(summary, best))
+            for policy, row in summary.items():
                 tags = {"ebbtide.kind": "policy", "ebbtide.policy": policy, "mlflow.parentRunId": parent_id}
                 run_id = client.create_run(home, run_name=policy, tags=tags).info.run_id
                 params = [Param(key, value) for key, value in {"policy": policy, **common}.items()]
@@ -146,6 +161,15 @@ def log_record(
     return parent_id
 
 
+def _money(summary: Summary, best: str) -> list[Metric]:
+    """Mean cost of the best policy and of on-demand machines, and what the former saves; those that are known."""
+    means = {name: row["cost_usd"]["mean"] for name, row in summary.items()}
+    found = {"best_usd": means.get(best), "on_demand_usd": means.get("on-demand")}
+    if found["best_usd"] is not None and found["on_demand_usd"]:
+        found["saving"] = 1.0 - found["best_usd"] / found["on_demand_usd"]
+    return [Metric(name, value, 0, 0) for name, value in found.items() if value is not None]
+
+
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:
     """Metrics such as `cost_usd_mean`; statistics without runs are left out."""
     values = {name: float(row[name]) for name in ("unfinished", "missed") if name in row}
@@ -156,7 +180,7 @@ def _metrics(row: Mapping[str, Any]) -> list[Metric]:
 
 
 def log_chain(
-    scores: Mapping[str, float], about: Mapping[str, Any], file: Path, *, uri: str, artifacts: str
+    scores: Mapping[str, float], about: Mapping[str, Any], file: Path, *, uri: str, artifacts: str | Path
 ) -> None:
     """Log a price chain.
 
@@ -170,7 +194,7 @@ def log_chain(
     _log("price-chain", str(about["market"]), about, scores, file, uri, artifacts, _CHAINS)
 
 
-def log_solved(solved: Solved, folder: Path, *, uri: str, artifacts: str) -> None:
+def log_solved(solved: Solved, folder: Path, *, uri: str, artifacts: str | Path) -> None:
     """Log something that was solved from a bundle's models: what for, its expected cost and its risk.
 
     Args:
@@ -209,7 +233,7 @@ def _log(
     metrics: Mapping[str, float],
     file: Path,
     uri: str,
-    artifacts: str,
+    artifacts: str | Path,
     experiment: str,
 ) -> None:
     with tracking(uri, experiment, artifacts) as client:
@@ -301,21 +325,22 @@ def _batches(metrics: Iterable[Metric]) -> Iterator[list[Metric]]:
 
 @contextmanager
 def pipeline_run(
-    name: str, parameters: Mapping[str, Any], reports: Path, run: str = ""
+    name: str, uri: str, artifacts: str | Path, files: Callable[[], Iterable[Path]], run: str = ""
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """A run of the whole pipeline: the parent of all runs of its stages; reports are added at the end.
+    """A run of the whole pipeline: the parent of all runs of its stages; files are added at the end.
 
     Args:
         name: Name of the flow.
-        parameters: The `tracking` section of params.yaml.
-        reports: Folder with the reports to keep.
+        uri: Tracking URI; see `tracking`.
+        artifacts: Folder for artifacts; see `tracking`.
+        files: Gives the files to keep with the run, at its end.
         run: Id of the run that a killed process has begun; empty: there is none.
 
     Returns:
         The run's id, for the stages' environment variable `PARENT`, and metrics by name, to be filled; they are
         logged at the end.
     """
-    with tracking(parameters["uri"], _PIPELINE, parameters["artifacts"]) as client:
+    with tracking(uri, _PIPELINE, artifacts) as client:
         home = client.get_experiment_by_name(_PIPELINE).experiment_id
         run = run or client.create_run(home, run_name=name, tags={"ebbtide.kind": "pipeline"}).info.run_id
         client.update_run(run, status="RUNNING")
@@ -325,8 +350,9 @@ def pipeline_run(
             client.log_batch(
                 run, metrics=[Metric(key, value, int(time.time() * 1000), 0) for key, value in metrics.items()]
             )
-            for file in sorted(reports.glob("*.json")) + sorted(reports.glob("*.html")):
-                client.log_artifact(run, str(file), "reports")
+            for file in files():
+                parent = "" if file.parent == Path() else file.parent.as_posix()
+                client.log_artifact(run, str(file), parent or None)
         except BaseException:
             client.set_terminated(run, "FAILED")
             raise

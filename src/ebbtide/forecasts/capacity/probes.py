@@ -10,9 +10,8 @@ import numpy as np
 
 from ebbtide.base.files import replacing
 from ebbtide.errors import InputError
-from ebbtide.forecasts.capacity.drawing import drawn_availability
-from ebbtide.forecasts.capacity.fitting import SpellModel
-from ebbtide.forecasts.capacity.models import PROBE_COLUMNS, SpellModels, default_spell_models
+from ebbtide.forecasts.capacity.drawing import drawn_availability, typed_models
+from ebbtide.forecasts.capacity.models import PROBE_COLUMNS
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.cells import parsed_times
@@ -21,14 +20,11 @@ from ebbtide.market.sources.parquet import load_parquet
 if TYPE_CHECKING:
     import pandas as pd
 
-# How much markets of a generated record differ: standard deviation of the logarithm of their hazards' level.
-_SPREAD = 0.7
-
 
 def generated_probes(prices: PriceHistory, seed: int, tick_s: float) -> pd.DataFrame:
     """Probes of every market of a price history, over its time.
 
-    Spells follow the models of recorded zones, each market with a level of its own: in some, machines go often.
+    The spells of each market follow the model of one type of recorded zones: in some, machines go often.
 
     Args:
         prices: Price history that gives the markets and the time.
@@ -40,16 +36,7 @@ def generated_probes(prices: PriceHistory, seed: int, tick_s: float) -> pd.DataF
     """
     if not tick_s > 0:
         raise InputError(f"is {tick_s:g}; seconds between two probes are positive", field="tick_s")
-    base = default_spell_models().otherwise
-    levels = np.exp(np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, len(prices)))
-    models = SpellModels(
-        base,
-        {
-            str(market): SpellModel(base.per_hour * level, base.by_part)
-            for market, level in zip(sorted(prices), levels, strict=True)
-        },
-    )
-    return probes_of_capacity(drawn_availability(prices, models, 1, seed, tick_s), tick_s)
+    return probes_of_capacity(drawn_availability(prices, typed_models(prices, seed), 1, seed, tick_s), tick_s)
 
 
 def read_probes(files: Sequence[Path]) -> pd.DataFrame:

@@ -1,0 +1,90 @@
+"""A night as a commit: parameters, lock file, batches and reports on a branch of their own.
+
+The working tree, the index and the branch that is checked out stay as they are: the commit is made with an index
+of its own. `git checkout` of it and `dvc pull` bring back the data, models and reports of that night.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ebbtide.base.utc import iso
+from ebbtide.errors import InputError
+
+# What DVC and the parameters say of a night, beside its reports.
+_KEPT = ("params.yaml", "dvc.yaml", "dvc.lock")
+_BATCHES, _SPEEDS = Path("pipelines/inputs/batches"), Path("pipelines/inputs/speeds")
+
+
+def versioned_files(reports: Path) -> list[Path]:
+    """The files by which a night is found again, and those of its reports that DVC does not keep."""
+    found = [Path(name) for name in _KEPT]
+    found += sorted(_BATCHES.glob("*.dvc")) + sorted(_SPEEDS.glob("*.json"))
+    found += sorted(reports.glob("*.json"))
+    return [file for file in found if file.exists()]
+
+
+def commit_night(branch: str, began_s: float, files: Sequence[Path]) -> str:
+    """Commit some files, and all changes of files that Git tracks, to a branch; returns the commit.
+
+    A night that is continued after a kill makes one commit: the same files give the same tree, which is not
+    committed twice.
+
+    Args:
+        branch: Name of the branch; it begins at the commit that is checked out.
+        began_s: Start of the night, seconds since 1970, for the commit's message and date.
+        files: Files to add, also those that Git ignores.
+
+    Raises:
+        InputError: This is no Git repository, it has no commit, or the branch is checked out.
+    """
+    if _git("symbolic-ref", "--quiet", "--short", "HEAD", may_fail=True) == branch:
+        raise InputError(f"is {branch}, which is checked out; name a branch of its own", field="nightly.branch")
+    head = _git("rev-parse", "--verify", "HEAD^{commit}")
+    parent = _git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}", may_fail=True)
+    with tempfile.TemporaryDirectory(prefix="ebbtide-night-") as folder:
+        own = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        _git("read-tree", head, environment=own)
+        _git("add", "--update", environment=own)
+        _git("add", "--force", "--", *map(str, files), environment=own)
+        tree = _git("write-tree", environment=own)
+    if parent and _git("rev-parse", f"{parent}^{{tree}}") == tree:
+        return parent
+    date = {name: f"@{int(began_s)} +0000" for name in ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")}
+    parents = ["-p", parent] if parent else []
+    # The code of the night, which may be newer than that of the last.
+    parents += ["-p", head] if head != parent and not _is_ancestor(head, parent) else []
+    commit = _git("commit-tree", tree, *parents, "-m", f"Night of {iso(began_s)}", environment=_identity() | date)
+    _git("update-ref", f"refs/heads/{branch}", commit, parent)
+    return commit
+
+
+def _is_ancestor(commit: str, of: str) -> bool:
+    if not of:
+        return False
+    command = ["git", "merge-base", "--is-ancestor", commit, of]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _identity() -> dict[str, str]:
+    """The author of commits, where Git has none: a service's account often has no name."""
+    if _git("config", "user.email", may_fail=True):
+        return {}
+    who = {"NAME": "Ebbtide", "EMAIL": "ebbtide@localhost"}
+    return {f"GIT_{role}_{key}": text for role in ("AUTHOR", "COMMITTER") for key, text in who.items()}
+
+
+def _git(*words: str, may_fail: bool = False, environment: Mapping[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *words], env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise InputError("git is not installed; set nightly.branch to null in params.yaml") from None
+    if done.returncode and not may_fail:
+        raise InputError(f"git {words[0]} failed: {done.stderr.strip()[-300:]}; nightly.branch may be null")
+    return done.stdout.strip() if not done.returncode else ""

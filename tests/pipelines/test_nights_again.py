@@ -1,0 +1,161 @@
+"""A night that is had back: its commit, its data in a store, and the same report byte for byte in a fresh clone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import boto3
+import pytest
+import yaml
+from flows.cache_store import pull_cache, push_cache
+from flows.collect import ACCEPTED as BATCHES
+from flows.night_commit import commit_night, versioned_files
+from tests.pipelines.project import ROOT
+
+from ebbtide.base.utc import DAY_S
+from ebbtide.errors import InputError
+from ebbtide.storage.objects import object_store
+
+STAGES = {
+    "stages": {
+        "prices": {"cmd": "cp input prices", "deps": ["input"], "outs": ["prices"]},
+        "models": {
+            "cmd": "mkdir models && cp prices models/a && cp prices models/b",
+            "deps": ["prices"],
+            "outs": ["models"],
+        },
+        "report": {
+            "cmd": "mkdir -p reports && cp models/a reports/report.html && cp models/b reports/metrics.json",
+            "deps": ["models"],
+            "outs": ["reports/report.html"],
+            "metrics": [{"reports/metrics.json": {"cache": False}}],
+        },
+    }
+}
+NIGHT_S = 1_772_000_000.0
+
+
+def run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def dvc(*words: str) -> str:
+    return run(sys.executable, "-m", "dvc", *words)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a pipeline of three stages, committed."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
+        monkeypatch.setenv(f"{name}_NAME", "test")
+        monkeypatch.setenv(f"{name}_EMAIL", "test@localhost")
+    run("git", "init", "--quiet", "--initial-branch", "main")
+    dvc("init", "--quiet")
+    Path("dvc.yaml").write_text(yaml.safe_dump(STAGES))
+    Path("params.yaml").write_text("seed: 1\n")
+    Path(".gitignore").write_text("/prices\n/models/\n/reports/\n")
+    # As in this project.
+    BATCHES.mkdir(parents=True)
+    (BATCHES / ".gitignore").write_bytes((ROOT / BATCHES / ".gitignore").read_bytes())
+    Path("input").write_text("the first night\n")
+    run("git", "add", ".")
+    run("git", "commit", "--quiet", "-m", "begin")
+    return folder
+
+
+@pytest.fixture
+def bucket(aws_server: str, aws_credentials: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket of a server on this machine."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws_server)
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="nights")
+    return "s3://nights"
+
+
+def night(number: int, content: str) -> str:
+    """One night: a new batch and new prices; what it made is committed, and pushed to a store by the test."""
+    Path("input").write_text(content)
+    batch = BATCHES / f"{number:06d}-b.csv"
+    batch.write_text(f"batch {content}")
+    dvc("add", "--quiet", str(batch))
+    assert run("git", "diff", "--name-only", "--", str(BATCHES)) == ""
+    dvc("repro", "--quiet")
+    return commit_night("nightly", NIGHT_S + number * DAY_S, versioned_files(Path("reports")))
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("kind", ["s3", "folder"])
+def test_a_night_two_weeks_old_is_restored_in_a_fresh_clone(
+    project: Path, kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{request.getfixturevalue('bucket')}/pipeline" if kind == "s3" else str(tmp_path / "store")
+    store = object_store(url)
+    commits = [night(0, "the first night\n")]
+    assert push_cache(store) == 3
+    commits.append(night(14, "two weeks later\n"))
+    assert push_cache(store) == 3
+    assert push_cache(store) == 0
+    # What was checked out, and its index, are as they were.
+    assert run("git", "symbolic-ref", "--short", "HEAD") == "main"
+    assert run("git", "diff", "--name-only") == "input"
+    assert run("git", "log", "--format=%s", "nightly").splitlines()[:2] == [
+        "Night of 2026-03-11T06:13:20Z",
+        "Night of 2026-02-25T06:13:20Z",
+    ]
+    clone = tmp_path / "clone"
+    run("git", "clone", "--quiet", str(project), str(clone))
+    monkeypatch.chdir(clone)
+    run("git", "checkout", "--quiet", commits[0])
+    assert pull_cache(store) == 3
+    dvc("checkout", "--quiet")
+    assert Path("reports/report.html").read_text() == "the first night\n"
+    assert Path("reports/metrics.json").read_text() == "the first night\n"
+    assert Path("pipelines/inputs/batches/000000-b.csv").read_text() == "batch the first night\n"
+    assert not Path("pipelines/inputs/batches/000014-b.csv").exists()
+    assert dvc("repro") == "" or "up to date" in dvc("repro")
+    # Code and parameters of that night, too.
+    assert Path("input").read_text() == "the first night\n"
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_night_that_is_continued_makes_one_commit(project: Path) -> None:
+    assert night(0, "x") == commit_night("nightly", NIGHT_S + 5.0, versioned_files(project / "reports"))
+    with pytest.raises(InputError, match=r"is main, which is checked out; name a branch of its own"):
+        commit_night("main", NIGHT_S, [])
+
+
+@pytest.mark.usefixtures("processes")
+def test_what_a_store_lacks_or_has_instead_is_told(project: Path, tmp_path: Path) -> None:
+    night(0, "x")
+    store = object_store(tmp_path / "store")
+    push_cache(store)
+    keys = list(store.keys())
+    cache = project / ".dvc" / "cache"
+    spoilt: list[tuple[Callable[[Path], object], str]] = [
+        (lambda path: path.write_bytes(b"other"), "has something else under"),
+        (lambda path: path.unlink(), "the store lacks"),
+    ]
+    for spoil, problem in spoilt:
+        for key in keys:
+            (cache / key).unlink(missing_ok=True)
+        os.chmod(tmp_path / "store" / keys[0], 0o600)
+        spoil(tmp_path / "store" / keys[0])
+        with pytest.raises(InputError, match=problem):
+            pull_cache(store)
+        assert not (cache / keys[0]).exists()
+
+
+@pytest.mark.usefixtures("processes")
+def test_without_a_repository_a_night_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(InputError, match=r"git rev-parse failed: .*; nightly.branch may be null"):
+        commit_night("nightly", NIGHT_S, [])
