@@ -7,8 +7,9 @@ from pathlib import Path
 
 from prefect import flow, task
 
-from ebbtide.backtesting.record import BacktestRecord, metrics_of
+from ebbtide.backtesting.record import BacktestRecord, costs_csv, metrics_of
 from ebbtide.backtesting.report import write_report
+from ebbtide.backtesting.summary import money_of
 from ebbtide.base.files import write_text
 from ebbtide.base.json_values import json_text
 from ebbtide.tracking.solve_stage import solved_rows
@@ -24,8 +25,12 @@ def report(records: Mapping[str, BacktestRecord], solved: Path, into: Path) -> N
 
 @task(persist_result=False)
 def metrics(records: Mapping[str, BacktestRecord], into: Path) -> None:
-    """Write the statistics of all jobs, and the models that decided."""
-    write_text(into, json_text(metrics_of(records)))
+    """Write the statistics of all jobs and the models that decided; the money alone; and a table for plots."""
+    write_text(into / "metrics.json", json_text(metrics_of(records)))
+    write_text(
+        into / "money.json", json_text({name: money_of(record.summary()) for name, record in records.items()})
+    )
+    write_text(into / "costs.csv", costs_csv(records))
 
 
 @task(task_run_name="track-{name}", retries=5, retry_delay_seconds=[2, 10, 30, 60, 120], persist_result=False)
@@ -68,6 +73,6 @@ def evaluate(
     """
     found = {name: BacktestRecord.read(records / name) for name in execute.runs}
     report(found, solved, into / "report.html")
-    metrics(found, into / "metrics.json")
+    metrics(found, into)
     for name, record in found.items():
         track(name, record, source, tracking, parameters.experiment, (into / "metrics.json",))

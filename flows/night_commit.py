@@ -24,7 +24,7 @@ def versioned_files(reports: Path) -> list[Path]:
     """The files by which a night is found again, and those of its reports that DVC does not keep."""
     found = [Path(name) for name in _KEPT]
     found += sorted(_BATCHES.glob("*.dvc")) + sorted(_SPEEDS.glob("*.json"))
-    found += sorted(reports.glob("*.json"))
+    found += sorted(reports.glob("*.json")) + sorted(reports.glob("*.csv"))
     return [file for file in found if file.exists()]
 
 

@@ -134,6 +134,18 @@ def metrics_of(records: Mapping[str, BacktestRecord]) -> dict[str, Any]:
     return {"models": models, "jobs": told}
 
 
+def costs_csv(records: Mapping[str, BacktestRecord]) -> str:
+    """Mean costs as CSV, for plots: a row for each job and policy."""
+    import pandas as pd
+
+    rows = [
+        {"job": name, "policy": f"{name}: {policy}", "cost_usd": row["cost_usd"]["mean"]}
+        for name, record in records.items()
+        for policy, row in record.summary().items()
+    ]
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+
+
 def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:
     """A row for each policy and start, with every metric."""
     import pandas as pd

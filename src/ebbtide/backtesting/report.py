@@ -34,7 +34,7 @@ def write_report(
         path: The file to write.
         comparison: Rows of the first table, by heading.
         notes: Lines of text below that table.
-        solved: Rows of what was solved: `name`, `expected`, `deviation` and `about`.
+        solved: Rows of what was solved: `name`, `expected`, `deviation` and `until`.
     """
     path = Path(path)
     write_text(path, render(record, comparison=comparison, notes=notes, solved=solved))

@@ -39,9 +39,9 @@ def answer_of(name: str, record: BacktestRecord) -> str:
         more = f"{saved:.0%} less" if saved >= 0.0 else f"{-saved:.0%} more"
         parts.append(f"{more} than on demand ({_usd(on_demand)} USD)")
     if "missed" in row:
-        parts.append(
-            f"the deadline of {record.about['deadline_h']:g} h missed in {row['missed']} of {runs} starts"
-        )
+        late = row["missed"]
+        kept = f"missed in {late} of {runs}" if late else f"kept in all {runs}"
+        parts.append(f"the deadline of {record.about['deadline_h']:g} h {kept} starts")
     elif row["unfinished"]:
         parts.append(f"{row['unfinished']} of {runs} starts did not finish")
     return "; ".join(parts) + _rival(policy, summary)
@@ -76,4 +76,4 @@ def _rented(requests: list[Mapping[str, Any]]) -> str:
 
 
 def _usd(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}" if value >= 1.0 else f"{value:.2g}"

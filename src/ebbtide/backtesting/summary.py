@@ -91,6 +91,18 @@ def cheapest_in_time(summary: Summary) -> str:
     return able[0] if able else ""
 
 
+def money_of(summary: Summary) -> dict[str, float]:
+    """Mean costs of the cheapest policy in time and of on-demand machines, USD, and the share that is saved.
+
+    What is not known is left out.
+    """
+    means = {name: row["cost_usd"]["mean"] for name, row in summary.items()}
+    found = {"best_usd": means.get(cheapest_in_time(summary)), "on_demand_usd": means.get("on-demand")}
+    if found["best_usd"] is not None and found["on_demand_usd"]:
+        found["saving"] = 1.0 - found["best_usd"] / found["on_demand_usd"]
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def spread_of(row: Mapping[str, Any], metric: str, digits: int) -> MeanAndDeviation:
     """A metric of a summary row, as a table cell."""
     mean, std = row[metric]["mean"], row[metric]["std"]

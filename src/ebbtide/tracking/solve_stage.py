@@ -323,13 +323,20 @@ def solved_rows(folder: Path) -> list[dict[str, str]]:
     return [
         {
             "name": _DECISIONS[kind],
-            "expected": f"{parts[kind].scores['expected_usd']:.4g}",
-            "deviation": f"{parts[kind].scores['deviation_usd']:.3g}",
-            "about": f"until {iso(parts[kind].trained_until_s or 0.0)}",
+            "expected": _rounded(parts[kind].scores["expected_usd"]),
+            "deviation": _rounded(parts[kind].scores["deviation_usd"]),
+            "until": iso(parts[kind].trained_until_s or 0.0)[:10],
         }
         for kind in SOLVERS
         if kind in parts
     ]
+
+
+def _rounded(usd: float | None) -> str:
+    """A cost to a cent, or to three digits where it is less."""
+    if usd is None:
+        return "-"
+    return f"{usd:.2f}" if usd >= 0.995 or usd < 1e-6 else f"{usd:.3g}"
 
 
 def _as_json(

@@ -23,7 +23,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from ebbtide.backtesting.record import BacktestRecord
-from ebbtide.backtesting.summary import Summary, cheapest_in_time
+from ebbtide.backtesting.summary import cheapest_in_time, money_of
 from ebbtide.base.utc import iso
 from ebbtide.forecasts.bundle import MANIFEST
 from ebbtide.jobs.throughput import step_times_of
@@ -143,9 +143,9 @@ def log_record(
         try:
             models = {f"model {name}": version for name, version in record.about.get("models", {}).items()}
             summary = record.summary()
-            best = cheapest_in_time(summary)
-            told = [Param(key, value) for key, value in (common | models | {"best policy": best}).items()]
-            client.log_batch(parent_id, params=told, metrics=_money(summary, best))
+            best = {"best policy": cheapest_in_time(summary)}
+            told = [Param(key, value) for key, value in (common | models | best).items()]
+            client.log_batch(parent_id, params=told, metrics=_values(money_of(summary)))
             for policy, row in summary.items():
                 tags = {"ebbtide.kind": "policy", "ebbtide.policy": policy, "mlflow.parentRunId": parent_id}
                 run_id = client.create_run(home, run_name=policy, tags=tags).info.run_id
@@ -161,21 +161,16 @@ def log_record(
     return parent_id
 
 
-def _money(summary: Summary, best: str) -> list[Metric]:
-    """Mean cost of the best policy and of on-demand machines, and what the former saves; those that are known."""
-    means = {name: row["cost_usd"]["mean"] for name, row in summary.items()}
-    found = {"best_usd": means.get(best), "on_demand_usd": means.get("on-demand")}
-    if found["best_usd"] is not None and found["on_demand_usd"]:
-        found["saving"] = 1.0 - found["best_usd"] / found["on_demand_usd"]
-    return [Metric(name, value, 0, 0) for name, value in found.items() if value is not None]
-
-
 def _metrics(row: Mapping[str, Any]) -> list[Metric]:
     """Metrics such as `cost_usd_mean`; statistics without runs are left out."""
     values = {name: float(row[name]) for name in ("unfinished", "missed") if name in row}
     for metric, spread in row.items():
         if isinstance(spread, Mapping):
             values |= {f"{metric}_{name}": value for name, value in spread.items() if value is not None}
+    return _values(values)
+
+
+def _values(values: Mapping[str, float]) -> list[Metric]:
     return [Metric(name, value, 0, 0) for name, value in values.items()]
 
 
