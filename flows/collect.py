@@ -16,11 +16,13 @@ from pathlib import Path
 from prefect import flow, task
 
 from ebbtide.base.files import write_text
-from ebbtide.market.ingestion import BatchRules, BatchVerdict, fetch_since, judged, unknown_rows
+from ebbtide.base.input_files import read_json
+from ebbtide.forecasts.bundle import speeds_of
+from ebbtide.market.ingestion import BatchRules, BatchVerdict, fetch_since, judged, read_source, unknown_rows
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.runs.collected_speeds import speeds_of_runs
-from flows.ingest import accepted_batches
+from flows.ingest import accepted_batches, number_of
 from flows.parameters import Nightly
 
 PRICES = Path("data/prices.parquet")
@@ -86,14 +88,14 @@ def sort_out(verdicts: Sequence[BatchVerdict]) -> None:
         elif any(f"-{digest}" in file.name for file in accepted_batches(folder)):
             verdict.file.unlink()
         else:
-            number = max((int(file.name.split("-")[0]) for file in accepted_batches(folder)), default=0) + 1
+            number = max(map(number_of, accepted_batches(folder)), default=0) + 1
             os.replace(verdict.file, folder / f"{number:06d}-{digest}{suffix}")
 
 
 @task(persist_result=False)
 def collect_speeds(runs: Path) -> None:
     """Keep the speeds that runs have measured, also of jobs whose runs are gone."""
-    kept = json.loads(SPEEDS.read_text(encoding="utf-8")) if SPEEDS.exists() else {}
+    kept = speeds_of(read_json(SPEEDS), SPEEDS) if SPEEDS.exists() else {}
     found = {name: rates.to_dict() for name, rates in speeds_of_runs(runs).items()}
     if found and (text := json.dumps(kept | found, indent=2, sort_keys=True) + "\n"):
         write_text(SPEEDS, text)
@@ -106,17 +108,32 @@ def collect(parameters: Nightly) -> Collected:
     Args:
         parameters: Folder of batches, rules, regions of EC2, and the folder of runs.
     """
+    verdicts = check_batches(parameters)
+    sort_out(verdicts)
+    collect_speeds(parameters.runs)
+    return Collected(verdicts)
+
+
+def check_batches(parameters: Nightly) -> list[BatchVerdict]:
+    """Fetch from EC2 where regions are named, and check all batches that have come; none is moved."""
     known = PriceHistory.read(PRICES) if PRICES.exists() else None
     parameters.incoming.mkdir(parents=True, exist_ok=True)
     fetch(parameters.regions, parameters.instance_types, known, parameters.incoming)
     verdicts: list[BatchVerdict] = []
+    until_s = _accepted_until_s()
     for file in batches(parameters.incoming):
         # Those that come together may follow one another.
-        until_s = max((each.ends_s for each in verdicts if not each.problem), default=-math.inf)
         verdicts.append(judge(file, known, parameters.rules, until_s))
-    sort_out(verdicts)
-    collect_speeds(parameters.runs)
-    return Collected(verdicts)
+        if not verdicts[-1].problem:
+            until_s = max(until_s, verdicts[-1].ends_s)
+    return verdicts
+
+
+def _accepted_until_s() -> float:
+    """End of the batches that were accepted since the prices were ingested, seconds since 1970."""
+    ingested_s = PRICES.stat().st_mtime if PRICES.exists() else -math.inf
+    new = [file for file in accepted_batches(ACCEPTED) if file.stat().st_ctime > ingested_s]
+    return max((read_source(file)["timestamp"].max().timestamp() for file in new), default=-math.inf)
 
 
 def batches(incoming: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from prefect import flow, task
 
 from ebbtide.backtesting.record import BacktestRecord, costs_csv, metrics_of
 from ebbtide.backtesting.report import write_report
+from ebbtide.backtesting.report_answers import answer_of
 from ebbtide.backtesting.summary import money_of
 from ebbtide.base.files import write_text
 from ebbtide.base.json_values import json_text
@@ -21,6 +22,12 @@ from flows.parameters import Evaluate, Execute, Tracking
 def report(records: Mapping[str, BacktestRecord], solved: Path, into: Path) -> None:
     """Write the page: what to rent for each job, what each system decides, and a section for each job."""
     write_report(records, into, solved=solved_rows(solved.parent))
+
+
+@task(persist_result=False)
+def answers(records: Mapping[str, BacktestRecord], into: Path) -> None:
+    """Write the first lines of the report as text."""
+    write_text(into, "".join(f"- {answer_of(name, record)}\n" for name, record in records.items()))
 
 
 @task(persist_result=False)
@@ -73,6 +80,7 @@ def evaluate(
     """
     found = {name: BacktestRecord.read(records / name) for name in execute.runs}
     report(found, solved, into / "report.html")
+    answers(found, into / "answers.md")
     metrics(found, into)
     for name, record in found.items():
         track(name, record, source, tracking, parameters.experiment, (into / "metrics.json",))

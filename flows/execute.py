@@ -10,6 +10,7 @@ from pathlib import Path
 from prefect import flow, task, unmapped
 
 from ebbtide.backtesting.result import BacktestResult
+from ebbtide.errors import unknown_name
 from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
@@ -63,6 +64,8 @@ def _executable(models: ModelBundle) -> ModelBundle:
 
 def job_run(name: str, parameters: Execute) -> JobRun:
     """A job as `execute` replays it, with the settings that it shares with the others."""
+    if name not in parameters.runs:
+        raise unknown_name("job of execute.runs", name, parameters.runs)
     own = parameters.runs[name]
     return JobRun(
         name=name,

@@ -17,8 +17,9 @@ from ebbtide.market.markets import MARKET_FIELDS
 from ebbtide.market.price_series import PriceSeries
 from ebbtide.market.prices import PriceHistory
 from ebbtide.tracking.tracking import log_chain
-from flows.parameters import FitPriceModel, Tracking, trained_on, training_prices
+from flows.parameters import FitPriceModel, Tracking
 from flows.task_runner import task_runner
+from flows.training_days import trained_on, training_prices
 
 
 @task(persist_result=False)

@@ -20,7 +20,8 @@ from ebbtide.forecasts.hazard.fitting import fit_hazard
 from ebbtide.forecasts.hazard.model import default_hazard
 from ebbtide.forecasts.hazard.observations import observations_of_probes
 from ebbtide.market.sources.parquet import load_parquet
-from flows.parameters import FitSpells, training_prices
+from flows.parameters import FitSpells
+from flows.training_days import training_prices
 
 # Share of the days that is learnt from at least, for scores.
 _LEAST_LEARNT = 0.5

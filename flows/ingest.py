@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
 from prefect.logging import get_run_logger
 
+from ebbtide.base.files import write_text
 from ebbtide.errors import InputError
 from ebbtide.forecasts.capacity.probes import generated_probes, read_probes, write_probes
 from ebbtide.market.ingestion import ingest_ec2, ingest_files
@@ -76,6 +78,7 @@ def ingest(parameters: Ingest, batches: Path, prices: Path, capacity: Path) -> N
         prices: The price file.
         capacity: The file of probes of capacity.
     """
+    _begin(prices, parameters.source)
     if parameters.source == "generated":
         done = generated(prices, parameters.generated)
     elif parameters.source == "files":
@@ -88,6 +91,18 @@ def ingest(parameters: Ingest, batches: Path, prices: Path, capacity: Path) -> N
     get_run_logger().info("%s: %s", capacity, _ingest_capacity(parameters.capacity, prices, capacity))
 
 
+def _begin(prices: Path, source: str) -> None:
+    """Delete the prices of before, unless they are EC2's, which keeps them for 90 days only.
+
+    Of those, too, if they are of another source. A price file of unknown source, as after `dvc pull`, is EC2's.
+    """
+    noted = prices.with_name("price-source.txt")
+    before = noted.read_text(encoding="utf-8").strip() if noted.exists() else source
+    if source != "ec2" or before != source:
+        prices.unlink(missing_ok=True)
+    write_text(noted, f"{source}\n")
+
+
 def _ingest_capacity(parameters: Capacity, prices: Path, into: Path) -> str:
     if parameters.source == "generated":
         return generated_capacity(into, prices, parameters.generated)
@@ -95,5 +110,11 @@ def _ingest_capacity(parameters: Capacity, prices: Path, into: Path) -> str:
 
 
 def accepted_batches(folder: Path) -> list[Path]:
-    """Batches that were accepted, in the order in which they came: their names begin with a number."""
-    return sorted(file for file in folder.glob("[0-9]*") if file.suffix != ".dvc")
+    """Batches that were accepted, by the numbers with which their names begin: the order in which they came."""
+    found = [file for file in folder.glob("[0-9]*") if file.suffix != ".dvc"]
+    return sorted(found, key=lambda file: (number_of(file), file.name))
+
+
+def number_of(batch: Path) -> int:
+    """The number with which a batch's name begins."""
+    return int("".join(takewhile(str.isdecimal, batch.name)))

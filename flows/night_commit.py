@@ -31,8 +31,7 @@ def versioned_files(reports: Path) -> list[Path]:
 def commit_night(branch: str, began_s: float, files: Sequence[Path]) -> str:
     """Commit some files, and all changes of files that Git tracks, to a branch; returns the commit.
 
-    A night that is continued after a kill makes one commit: the same files give the same tree, which is not
-    committed twice.
+    A night that is continued after a kill makes one commit: that of the same night is replaced.
 
     Args:
         branch: Name of the branch; it begins at the commit that is checked out.
@@ -42,25 +41,37 @@ def commit_night(branch: str, began_s: float, files: Sequence[Path]) -> str:
     Raises:
         InputError: This is no Git repository, it has no commit, or the branch is checked out.
     """
-    if _git("symbolic-ref", "--quiet", "--short", "HEAD", may_fail=True) == branch:
-        raise InputError(f"is {branch}, which is checked out; name a branch of its own", field="nightly.branch")
-    head = _git("rev-parse", "--verify", "HEAD^{commit}")
-    parent = _git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}", may_fail=True)
+    head, newest = check_branch(branch)
+    message = f"Night of {iso(began_s)}"
+    parent = newest
+    if newest and _git("log", "-1", "--format=%s", newest) == message:
+        parent = _git("rev-parse", "--verify", "--quiet", f"{newest}^1", may_fail=True)
     with tempfile.TemporaryDirectory(prefix="ebbtide-night-") as folder:
         own = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         _git("read-tree", head, environment=own)
         _git("add", "--update", environment=own)
         _git("add", "--force", "--", *map(str, files), environment=own)
         tree = _git("write-tree", environment=own)
-    if parent and _git("rev-parse", f"{parent}^{{tree}}") == tree:
-        return parent
     date = {name: f"@{int(began_s)} +0000" for name in ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")}
     parents = ["-p", parent] if parent else []
     # The code of the night, which may be newer than that of the last.
     parents += ["-p", head] if head != parent and not _is_ancestor(head, parent) else []
-    commit = _git("commit-tree", tree, *parents, "-m", f"Night of {iso(began_s)}", environment=_identity() | date)
-    _git("update-ref", f"refs/heads/{branch}", commit, parent)
+    commit = _git("commit-tree", tree, *parents, "-m", message, environment=_identity() | date)
+    _git("update-ref", f"refs/heads/{branch}", commit, newest)
     return commit
+
+
+def check_branch(branch: str) -> tuple[str, str]:
+    """Return the commit that is checked out and the newest of the branch, empty if there is no such branch yet.
+
+    Raises:
+        InputError: This is no Git repository, it has no commit, or the branch is checked out, here or elsewhere.
+    """
+    head = _git("rev-parse", "--verify", "HEAD^{commit}")
+    places = _git("worktree", "list", "--porcelain").splitlines()
+    if f"branch refs/heads/{branch}" in places:
+        raise InputError(f"is {branch}, which is checked out; name a branch of its own", field="nightly.branch")
+    return head, _git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}", may_fail=True)
 
 
 def _is_ancestor(commit: str, of: str) -> bool:

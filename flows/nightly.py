@@ -30,10 +30,10 @@ from ebbtide.tracking.night_state import NightReport, NightState
 from ebbtide.tracking.nightly import Night, costs_picture, keep_figures, kept_figures, read_figures
 from ebbtide.tracking.tracking import PARENT, pipeline_run
 from flows.cache_store import push_cache
-from flows.collect import ACCEPTED, PRICES, collect
+from flows.collect import ACCEPTED, PRICES, check_batches, collect_speeds, sort_out
 from flows.dvc_process import STATE, DvcProcess
 from flows.ingest import accepted_batches
-from flows.night_commit import commit_night, versioned_files
+from flows.night_commit import check_branch, commit_night, versioned_files
 from flows.notify import notify
 from flows.parameters import Nightly, Tracking
 from flows.parameters import parameters as section_of_params
@@ -108,6 +108,9 @@ def nightly(parameters: Nightly | None = None, tracking: Tracking | None = None)
     """
     parameters = parameters or section_of_params(Nightly)
     tracking = tracking or section_of_params(Tracking)
+    if parameters.branch:
+        # Before anything is trained and paid.
+        check_branch(parameters.branch)
     STATE.mkdir(parents=True, exist_ok=True)
     with only_one(STATE / "lock", "nightly run"):
         _DVC.end_leftovers()
@@ -121,7 +124,11 @@ def _night(parameters: Nightly, tracking: Tracking) -> Night:
     known = PriceHistory.read(PRICES) if PRICES.exists() else None
     began = NightState(time.time(), known.change_points if known else 0)
     state = (NightState.read(_NIGHT) or began).write(_NIGHT)
-    state = state.with_verdicts(collect(parameters).verdicts).write(_NIGHT)
+    # Kept before they are moved: a night that is killed between tells of them, too.
+    verdicts = check_batches(parameters)
+    state = state.with_verdicts(verdicts).write(_NIGHT)
+    sort_out(verdicts)
+    collect_speeds(parameters.runs)
     with pipeline_run("nightly", tracking.uri, tracking.artifacts, night_files, state.pipeline_run) as (
         parent,
         metrics,

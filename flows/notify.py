@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from inspect import isawaitable
 from typing import Any
 
@@ -16,10 +17,20 @@ NOTIFY = "EBBTIDE_NOTIFY"
 
 
 def notify(flow: Flow[..., Any], flow_run: FlowRun, state: State) -> None:
-    """Send one message through the block that the environment names; without one, do nothing."""
+    """Send one message through the block that the environment names; without one, do nothing.
+
+    A message that cannot be sent is told on standard error: the night has failed for another reason.
+    """
     name = os.environ.get(NOTIFY)
     if not name:
         return
+    try:
+        _send(name, flow, flow_run, state)
+    except Exception as error:
+        sys.stderr.write(f"ebbtide: {NOTIFY}={name}: the failed night could not be told: {error}\n")
+
+
+def _send(name: str, flow: Flow[..., Any], flow_run: FlowRun, state: State) -> None:
     subject = f"Ebbtide: {flow.name} {state.name.lower() if state.name else 'failed'}"
     done = _loaded(name).notify(body=f"{flow_run.name}: {state.message or 'see its logs'}", subject=subject)
     if isawaitable(done):

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, create_model, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, create_model
 
-from ebbtide.base.utc import DAY_S, iso
 from ebbtide.errors import InputError
 from ebbtide.jobs.parsing import Frozen, read_mapping, validated
 from ebbtide.market.billing import billing_preset
 from ebbtide.market.ingestion import BatchRules
-from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.dynamic_pricing.policy import Goal
 from ebbtide.replay.generated_markets import MarketKind
 
@@ -20,6 +18,17 @@ PARAMS = Path("params.yaml")
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _known_billing(name: str) -> str:
+    try:
+        billing_preset(name)
+    except InputError as error:
+        raise ValueError(error.problem) from None
+    return name
+
+
+BillingName = Annotated[str, AfterValidator(_known_billing)]
 # A name that becomes a folder of the pipeline's outputs.
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 
@@ -149,7 +158,7 @@ class SolveBids(Frozen):
     """SpotTune: the max price in each market."""
 
     job: Path
-    billing: str
+    billing: BillingName
 
 
 class SolveAllocation(Frozen):
@@ -157,7 +166,7 @@ class SolveAllocation(Frozen):
 
     job: Path
     goal: Goal
-    quotas: dict[str, int]
+    quotas: dict[str, Count]
 
 
 class SolvePortfolio(Frozen):
@@ -185,6 +194,23 @@ class Solve(Frozen):
     deadline: SolveDeadline
 
 
+class PromoteJobs(Frozen):
+    """The job with which versions of each kind of model are compared; no policy asks speeds so far."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    revpred: Path
+    earlycurve: Path
+    spells: Path
+    hazard: Path
+    price_chains: Annotated[Path, Field(alias="price-chains")]
+    speeds: None = None
+
+    def by_kind(self) -> dict[str, Path]:
+        """The jobs by kind of model, as bundles name them."""
+        return {kind: file for kind, file in self.model_dump(by_alias=True).items() if file is not None}
+
+
 class PromoteCookbook(Frozen):
     """The cookbooks with which versions of price chains are compared."""
 
@@ -199,9 +225,9 @@ class Promote(Frozen):
 
     starts: Count | list[str]
     seed: int
-    billing: str
+    billing: BillingName
     confidence: Annotated[float, Field(gt=0, lt=1)]
-    jobs: dict[str, Path | None]
+    jobs: PromoteJobs
     curves: str
     cookbook: PromoteCookbook
 
@@ -221,17 +247,8 @@ class Execute(Frozen):
 
     starts: Count
     seed: int
-    billing: str
+    billing: BillingName
     runs: Annotated[dict[FolderName, ExecutedJob], Field(min_length=1)]
-
-    @field_validator("billing")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        try:
-            billing_preset(name)
-        except InputError as error:
-            raise ValueError(error.problem) from None
-        return name
 
 
 class Evaluate(Frozen):
@@ -303,23 +320,11 @@ def parameters(section: type[_Section]) -> _Section:
     return found
 
 
-def training_prices(prices: Path) -> PriceHistory:
-    """The prices that models may be trained on: all but the days that params.yaml holds back at the record's end.
-
-    Args:
-        prices: The price file.
+def check_parameters() -> None:
+    """Read all sections, so that what is wrong in any is told before a stage runs.
 
     Raises:
-        InputError: The record is not longer than the days held back.
+        InputError: See `parameters`.
     """
-    history, days = PriceHistory.read(prices), parameters(HeldBack).days
-    until_s = history.end_s - days * DAY_S
-    if until_s <= history.start_s:
-        problem = f"is {days:g}; the record has {(history.end_s - history.start_s) / DAY_S:.1f} days"
-        raise InputError(problem, file=PARAMS, field="held_back.days")
-    return history.window(history.start_s, until_s)
-
-
-def trained_on(history: PriceHistory) -> dict[str, str]:
-    """The training window, as reports have it."""
-    return {"from": iso(history.start_s), "until": iso(history.end_s)}
+    for section in SECTIONS.values():
+        parameters(section)

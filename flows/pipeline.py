@@ -12,27 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prefect import flow, get_client
+from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
+from prefect.states import Completed, Failed
 
 # Environment variable of a stage: the flow run below which its own stands.
 PARENT_FLOW_RUN = "EBBTIDE_FLOW_RUN"
 
 
 @flow(name="pipeline")
-def pipeline(targets: Sequence[str] = ()) -> int:
+def pipeline(targets: Sequence[str] = ()) -> State[None]:
     """Bring stages up to date, with those that they need.
 
     Args:
         targets: Names of stages; none: all.
 
     Returns:
-        The exit code of `dvc repro`, which has said what was wrong.
+        The state of this flow run: failed where `dvc repro` has, which has said what was wrong.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, **environment_of_stages()}
-    return subprocess.run(
-        [sys.executable, "-m", "dvc", "repro", *targets], env=environment, check=False
-    ).returncode
+    command = [sys.executable, "-m", "dvc", "repro", *targets]
+    code = subprocess.run(command, env=environment, check=False).returncode
+    return Failed(message=f"dvc repro ended with exit code {code}") if code else Completed()
 
 
 def environment_of_stages() -> dict[str, str]:

@@ -80,7 +80,7 @@ def promote(
     kinds = [kind for kind in MODEL_PARTS if kind in models.parts]
     numbers = {kind: register(kind, models, registry) for kind in kinds}
     before = champion_versions(registry_client(registry.uri))
-    jobs = [file for file in parameters.jobs.values() if file is not None]
+    jobs = list(parameters.jobs.by_kind().values())
     inputs = _digest(models, parameters, (prices, curves, capacity, *jobs))
     report = registry.kept_verdicts(inputs)
     if report is None or not _still_holds(report, before):
@@ -106,7 +106,7 @@ def _setting(parameters: Promote, prices: Path, curves: Path, capacity: Path) ->
     return Setting(
         PriceHistory.read(prices),
         parameters.starts,
-        parameters.jobs,
+        parameters.jobs.by_kind(),
         seed=parameters.seed,
         billing=parameters.billing,
         confidence=parameters.confidence,

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from prefect import flow, task
 
+from ebbtide.errors import unknown_name
 from ebbtide.forecasts.bundle import ModelBundle, write_solved
 from ebbtide.tracking.solve_stage import SOLVERS, Known, Solved
 from ebbtide.tracking.tracking import log_solved
-from flows.parameters import Solve, Tracking, training_prices
+from flows.parameters import Solve, Tracking
+from flows.training_days import training_prices
 
 
 @task(task_run_name="solve-{kind}", persist_result=False)
@@ -39,6 +41,8 @@ def solve(kind: str, parameters: Solve, tracking: Tracking, folder: Path, prices
         InputError: A file is not what it should be, the market of the cookbook has no chain, or a deadline cannot
             be met.
     """
+    if kind not in SOLVERS:
+        raise unknown_name("artifact", kind, SOLVERS)
     bundle = ModelBundle.read(folder)
     solved = solve_one(kind, Known(bundle, training_prices(prices), prices), parameters, folder)
     write_solved(bundle, {solved.kind: solved.part(folder)})

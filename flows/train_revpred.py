@@ -13,8 +13,9 @@ from ebbtide.base.files import write_text
 from ebbtide.forecasts.revocation.evaluation import LatestFit, fit_latest
 from ebbtide.forecasts.revocation.storage import model_card, save_model
 from ebbtide.market.prices import PriceHistory
-from flows.parameters import TrainRevPred, trained_on, training_prices
+from flows.parameters import TrainRevPred
 from flows.task_runner import task_runner
+from flows.training_days import trained_on, training_prices
 
 
 @task(persist_result=False)

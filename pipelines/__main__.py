@@ -54,7 +54,15 @@ def pull() -> None:
     if store is not None:
         sys.stdout.write(f"{pull_cache(object_store(store))} objects from {store}\n")
     words = ["checkout"] if store is not None else ["pull"]
-    sys.exit(subprocess.run([sys.executable, "-m", "dvc", *words], check=False).returncode)
+    done = subprocess.run([sys.executable, "-m", "dvc", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        where = store or "DVC's remote (`dvc remote list`; nightly.store in params.yaml is null)"
+        raise InputError(f"{where} lacks some of what dvc.lock names: {_last_line(done.stderr)}")
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no reason given"
 
 
 def nightly() -> None:

@@ -18,14 +18,17 @@ def main(words: Sequence[str]) -> None:
     last digits, and a demonstration is no reason to commit other models than those that were reviewed. What was
     computed stays in DVC's cache of runs, so that the next `dvc repro` computes nothing again.
     """
+    from flows.parameters import check_parameters
     from flows.pipeline import pipeline
 
+    check_parameters()
     targets = [word for word in words if word != "--keep-lock"]
     if len(targets) == len(words):
-        sys.exit(pipeline(targets))
-    with _lock_kept():
-        code = pipeline(targets)
-    sys.exit(code)
+        state = pipeline(targets, return_state=True)
+    else:
+        with _lock_kept():
+            state = pipeline(targets, return_state=True)
+    sys.exit(0 if state.is_completed() else 1)
 
 
 @contextmanager

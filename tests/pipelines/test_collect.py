@@ -36,6 +36,9 @@ def test_rows_that_are_known_are_no_batch(tmp_path: Path, monkeypatch: pytest.Mo
     late = history({C3: [(108000, 0.2)], R3: [(72000, 0.07)]}, hours=31).to_frame()
     rows = unknown_rows(late, KNOWN)
     assert rows["price_usd_per_hour"].tolist() == [0.07]
+    # What returns to the known price after a late one is new, too.
+    back = history({C3: [(20_000, 0.3), (30_000, 0.1)]}, hours=31).to_frame()
+    assert unknown_rows(back, KNOWN)["price_usd_per_hour"].tolist() == [0.3, 0.1]
     assert len(unknown_rows(KNOWN.to_frame(), KNOWN)) == 0
     assert unknown_rows(late, None) is late
     asked: list[dict[str, float]] = []

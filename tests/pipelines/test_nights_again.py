@@ -126,10 +126,32 @@ def test_a_night_two_weeks_old_is_restored_in_a_fresh_clone(
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_night_that_is_continued_makes_one_commit(project: Path) -> None:
-    assert night(0, "x") == commit_night("nightly", NIGHT_S + 5.0, versioned_files(project / "reports"))
-    with pytest.raises(InputError, match=r"is main, which is checked out; name a branch of its own"):
-        commit_night("main", NIGHT_S, [])
+def test_a_night_that_is_continued_makes_one_commit(project: Path, tmp_path: Path) -> None:
+    night(0, "x")
+    night(1, "y")
+    # Killed after its commit, and continued with another report.
+    Path("reports/nightly.json").write_text("{}")
+    again = commit_night("nightly", NIGHT_S + DAY_S, versioned_files(Path("reports")))
+    nights = run("git", "log", "--first-parent", "--format=%s", "nightly").splitlines()
+    assert [line for line in nights if line.startswith("Night")] == [
+        "Night of 2026-02-26T06:13:20Z",
+        "Night of 2026-02-25T06:13:20Z",
+    ]
+    assert run("git", "show", f"{again}:reports/nightly.json") == "{}"
+    for branch, place in (("main", "here"), ("nightly", "elsewhere")):
+        if place == "elsewhere":
+            run("git", "worktree", "add", "--quiet", str(tmp_path / "night"), "nightly")
+        with pytest.raises(InputError, match=f"is {branch}, which is checked out; name a branch of its own"):
+            commit_night(branch, NIGHT_S, [])
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_code_of_a_later_commit_hides_no_night(project: Path) -> None:
+    first = night(0, "x")
+    run("git", "commit", "--quiet", "--allow-empty", "--date", "2026-03-01T00:00:00Z", "-m", "code B")
+    night(1, "y")
+    found = run("git", "rev-list", "-1", "--first-parent", "--before=2026-02-26 00:00 +0000", "nightly")
+    assert found == first
 
 
 @pytest.mark.usefixtures("processes")

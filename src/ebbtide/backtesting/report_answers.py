@@ -31,9 +31,11 @@ def answer_of(name: str, record: BacktestRecord) -> str:
         return f"{name}: {_rented(record.about['rent'])}; none of {runs} starts finished."
     finished = runs - row["unfinished"]
     error_usd = (row["cost_usd"]["std"] or 0.0) / math.sqrt(finished)
+    spread = f" ± {_usd(error_usd)}" if finished > 1 else ""
     parts = [f"{name}: {_rented(record.about['rent'])}, by policy {policy}"]
-    parts.append(f"expected {_usd(mean)} ± {_usd(error_usd)} USD and {row['makespan_h']['mean']:.3g} h")
-    on_demand = summary.get("on-demand", {}).get("cost_usd", {}).get("mean")
+    parts.append(f"expected {_usd(mean)}{spread} USD and {row['makespan_h']['mean']:.3g} h")
+    listed = summary.get("on-demand")
+    on_demand = listed["cost_usd"]["mean"] if listed and listed["unfinished"] == row["unfinished"] == 0 else None
     if on_demand:
         saved = 1.0 - mean / on_demand
         more = f"{saved:.0%} less" if saved >= 0.0 else f"{-saved:.0%} more"
@@ -53,10 +55,12 @@ def _rival(policy: str, summary: Mapping[str, Mapping[str, Any]]) -> str:
     costs = {
         name: row["cost_usd"]["mean"]
         for name, row in summary.items()
-        if row["cost_usd"]["mean"] is not None and bad[name] <= bad[policy]
+        if row["cost_usd"]["mean"] is not None and bad[name] <= bad[policy] and not row["unfinished"]
     }
-    best = min(costs, key=lambda name: costs[name])
-    less = 1.0 - costs[best] / costs[policy]
+    best = min(costs, key=lambda name: costs[name], default=policy)
+    if policy not in costs:
+        return "."
+    less = 1.0 - costs[best] / costs[policy] if costs[policy] > 0.0 else 0.0
     return f". Policy {best} cost {less:.1%} less here." if less >= 0.005 else "."
 
 

@@ -340,21 +340,24 @@ def fetch_since(known: PriceHistory | None, instance_types: Sequence[str]) -> di
 
 
 def unknown_rows(fetched: pd.DataFrame, known: PriceHistory | None) -> pd.DataFrame:
-    """The rows of a frame of prices that say something new: a later price, or another one than is known."""
+    """The rows of those markets of a frame of prices that have something new: a later price, or another one.
+
+    All rows of such a market are kept: between two that are new, one may return to what was known before.
+    """
     if known is None or not len(fetched):
         return fetched
     kept = []
     for key, rows in fetched.groupby(list(MARKET_FIELDS), observed=True):
         market = Market(*map(str, key))
-        if market not in known:
-            kept.append(rows)
-            continue
-        series = known[market]
-        times_s = rows["timestamp"].map(lambda time: time.timestamp()).to_numpy(dtype=float)
-        before = np.searchsorted(series.times_s, times_s, side="right") - 1
-        same = (before >= 0) & (series.prices[before] == rows["price_usd_per_hour"].to_numpy(dtype=float))
-        kept.append(rows[~same | (times_s > series.times_s[-1])])
-    return _stacked(kept)
+        if market in known:
+            series = known[market]
+            times_s = rows["timestamp"].map(lambda time: time.timestamp()).to_numpy(dtype=float)
+            before = np.searchsorted(series.times_s, times_s, side="right") - 1
+            same = (before >= 0) & (series.prices[before] == rows["price_usd_per_hour"].to_numpy(dtype=float))
+            if (same & (times_s <= series.times_s[-1])).all():
+                continue
+        kept.append(rows)
+    return _stacked(kept) if kept else fetched.iloc[:0]
 
 
 @dataclass(frozen=True)

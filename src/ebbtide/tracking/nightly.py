@@ -142,7 +142,8 @@ class Night:
         if self.pushed:
             lines += ["Data and models are pushed.", ""]
         if self.commit:
-            lines += [f"This night again: `git checkout {self.commit[:12]}` and `python -m pipelines pull`.", ""]
+            again = f"`git worktree add ../night {self.commit[:12]}`, and there `python -m pipelines pull`"
+            lines += [f"This night again: {again}.", ""]
         return "\n".join(lines)
 
     def _changed_models(self) -> list[str]:

@@ -164,6 +164,19 @@ def test_a_price_that_never_changed_is_not_likely_to_rise() -> None:
     assert 0.0 < model.constants[1] < 0.001
 
 
+def test_a_model_of_constants_alone_answers(tmp_path: Path) -> None:
+    laid = minutes_of(history({C3: [(43_200.0 * n, 0.1) for n in range(16)], R3: [(0, 0.05)]}, hours=190))
+    split = split_at(laid, 60, 5, 1, stride=20)
+    model = quick()
+    with pytest.warns(UserWarning, match="too few training minutes"):
+        model.fit(laid, split.train, split.validation)
+    assert model.groups == []
+    found = answers(model, laid, split)
+    assert ((found >= 0.0) & (found < 0.01)).all()
+    save_model(model, tmp_path)
+    np.testing.assert_array_equal(answers(load_model(tmp_path), laid, split), found)
+
+
 def test_a_saved_model_answers_the_same(
     minutes: Minutes, split: Split, fitted: NetworkModel, tmp_path: Path
 ) -> None:

@@ -166,8 +166,9 @@ class NetworkModel:
         scaled = self.calibrate and calibrated
         odds = np.zeros(outputs.own.shape)
         learnt = outputs.group >= 0
-        own = OddsCalibration.of_each([group.calibration for group in self.groups], outputs.group[learnt])
-        odds[learnt] = own.log_odds(outputs.own[learnt], direction, scaled=scaled)
+        if learnt.any():
+            own = OddsCalibration.of_each([group.calibration for group in self.groups], outputs.group[learnt])
+            odds[learnt] = own.log_odds(outputs.own[learnt], direction, scaled=scaled)
         if self.generals:
             others = zip(self.generals, outputs.general, strict=True)
             general = [other.calibration.log_odds(part, direction, scaled=scaled) for other, part in others]

@@ -30,6 +30,9 @@ from ebbtide.policies.deadline.solving_zones import slack_after, tick_on_spot
 # A share of a tick below which a time is on the tick.
 _SAME_TICK = 1e-6
 
+# No job costs as much; a table's costs do where the deadline is missed, and between there and the next step.
+_LATE_USD = MISSED_USD / 1e6
+
 
 @compiled
 def by_table(costs: ZonesCosts, task: ZonesTask, now: ZonesNow) -> int:
@@ -120,6 +123,9 @@ def _later_usd(costs: ZonesCosts, now: ZonesNow, held: int, zone: int, age: int,
     if less_s < 0.0:
         return more_usd
     less_usd = float(between(costs.usd[before, held, zone, age], less_s / costs.step_s))
+    if less_usd > _LATE_USD:
+        # With the time until the tick there is slack enough: what is missed without it says nothing.
+        return more_usd
     return (1.0 - share) * less_usd + share * more_usd
 
 
