@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from prefect import flow, task
@@ -78,9 +79,17 @@ def evaluate(
         solved: Folder of what was solved, in that of the model bundle.
         into: The folder for the report and the statistics.
     """
+    _forget(records, execute.runs)
     found = {name: BacktestRecord.read(records / name) for name in execute.runs}
     report(found, solved, into / "report.html")
     answers(found, into / "answers.md")
     metrics(found, into)
     for name, record in found.items():
         track(name, record, source, tracking, parameters.experiment, (into / "metrics.json",))
+
+
+def _forget(records: Path, jobs: Collection[str]) -> None:
+    """Delete what is not of these jobs: DVC leaves records of jobs that were removed, and would count them."""
+    for path in records.iterdir():
+        if path.name not in jobs:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

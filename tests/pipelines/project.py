@@ -88,7 +88,7 @@ class Project:
             for part in sections:
                 section = section[part]
             section[key] = value
-        path.write_text(yaml.safe_dump(content))
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
 
     @property
     def environment(self) -> dict[str, str]:
