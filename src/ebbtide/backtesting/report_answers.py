@@ -42,7 +42,7 @@ def answer_of(name: str, record: BacktestRecord) -> str:
         parts.append(f"{more} than on demand ({_usd(on_demand)} USD)")
     if "missed" in row:
         late = row["missed"]
-        kept = f"missed in {late} of {runs}" if late else f"kept in all {runs}"
+        kept = f"missed in {late} of {runs}" if late else f"kept in {runs} of {runs}"
         parts.append(f"the deadline of {record.about['deadline_h']:g} h {kept} starts")
     elif row["unfinished"]:
         parts.append(f"{row['unfinished']} of {runs} starts did not finish")
