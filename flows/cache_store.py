@@ -1,7 +1,7 @@
 """DVC's cache in a store that others can reach: S3, Google Cloud Storage or a folder, set up like runs' storage.
 
-Objects have the names that a remote of DVC gives them: with DVC's plugin for the store, `dvc pull` reads
-them, too. Ebbtide does not need it; that for S3 asks for another version of boto3's core.
+Objects have the names that a remote of DVC gives them, so that `dvc pull` reads them where DVC's plugin for the
+store is installed. Ebbtide needs no plugin: DVC's plugin for S3 requires another version of botocore than Ebbtide.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def push_cache(store: ObjectStore) -> int:
         InputError: The cache lacks something.
     """
     pushed = 0
-    for digest in versions():
+    for digest in cached_digests():
         parts = _listed(_cached(digest)) if digest.endswith(_DIRECTORY) else []
         for each in (*parts, digest):
             if not store.has(_key(each)):
@@ -46,14 +46,14 @@ def pull_cache(store: ObjectStore) -> int:
         InputError: The store lacks something, or has something else under its name.
     """
     pulled = 0
-    for digest in versions():
+    for digest in cached_digests():
         pulled += _pull(store, digest)
         if digest.endswith(_DIRECTORY):
             pulled += sum(_pull(store, each) for each in _listed(CACHE / _key(digest)))
     return pulled
 
 
-def versions() -> list[str]:
+def cached_digests() -> list[str]:
     """Digests of all outputs in DVC's cache that the lock file and the files that were added name."""
     with Repo() as repo:
         found = [str(out.hash_info.value) for out in repo.index.outs if out.use_cache and out.hash_info]

@@ -1,6 +1,6 @@
-"""What a night takes in from outside, into the folders that the pipeline's stages read: batches and speeds.
+"""Collection of new batches of prices and of measured speeds, into folders that are inputs of stages.
 
-`dvc repro` alone knows what follows from it: both folders are inputs of stages.
+`dvc repro` finds by itself which stages depend on them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from prefect import flow, task
@@ -28,27 +27,6 @@ from flows.parameters import Nightly
 PRICES = Path("data/prices.parquet")
 ACCEPTED, SET_ASIDE = Path("pipelines/inputs/batches"), Path("data/set-aside")
 SPEEDS = Path("pipelines/inputs/speeds") / "runs.json"
-
-
-@dataclass(frozen=True)
-class Collected:
-    """The batches of prices that were found.
-
-    Attributes:
-        verdicts: How each was judged.
-    """
-
-    verdicts: Sequence[BatchVerdict]
-
-    def text(self) -> str:
-        """A line for each batch."""
-        lines = [
-            f"added {each.file.name}: {each.rows} rows"
-            if not each.problem
-            else f"set aside {each.file.name}: {each.problem}"
-            for each in self.verdicts
-        ]
-        return "".join(f"{line}\n" for line in lines)
 
 
 @task(retries=3, retry_delay_seconds=[10, 60, 300], timeout_seconds=1800, persist_result=False)
@@ -97,21 +75,24 @@ def collect_speeds(runs: Path) -> None:
     """Keep the speeds that runs have measured, also of jobs whose runs are gone."""
     kept = speeds_of(read_json(SPEEDS), SPEEDS) if SPEEDS.exists() else {}
     found = {name: rates.to_dict() for name, rates in speeds_of_runs(runs).items()}
-    if found and (text := json.dumps(kept | found, indent=2, sort_keys=True) + "\n"):
-        write_text(SPEEDS, text)
+    if found:
+        write_text(SPEEDS, json.dumps(kept | found, indent=2, sort_keys=True) + "\n")
 
 
 @flow(name="collect")
-def collect(parameters: Nightly) -> Collected:
+def collect(parameters: Nightly) -> list[BatchVerdict]:
     """Check the batches that have come, and move them; collect the speeds that runs have measured.
 
     Args:
         parameters: Folder of batches, rules, regions of EC2, and the folder of runs.
+
+    Returns:
+        A verdict on each batch.
     """
     verdicts = check_batches(parameters)
     sort_out(verdicts)
     collect_speeds(parameters.runs)
-    return Collected(verdicts)
+    return verdicts
 
 
 def check_batches(parameters: Nightly) -> list[BatchVerdict]:

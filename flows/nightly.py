@@ -35,7 +35,7 @@ from flows.dvc_process import STATE, DvcProcess
 from flows.ingest import accepted_batches
 from flows.night_commit import check_branch, commit_night, versioned_files
 from flows.notify import notify
-from flows.parameters import Nightly, Tracking
+from flows.parameters import Nightly, Tracking, check_parameters
 from flows.parameters import parameters as section_of_params
 from flows.pipeline import environment_of_stages
 from flows.task_runner import task_runner
@@ -106,6 +106,7 @@ def nightly(parameters: Nightly | None = None, tracking: Tracking | None = None)
         InputError: Another nightly run is under way, or a parameter is not what it should be.
         TrainingError: Everything is done and reported, and a due job did not finish.
     """
+    check_parameters()
     parameters = parameters or section_of_params(Nightly)
     tracking = tracking or section_of_params(Tracking)
     if parameters.branch:
@@ -182,7 +183,7 @@ def _night(parameters: Nightly, tracking: Tracking) -> Night:
 
 
 def night_files() -> list[Path]:
-    """What is kept with the night's run in MLflow: the files by which it is found again, and its reports."""
+    """Files kept with the night's run in MLflow: those by which the night is restored, and its reports."""
     return [*versioned_files(REPORTS), *sorted(REPORTS.glob("*.html"))]
 
 

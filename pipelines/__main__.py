@@ -36,11 +36,13 @@ STAGES = (
 
 
 def collect() -> None:
-    """Take in what the next `repro` reads, and say what it was."""
+    """Collect batches and speeds for the next `repro`, and print a line for each batch."""
     from flows.collect import collect as take_in
     from flows.parameters import Nightly, parameters
 
-    sys.stdout.write(take_in(parameters(Nightly)).text())
+    for verdict in take_in(parameters(Nightly)):
+        told = f"set aside {verdict.file.name}: {verdict.problem}"
+        sys.stdout.write(f"{told if verdict.problem else f'added {verdict.file.name}: {verdict.rows} rows'}\n")
 
 
 def pull() -> None:

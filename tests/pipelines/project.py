@@ -13,22 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pipelines.__main__ import STAGES as FLOWS
 
 ROOT = Path(__file__).parents[2]
+# Stages that DVC makes of one, by its name.
+GROUPS = {
+    "solve": ("cookbook", "bids", "allocation", "portfolio", "deadline"),
+    "execute": ("by-friday", "sweep", "by-morning", "array", "workflow"),
+}
 STAGES = [
-    "ingest",
-    "interpolate",
-    "train_revpred",
-    "measure_curves",
-    "calibrate_earlycurve",
-    "fit_price_model",
-    "fit_spells",
-    "measure_speeds",
-    "bundle",
-    *(f"solve@{kind}" for kind in ("cookbook", "bids", "allocation", "portfolio", "deadline")),
-    "promote",
-    *(f"execute@{name}" for name in ("by-friday", "sweep", "by-morning", "array", "workflow")),
-    "evaluate",
+    name
+    for stage in FLOWS
+    for name in ([f"{stage}@{one}" for one in GROUPS[stage]] if stage in GROUPS else [stage])
 ]
 
 SMALL = {

@@ -1,4 +1,4 @@
-"""What a night takes in: prices that EC2 publishes late, and speeds that runs have measured."""
+"""Collection of prices that EC2 publishes late, and of speeds that runs have measured; notices of failed nights."""
 
 from __future__ import annotations
 
