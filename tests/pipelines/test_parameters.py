@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from flows.nightly import nightly
 from flows.parameters import SECTIONS, Interpolate, parameters
 
 from ebbtide.errors import InputError
@@ -45,6 +46,16 @@ def test_what_is_wrong_in_a_section_is_told_by_its_place(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=problem):
         section(text)
+
+
+def test_a_night_checks_all_sections_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load((ROOT / "params.yaml").read_text())
+    content["evaluate"] = {}
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match="field evaluate.experiment: missing"):
+        nightly.fn()
+    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 
 def test_every_section_of_the_project_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
