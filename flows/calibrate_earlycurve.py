@@ -16,6 +16,7 @@ from ebbtide.forecasts.learning_curves.curves import Curve, read_curves
 from ebbtide.forecasts.learning_curves.methods import METHODS, evaluate_methods
 from ebbtide.tracking.tracking import log_calibration
 from flows.parameters import CalibrateEarlyCurve, Tracking
+from flows.resumable import KEEP_RESULT, Item, resumable
 from flows.task_runner import task_runner
 
 
@@ -31,10 +32,10 @@ def choose(curves: list[Curve], parameters: CalibrateEarlyCurve) -> StageCalibra
     )
 
 
-@task(task_run_name="score-{method}", persist_result=False)
-def score(method: str, curves: list[Curve], calibration: StageCalibration) -> dict[str, Any]:
+@task(task_run_name="score-{item.name}", **KEEP_RESULT)
+def score(item: Item, curves: list[Curve], calibration: StageCalibration) -> dict[str, Any]:
     """Score one method; EarlyCurve on each workload with what was chosen on the others."""
-    scores: dict[str, Any] = evaluate_methods(curves, calibration, [method])["methods"][method]
+    scores: dict[str, Any] = evaluate_methods(curves, calibration, [item.name])["methods"][item.name]
     return scores
 
 
@@ -60,7 +61,8 @@ def calibrate_earlycurve(
     whole = read_curves(curves)
     calibration = choose(whole, parameters)
     write_calibration(calibration, into)
-    found = score.map(list(METHODS), unmapped(whole), unmapped(calibration)).result()
+    with resumable("calibrate_earlycurve", METHODS, [], [curves, into]) as items:
+        found = score.map(items, unmapped(whole), unmapped(calibration)).result()
     scores = dict(zip(METHODS, found, strict=True))
     told = {name: found["by_theta"] for name, found in scores.items()}
     errors = {

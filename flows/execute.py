@@ -6,27 +6,34 @@ Every policy that asks models runs twice from the same starts: with the bundle, 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, task, unmapped
 
-from ebbtide.backtesting.result import BacktestResult
+from ebbtide.backtesting.record import outcomes_frame, typical_start
+from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import unknown_name
 from ebbtide.forecasts.bundle import MODEL_PARTS, ModelBundle
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.policies.registry import names_of
-from ebbtide.tracking.execute_stage import COOKBOOK, JobRun, executed, record_of
+from ebbtide.tracking.execute_stage import COOKBOOK, JobRun, PreparedRun, prepared
 from flows.parameters import Execute
+from flows.resumable import KEEP_RESULT, Item, resumable
 from flows.task_runner import task_runner
 
 
-@task(task_run_name="{run.name}-{name}", persist_result=False)
-def replay(
-    run: JobRun, name: str, models: ModelBundle, prices: PriceHistory, capacity: Availability | None
-) -> BacktestResult:
-    """One policy of a job from every start."""
-    return executed(run, name, models, prices, capacity)
+@task(task_run_name="replay-{item.name}", **KEEP_RESULT)
+def replay(item: Item, run: PreparedRun) -> list[dict[str, Any]]:
+    """Outcomes of one policy of a job from every start."""
+    return run.rows(item.name)
+
+
+@task(task_run_name="show-{name}", persist_result=False)
+def show(name: str, run: PreparedRun, start_s: float) -> Outcome:
+    """The outcome of one policy from the start that the report shows, with its timeline."""
+    return run.shown(name, start_s)
 
 
 @flow(name="execute", flow_run_name="execute@{name}", task_runner=task_runner("processes"))
@@ -49,11 +56,14 @@ def execute(name: str, parameters: Execute, prices: Path, capacity: Path, bundle
     models, history = _executable(ModelBundle.read(bundle)), PriceHistory.read(prices)
     later = history.window(max(models.trained_until_s, history.start_s), history.end_s)
     known = Availability.read(capacity) if len(load_parquet(capacity)) else None
-    names = run.names(models)
-    results: list[BacktestResult] = replay.map(
-        unmapped(run), list(names), models=unmapped(models), prices=unmapped(later), capacity=unmapped(known)
-    ).result()
-    record_of(run, results, models, later).write(into)
+    ready, names = prepared(run, models, later, known), list(run.names(models))
+    settings = [parameters.model_dump(mode="json"), models.versions]
+    with resumable(f"execute@{name}", names, settings, [prices, capacity, run.job, bundle]) as items:
+        rows = replay.map(items, unmapped(ready)).result()
+        outcomes = outcomes_frame([row for each in rows for row in each])
+        start_s = ready.starts_s[typical_start(outcomes)]
+        shown = show.map(names, unmapped(ready), unmapped(start_s)).result()
+        ready.record(outcomes, dict(zip(names, shown, strict=True))).write(into)
 
 
 def _executable(models: ModelBundle) -> ModelBundle:

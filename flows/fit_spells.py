@@ -17,10 +17,11 @@ from ebbtide.forecasts.capacity.probes import before
 from ebbtide.forecasts.capacity.scoring import spell_scores
 from ebbtide.forecasts.hazard.evaluation import evaluate_hazard
 from ebbtide.forecasts.hazard.fitting import fit_hazard
-from ebbtide.forecasts.hazard.model import default_hazard
+from ebbtide.forecasts.hazard.model import Hazard, default_hazard
 from ebbtide.forecasts.hazard.observations import observations_of_probes
 from ebbtide.market.sources.parquet import load_parquet
 from flows.parameters import FitSpells
+from flows.task_runner import task_runner
 from flows.training_days import training_prices
 
 # Share of the days that is learnt from at least, for scores.
@@ -42,6 +43,12 @@ def fit(probes: pd.DataFrame) -> SpellModels:
 
 
 @task(persist_result=False)
+def fit_the_hazard(probes: pd.DataFrame, name: str) -> Hazard:
+    """A hazard for all markets, from all days."""
+    return fit_hazard(observations_of_probes(probes), default_hazard(), [name])
+
+
+@task(persist_result=False)
 def score_hazard(probes: pd.DataFrame, test_days: float) -> dict[str, float]:
     """Score on the last days a hazard fitted on the earlier ones: log loss within the hour, beside a constant."""
     observations = observations_of_probes(probes)
@@ -52,7 +59,7 @@ def score_hazard(probes: pd.DataFrame, test_days: float) -> dict[str, float]:
     return {"log_loss": hour["hazard"].log_loss, "log_loss_of_a_constant": hour["constant"].log_loss}
 
 
-@flow(name="fit_spells")
+@flow(name="fit_spells", task_runner=task_runner("processes"))
 def fit_spells(parameters: FitSpells, prices: Path, capacity: Path, into: Path, reports: Path) -> None:
     """Fit models to each market with a record of capacity; without any record, take those of the package.
 
@@ -69,8 +76,11 @@ def fit_spells(parameters: FitSpells, prices: Path, capacity: Path, into: Path, 
     spells, hazard, told = default_spell_models(), default_hazard(), dict[str, dict[str, float]]()
     trained: dict[str, Any] = {}
     if len(probes):
-        spells, hazard = fit(probes), fit_hazard(observations_of_probes(probes), default_hazard(), [capacity.stem])
-        told = {"spells": score(probes, until_s - test_days * DAY_S), "hazard": score_hazard(probes, test_days)}
+        scored = score_hazard.submit(probes, test_days)
+        fitted, of_hazard = fit.submit(probes), fit_the_hazard.submit(probes, capacity.stem)
+        scores = score.submit(probes, until_s - test_days * DAY_S)
+        spells, hazard = fitted.result(), of_hazard.result()
+        told = {"spells": scores.result(), "hazard": scored.result()}
         trained = {"trained": {"from": iso(to_epoch_s(probes["timestamp"].min())), "until": iso(until_s)}}
     spells.write(into / SPELLS)
     hazard.write(into / HAZARD)

@@ -15,7 +15,7 @@ from ebbtide.forecasts.capacity.probes import generated_probes, read_probes, wri
 from ebbtide.market.ingestion import ingest_ec2, ingest_files
 from ebbtide.market.prices import PriceHistory
 from ebbtide.replay.generated_markets import generate_prices
-from flows.parameters import Capacity, Ec2Prices, ExportedPrices, GeneratedCapacity, GeneratedPrices, Ingest
+from flows.parameters import Ec2Prices, ExportedPrices, GeneratedCapacity, GeneratedPrices, Ingest
 
 
 def _may_pass(_task: object, _run: object, state: Any) -> bool:
@@ -33,11 +33,12 @@ def generated(into: Path, settings: GeneratedPrices) -> str:
 
 
 @task
-def from_files(into: Path, settings: ExportedPrices) -> str:
+def from_files(into: Path, exports: Path, settings: ExportedPrices) -> str:
     """Read exports."""
-    if not settings.paths:
-        raise InputError("names no file", file="params.yaml", field="ingest.files.paths")
-    return str(ingest_files(settings.paths, into, file_format=settings.format, timezone=settings.timezone))
+    files = input_files(exports)
+    if not files:
+        raise InputError("holds no export, and ingest.source in params.yaml is files", file=exports)
+    return str(ingest_files(files, into, file_format=settings.format, timezone=settings.timezone))
 
 
 @task(retries=3, retry_delay_seconds=[10, 60, 300], retry_condition_fn=_may_pass)
@@ -61,20 +62,25 @@ def generated_capacity(into: Path, prices: Path, settings: GeneratedCapacity) ->
 
 
 @task
-def capacity_from_files(into: Path, paths: list[str]) -> str:
-    """Read records of capacity; without any, an empty one."""
-    table = read_probes([Path(path) for path in paths])
+def capacity_from_files(into: Path, records: Path) -> str:
+    """Read records of capacity; without any, nothing is known."""
+    files = input_files(records)
+    table = read_probes(files)
     write_probes(table, into)
-    return f"{len(table)} probes from {len(paths)} files"
+    return f"{len(table)} probes from {len(files)} files"
 
 
 @flow(name="ingest")
-def ingest(parameters: Ingest, batches: Path, prices: Path, capacity: Path) -> None:
+def ingest(
+    parameters: Ingest, exports: Path, batches: Path, capacity_records: Path, prices: Path, capacity: Path
+) -> None:
     """Bring `prices` and `capacity` up to date.
 
     Args:
         parameters: Where prices and capacity come from.
+        exports: Folder of price files, for source `files`.
         batches: Folder of accepted batches to be added.
+        capacity_records: Folder of records of capacity, for their source `files`.
         prices: The price file.
         capacity: The file of probes of capacity.
     """
@@ -82,13 +88,17 @@ def ingest(parameters: Ingest, batches: Path, prices: Path, capacity: Path) -> N
     if parameters.source == "generated":
         done = generated(prices, parameters.generated)
     elif parameters.source == "files":
-        done = from_files(prices, parameters.files)
+        done = from_files(prices, exports, parameters.files)
     else:
         done = from_ec2(prices, parameters.ec2)
     get_run_logger().info("%s: %s", prices, done)
     if accepted := accepted_batches(batches):
         get_run_logger().info("%s: %s", prices, from_batches(prices, accepted))
-    get_run_logger().info("%s: %s", capacity, _ingest_capacity(parameters.capacity, prices, capacity))
+    if parameters.capacity.source == "generated":
+        done = generated_capacity(capacity, prices, parameters.capacity.generated)
+    else:
+        done = capacity_from_files(capacity, capacity_records)
+    get_run_logger().info("%s: %s", capacity, done)
 
 
 def _begin(prices: Path, source: str) -> None:
@@ -103,15 +113,15 @@ def _begin(prices: Path, source: str) -> None:
     write_text(noted, f"{source}\n")
 
 
-def _ingest_capacity(parameters: Capacity, prices: Path, into: Path) -> str:
-    if parameters.source == "generated":
-        return generated_capacity(into, prices, parameters.generated)
-    return capacity_from_files(into, parameters.files.paths)
+def input_files(folder: Path) -> list[Path]:
+    """Files of an input's folder by name, without hidden ones and those of DVC and Git."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(file for file in found if not file.name.startswith(".") and file.suffix != ".dvc")
 
 
 def accepted_batches(folder: Path) -> list[Path]:
     """Batches that were accepted, by the numbers with which their names begin: the order in which they came."""
-    found = [file for file in folder.glob("[0-9]*") if file.suffix != ".dvc"]
+    found = [file for file in input_files(folder) if file.name[0].isdecimal()]
     return sorted(found, key=lambda file: (number_of(file), file.name))
 
 

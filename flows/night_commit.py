@@ -17,13 +17,13 @@ from ebbtide.errors import InputError
 
 # What DVC and the parameters say of a night, beside its reports.
 _KEPT = ("params.yaml", "dvc.yaml", "dvc.lock")
-_BATCHES, _SPEEDS = Path("pipelines/inputs/batches"), Path("pipelines/inputs/speeds")
+_INPUTS = Path("pipelines/inputs")
 
 
 def versioned_files(reports: Path) -> list[Path]:
     """The files by which a night is found again, and those of its reports that DVC does not keep."""
     found = [Path(name) for name in _KEPT]
-    found += sorted(_BATCHES.glob("*.dvc")) + sorted(_SPEEDS.glob("*.json"))
+    found += sorted(_INPUTS.glob("*/*.dvc")) + sorted(_INPUTS.glob("speeds/*.json"))
     found += sorted(reports.glob("*.json")) + sorted(reports.glob("*.csv"))
     return [file for file in found if file.exists()]
 

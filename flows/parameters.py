@@ -42,9 +42,8 @@ class GeneratedPrices(Frozen):
 
 
 class ExportedPrices(Frozen):
-    """Exports to read, as `ebbtide ingest` does."""
+    """Format of exports, recognised where it is None, and the time zone of times that have none."""
 
-    paths: list[str]
     format: str | None
     timezone: str | None
 
@@ -63,18 +62,11 @@ class GeneratedCapacity(Frozen):
     seed: int
 
 
-class CapacityFiles(Frozen):
-    """Records of capacity to read."""
-
-    paths: list[str]
-
-
 class Capacity(Frozen):
     """Records of capacity, generated or read."""
 
     source: Literal["generated", "files"]
     generated: GeneratedCapacity
-    files: CapacityFiles
 
 
 class Ingest(Frozen):
@@ -116,7 +108,6 @@ class MeasureCurves(Frozen):
     source: Literal["packaged", "trained"]
     workloads: list[str]
     settings: list[int] | None
-    data: Path | None
     workers: Count
     seed: int
 

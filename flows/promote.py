@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from prefect import flow, task, unmapped
 from prefect.logging import get_run_logger
 
-import ebbtide
 from ebbtide.base.files import write_text
-from ebbtide.forecasts.bundle import MODEL_PARTS, BundlePart, ModelBundle, version_of
+from ebbtide.forecasts.bundle import MODEL_PARTS, BundlePart, ModelBundle
 from ebbtide.forecasts.champions import bundle_of_versions, champion_versions, registry_client
 from ebbtide.forecasts.learning_curves.curves import read_curves
 from ebbtide.market.availability import Availability
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.tracking.model_registry import Registry
-from ebbtide.tracking.model_trials import Judgement, Setting, judge
+from ebbtide.tracking.model_trials import Setting, judge
 from flows.parameters import Promote, Tracking
+from flows.resumable import KEEP_RESULT, Item, inputs_digest, resumable
 from flows.task_runner import task_runner
 
 if TYPE_CHECKING:
@@ -35,11 +34,12 @@ def register(kind: str, bundle: ModelBundle, registry: Registry) -> str:
     return registry.register(bundle, kind)
 
 
-@task(task_run_name="judge-{kind}", persist_result=False)
-def compare(kind: str, reigning: ModelBundle, bundle: ModelBundle, setting: Setting) -> Judgement:
-    """Run the policy that asks a kind of model with the champion and with the new version."""
+@task(task_run_name="judge-{item.name}", **KEEP_RESULT)
+def compare(item: Item, reigning: ModelBundle, bundle: ModelBundle, setting: Setting) -> dict[str, Any]:
+    """Run the policy that asks a kind of model with the champion and with the new version; returns the verdict."""
     with TemporaryDirectory(prefix="ebbtide-judging-") as folder:
-        return judge(kind, reigning, bundle, setting, Path(folder))
+        found = judge(item.name, reigning, bundle, setting, Path(folder))
+    return {"promoted": found.verdict.is_promotion, **found.to_dict()}
 
 
 @task(task_run_name="promote-{kind}", retries=2, retry_delay_seconds=2, persist_result=False)
@@ -80,19 +80,22 @@ def promote(
     kinds = [kind for kind in MODEL_PARTS if kind in models.parts]
     numbers = {kind: register(kind, models, registry) for kind in kinds}
     before = champion_versions(registry_client(registry.uri))
-    jobs = list(parameters.jobs.by_kind().values())
-    inputs = _digest(models, parameters, (prices, curves, capacity, *jobs))
+    files = [prices, curves, capacity, *parameters.jobs.by_kind().values()]
+    versions = {kind: models.parts[kind].to_dict() for kind in kinds}
+    inputs = inputs_digest([versions, parameters.model_dump(mode="json")], files)
     report = registry.kept_verdicts(inputs)
     if report is None or not _still_holds(report, before):
         reigning = bundle_of_versions(before, registry.uri) if before else ModelBundle(bundle, {})
         setting = _setting(parameters, prices, curves, capacity)
-        found = compare.map(kinds, unmapped(reigning), unmapped(models), unmapped(setting)).result()
-        rows = {
-            kind: _row(numbers[kind], reigning.parts.get(kind), models.parts[kind], judgement)
-            for kind, judgement in zip(kinds, found, strict=True)
-        }
-        report = {"promoted": [kind for kind in kinds if rows[kind]["promoted"]], "kinds": rows}
-        registry.keep_verdicts(inputs, report)
+        champions = {kind: str(version.version) for kind, version in before.items()}
+        with resumable("promote", kinds, [inputs, champions]) as items:
+            found = compare.map(items, unmapped(reigning), unmapped(models), unmapped(setting)).result()
+            rows = {
+                kind: _row(numbers[kind], reigning.parts.get(kind), models.parts[kind], verdict)
+                for kind, verdict in zip(kinds, found, strict=True)
+            }
+            report = {"promoted": [kind for kind in kinds if rows[kind]["promoted"]], "kinds": rows}
+            registry.keep_verdicts(inputs, report)
     for kind in report["promoted"]:
         crown(kind, report["kinds"][kind], registry)
     for kind, row in report["kinds"].items():
@@ -116,17 +119,17 @@ def _setting(parameters: Promote, prices: Path, curves: Path, capacity: Path) ->
     )
 
 
-def _row(version: str, champion: BundlePart | None, part: BundlePart, found: Judgement) -> dict[str, Any]:
-    """What the report says of one kind; costs, misses and scores stand beside each other."""
+def _row(
+    version: str, champion: BundlePart | None, part: BundlePart, verdict: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Row of the report for one kind; costs, misses and scores stand beside each other."""
     before = None if champion is None else champion.registry_version
-    promoted = found.verdict.is_promotion
     return {
         "version": version,
         "digest": part.version,
         "champion_before": before,
-        "champion_after": version if promoted else before,
-        "promoted": promoted,
-        **found.to_dict(),
+        "champion_after": version if verdict["promoted"] else before,
+        **verdict,
         "scores": {
             "champion": None if champion is None else dict(champion.scores),
             "challenger": dict(part.scores),
@@ -140,15 +143,3 @@ def _still_holds(report: Mapping[str, Any], champions: Mapping[str, ModelVersion
     return all(
         now.get(kind) in (row["champion_before"], row["champion_after"]) for kind, row in report["kinds"].items()
     )
-
-
-def _digest(models: ModelBundle, parameters: Promote, data: Iterable[Path]) -> str:
-    """The digest of everything that verdicts depend on beside the champions, the code of policies included."""
-    versions = {kind: part.to_dict() for kind, part in models.parts.items() if kind in MODEL_PARTS}
-    files = [version_of(file) for file in data]
-    told = hashlib.sha256(
-        json.dumps([versions, parameters.model_dump(mode="json"), files], sort_keys=True).encode()
-    )
-    for source in sorted(Path(ebbtide.__file__).parent.rglob("*.py")):
-        told.update(source.read_bytes())
-    return told.hexdigest()[:32]

@@ -70,7 +70,7 @@ def run_stage(name: str, words: Sequence[str]) -> None:
             arguments[key] = hints[key](given[key])
         elif parameter.default is Parameter.empty:
             raise InputError(f"stage {name} lacks {key}=..., as its command in dvc.yaml has it")
-    with _below(os.environ.get(PARENT_FLOW_RUN, "")):
+    with _without_heartbeat(), _below(os.environ.get(PARENT_FLOW_RUN, "")):
         flow(**arguments)
 
 
@@ -79,6 +79,19 @@ def _pair(word: str) -> tuple[str, str]:
     if not equals:
         raise InputError(f"{word!r} is not NAME=VALUE")
     return name, value
+
+
+@contextmanager
+def _without_heartbeat() -> Iterator[None]:
+    """Send no heartbeats for a stage unless they are asked for: Prefect waits up to a second for them at its end.
+
+    The flow run of the whole pipeline has heartbeats.
+    """
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY as FREQUENCY
+    from prefect.settings import temporary_settings
+
+    with temporary_settings({} if FREQUENCY.name in os.environ else {FREQUENCY: None}):
+        yield
 
 
 @contextmanager

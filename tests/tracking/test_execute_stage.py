@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 from tests.tracking.small_bundle import runs, section, solved, trained
 
-from ebbtide.backtesting.record import BacktestRecord, metrics_of, read_records
+from ebbtide.backtesting.record import (
+    BacktestRecord,
+    metrics_of,
+    outcomes_frame,
+    read_records,
+    typical_start,
+)
 from ebbtide.backtesting.report import render
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import ASK_MODELS
-from ebbtide.tracking.execute_stage import WITHOUT, JobRun, executed, played, record_of
+from ebbtide.tracking.execute_stage import WITHOUT, JobRun, prepared
 
 # One start each, but for the cookbook, whose starts are a day apart.
 RUNS = {name: replace(run, starts=1 + (name == "workflow")) for name, run in runs().items()}
@@ -44,10 +50,14 @@ def later(prices: PriceHistory, models: ModelBundle) -> PriceHistory:
 
 @pytest.fixture(scope="module")
 def records(models: ModelBundle, later: PriceHistory) -> dict[str, BacktestRecord]:
-    return {
-        run.name: record_of(run, [executed(run, name, models, later) for name in run.names(models)], models, later)
-        for run in RUNS.values()
-    }
+    return {run.name: executed(run, models, later) for run in RUNS.values()}
+
+
+def executed(run: JobRun, models: ModelBundle, prices: PriceHistory) -> BacktestRecord:
+    ready, names = prepared(run, models, prices), run.names(models)
+    outcomes = outcomes_frame([row for name in names for row in ready.rows(name)])
+    start_s = ready.starts_s[typical_start(outcomes)]
+    return ready.record(outcomes, {name: ready.shown(name, start_s) for name in names})
 
 
 def test_the_policies_of_all_five_systems_are_executed_each_beside_on_demand() -> None:
@@ -61,10 +71,9 @@ def test_a_start_in_days_that_a_part_was_trained_on_is_refused(
     name: str, models: ModelBundle, prices: PriceHistory
 ) -> None:
     run = RUNS[name]
-    for policy in run.names(models):
-        # Some of twenty starts fall into the first third of the days.
-        with pytest.raises(InputError, match=r"was trained on prices until .*; start at .* or later"):
-            executed(replace(run, starts=20), policy, models, prices)
+    # Some of twenty starts fall into the first third of the days.
+    with pytest.raises(InputError, match=r"was trained on prices until .*; start at .* or later"):
+        prepared(replace(run, starts=20), models, prices)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -101,9 +110,9 @@ def test_the_cookbook_plays_beside_the_least_cluster_that_keeps_its_deadline(
 ) -> None:
     record = records["workflow"]
     assert [name for name in record.summary() if not name.endswith(WITHOUT)] == list(RUNS["workflow"].policies)
-    work = played(RUNS["workflow"], models, later)
-    assert work.book is not None
-    workflow, (job,) = work.book.problem.workflow, work.jobs
+    ready = prepared(RUNS["workflow"], models, later)
+    assert ready.book is not None
+    workflow, (job,) = ready.book.problem.workflow, ready.scenario.jobs
     assert workflow.finish_h(33.0, 0, job.machines) < 15.0 <= workflow.finish_h(33.0, 0, job.machines - 1)
     # It begins at the hour of the day for which it was solved.
     starts = {row.start.timestamp() for row in record.outcomes.itertuples()}
@@ -149,18 +158,17 @@ def test_a_workflow_needs_the_cookbook_of_its_market(
 ) -> None:
     run = RUNS["workflow"]
     with pytest.raises(InputError, match="give the market that its cookbook is for"):
-        played(replace(run, market=None), models, later)
+        prepared(replace(run, market=None), models, later)
     with pytest.raises(InputError, match="is not for us-east-1b c3.xlarge"):
-        played(replace(run, market="us-east-1b c3.xlarge"), models, later)
+        prepared(replace(run, market="us-east-1b c3.xlarge"), models, later)
     other = tmp_path / "other.yaml"
     other.write_text(run.job.read_text().replace("work_h: 33", "work_h: 30"))
     with pytest.raises(InputError, match="is for another workflow, rsvd-1"):
-        played(replace(run, job=other), models, later)
+        prepared(replace(run, job=other), models, later)
 
 
 def test_starts_of_every_day_leave_room_for_the_deadline(models: ModelBundle, later: PriceHistory) -> None:
     run: JobRun = replace(RUNS["workflow"], starts=100)
-    result = executed(run, "on-demand", models, later)
-    assert len(result.starts_s) == 14
+    assert len(prepared(run, models, later).starts_s) == 14
     with pytest.raises(InputError, match="hold back more days"):
-        executed(run, "on-demand", models, later.window(later.start_s, later.start_s + 3600.0))
+        prepared(run, models, later.window(later.start_s, later.start_s + 3600.0))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ebbtide.backtesting.summary import METRICS, Summary, summarise
 from ebbtide.base.files import replacing, write_text
 from ebbtide.base.input_files import read_json
-from ebbtide.base.utc import from_epoch_s
+from ebbtide.base.utc import from_epoch_s, iso
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError
 from ebbtide.market.leases import Lease
@@ -48,6 +50,28 @@ class BacktestRecord:
     timeline: pd.DataFrame
     ledger: pd.DataFrame
     prices: pd.DataFrame
+
+    @classmethod
+    def of(
+        cls, about: Mapping[str, Any], outcomes: pd.DataFrame, shown: Mapping[str, Outcome], prices: PriceHistory
+    ) -> BacktestRecord:
+        """Make a record.
+
+        Args:
+            about: Plain values of the backtest, as in the attribute.
+            outcomes: A row for each policy and start, as `outcomes_frame` makes them.
+            shown: The run of each policy from the shown start, with its timeline recorded.
+            prices: Prices of the backtest.
+        """
+        start_s = next(iter(shown.values())).start_s
+        return cls(
+            about={**about, "start_shown": iso(start_s)},
+            outcomes=outcomes,
+            leases=leases_frame(shown),
+            timeline=by_policy({name: outcome.timeline.to_frame() for name, outcome in shown.items()}),
+            ledger=by_policy({name: outcome.ledger.to_frame() for name, outcome in shown.items()}),
+            prices=rented_prices(shown, prices),
+        )
 
     @property
     def title(self) -> str:
@@ -146,18 +170,31 @@ def costs_csv(records: Mapping[str, BacktestRecord]) -> str:
     return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
 
 
-def outcomes_frame(outcomes: Mapping[str, tuple[Outcome, ...]]) -> pd.DataFrame:
-    """A row for each policy and start, with every metric."""
+def outcome_rows(outcomes: Mapping[str, Sequence[Outcome]]) -> list[dict[str, Any]]:
+    """A row of plain values for each policy and start, with every metric; the start is in seconds since 1970."""
+    return [
+        {"policy": name, "start_s": outcome.start_s, "finished": bool(outcome.finished)}
+        | {metric: float(of(outcome)) for metric, of in METRICS.items()}
+        for name, runs in outcomes.items()
+        for outcome in runs
+    ]
+
+
+def outcomes_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The frame of `outcome_rows`, with the start as a UTC datetime."""
     import pandas as pd
 
-    return pd.DataFrame(
-        [
-            {"policy": name, "start": from_epoch_s(outcome.start_s), "finished": outcome.finished}
-            | {metric: of(outcome) for metric, of in METRICS.items()}
-            for name, runs in outcomes.items()
-            for outcome in runs
-        ]
-    )
+    frame = pd.DataFrame(rows)
+    frame.insert(1, "start", [from_epoch_s(start_s) for start_s in frame.pop("start_s")])
+    return frame
+
+
+def typical_start(outcomes: pd.DataFrame) -> int:
+    """Index of the start at which the policies together came nearest to their median costs."""
+    costs = [rows["cost_usd"].to_numpy() for _, rows in outcomes.groupby("policy", sort=False, observed=True)]
+    medians = [float(np.median(cost)) for cost in costs]
+    distances = [np.abs(cost - median) / max(median, 1e-9) for cost, median in zip(costs, medians, strict=True)]
+    return int(np.argmin(np.sum(distances, axis=0)))
 
 
 def leases_frame(outcomes: Mapping[str, Outcome]) -> pd.DataFrame:

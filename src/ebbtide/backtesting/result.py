@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ebbtide.backtesting.policy_table import PolicyTable
-from ebbtide.backtesting.record import BacktestRecord, by_policy, leases_frame, outcomes_frame, rented_prices
+from ebbtide.backtesting.record import BacktestRecord, outcome_rows, outcomes_frame, typical_start
 from ebbtide.backtesting.summary import Summary, models_note, summarise, summary_table
 from ebbtide.base.files import write_text
 from ebbtide.base.json_values import json_text
-from ebbtide.base.utc import iso
 from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import unknown_name
 from ebbtide.policies.api.protocol import Policy
@@ -43,23 +40,9 @@ class BacktestResult:
     outcomes: Mapping[str, tuple[Outcome, ...]]
     models: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def joined(cls, results: Sequence[BacktestResult]) -> BacktestResult:
-        """Results of several policies on one scenario and the same starts, joined into one."""
-        first = results[0]
-        if any(result.starts_s != first.starts_s for result in results):
-            raise ValueError("results of different starts cannot be compared")
-        return cls(
-            tuple(policy for result in results for policy in result.policies),
-            first.scenario,
-            first.starts_s,
-            {name: runs for result in results for name, runs in result.outcomes.items()},
-            first.models,
-        )
-
     def to_frame(self) -> pd.DataFrame:
         """A row for each policy and start, with every metric."""
-        return outcomes_frame(self.outcomes)
+        return outcomes_frame(outcome_rows(self.outcomes))
 
     def summary(self) -> Summary:
         """Statistics by policy (see `ebbtide.backtesting.summary.summarise`)."""
@@ -110,11 +93,7 @@ class BacktestResult:
 
     def typical(self) -> int:
         """Index of the start at which the policies together came nearest to their median costs."""
-        distance = np.zeros(len(self.starts_s))
-        for outcomes in self.outcomes.values():
-            cost = np.array([outcome.cost_usd for outcome in outcomes])
-            distance += np.abs(cost - np.median(cost)) / max(float(np.median(cost)), 1e-9)
-        return int(np.argmin(distance))
+        return typical_start(self.to_frame())
 
     def record(self, index: int | None = None) -> BacktestRecord:
         """The backtest as tables: what every report is made of, in memory.
@@ -128,14 +107,7 @@ class BacktestResult:
         """
         at = self.typical() if index is None else index
         shown = {policy.name: self.replay(policy.name, at) for policy in self.policies}
-        return BacktestRecord(
-            self._about() | {"start_shown": iso(self.starts_s[at])},
-            self.to_frame(),
-            leases_frame(shown),
-            by_policy({name: outcome.timeline.to_frame() for name, outcome in shown.items()}),
-            by_policy({name: outcome.ledger.to_frame() for name, outcome in shown.items()}),
-            rented_prices(shown, self.scenario.prices),
-        )
+        return BacktestRecord.of(self._about(), self.to_frame(), shown, self.scenario.prices)
 
     def report(self, path: str | Path, index: int | None = None) -> Path:
         """Write the report: one HTML page with tables and plots that needs no network. Atomic.
@@ -169,9 +141,14 @@ class BacktestResult:
         return figure
 
     def _about(self) -> dict[str, Any]:
-        return {
-            "starts": len(self.starts_s),
-            "seed": self.scenario.seed,
-            "billing": self.scenario.billing.name,
-            "jobs": [job.name for job in self.scenario.jobs],
-        } | ({"models": dict(self.models)} if self.models else {})
+        return about_backtest(self.scenario, self.starts_s, self.models)
+
+
+def about_backtest(scenario: Scenario, starts_s: Sequence[float], models: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of a backtest in plain values."""
+    return {
+        "starts": len(starts_s),
+        "seed": scenario.seed,
+        "billing": scenario.billing.name,
+        "jobs": [job.name for job in scenario.jobs],
+    } | ({"models": dict(models)} if models else {})

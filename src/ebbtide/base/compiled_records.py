@@ -155,12 +155,14 @@ class ZonesProgram(NamedTuple):
         task: The job, its zones and their prices.
         chances: Probabilities of the zones' spells.
         gamma: USD of expected cost that a USD of standard deviation is worth.
+        most_to_do_s: States with more seconds of work left are not solved: they get the cost of the first that is.
     """
 
     grid: SlackGrid
     task: ZonesTask
     chances: ZonesChances
     gamma: float
+    most_to_do_s: float
 
 
 class BoundProgram(NamedTuple):

@@ -6,20 +6,23 @@ the bundle was trained on; others are an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ebbtide.backtesting.backtest import backtest
-from ebbtide.backtesting.record import BacktestRecord
-from ebbtide.backtesting.result import BacktestResult
+from ebbtide.backtesting.backtest import start_times
+from ebbtide.backtesting.record import BacktestRecord, outcome_rows
+from ebbtide.backtesting.replays import replay_all
+from ebbtide.backtesting.result import about_backtest
 from ebbtide.base.json_values import finite
 from ebbtide.base.utc import DAY_S, HOUR_S
+from ebbtide.engine.outcome import Outcome
 from ebbtide.errors import InputError, unknown_name
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.capacity.drawing import drawn_availability
 from ebbtide.forecasts.capacity.models import default_spell_models
+from ebbtide.forecasts.learning_curves.curves import Curve
 from ebbtide.jobs.common_fields import Decides, Direction
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.job_files import FileKind, kind_of, read_work
@@ -42,6 +45,9 @@ from ebbtide.policies.for_job import policy_for
 from ebbtide.policies.registry import ASK_MODELS, policy
 from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.stand_in_curves import stand_in_curves
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Added to the name of a policy that runs without the models that it could ask.
 WITHOUT = "-without-models"
@@ -89,71 +95,133 @@ class JobRun:
 
 
 @dataclass(frozen=True)
-class ExecutedRun:
-    """A run's job as the engine replays it.
+class PreparedRun:
+    """A run's job as the engine replays it, from its starts.
 
     Attributes:
-        jobs: The job, or one job for each trial.
-        prices: Prices of the markets that may be rented in.
+        run: The job's name, policies and settings.
+        models: The bundle that policies ask.
+        scenario: Jobs, prices, capacity and rules; a job for each trial.
+        starts_s: Start times, seconds since 1970.
         deadline_h: Hours from the start to the deadline; None: there is none.
         sweep: The sweep that the jobs come from, where they do.
         book: The cookbook for the job, where it is a workflow.
     """
 
-    jobs: tuple[Job, ...]
-    prices: PriceHistory
+    run: JobRun
+    models: ModelBundle
+    scenario: Scenario
+    starts_s: tuple[float, ...]
     deadline_h: float | None = None
     sweep: Runnable | None = None
     book: Cookbook | None = None
 
-    @property
-    def goals(self) -> Goals:
-        """Goals of the jobs: those that their file gives, or the deadline of a workflow."""
-        if self.sweep is not None:
-            return Goals.of(self.sweep)
-        return Goals() if self.deadline_h is None else Goals(deadline_s=self.deadline_h * HOUR_S)
-
-    def policy(self, name: str, models: ModelBundle) -> Policy:
+    def policy(self, name: str) -> Policy:
         """The policy of a name, with the models, or without them if the name says so.
 
         Raises:
             InputError: No policy has this name.
         """
-        own, asked = name.removesuffix(WITHOUT), None if name.endswith(WITHOUT) else models
+        own, asked = name.removesuffix(WITHOUT), None if name.endswith(WITHOUT) else self.models
         if own == COOKBOOK and self.book is not None:
-            (market,) = self.prices.markets
+            (market,) = self.scenario.prices.markets
             return Renamed(FollowCookbook(self.book, market), name)
         if self.sweep is None:
-            found = for_goals(policy(own, asked), self.goals)
+            found = for_goals(policy(own, asked), self.scenario.goals)
         else:
             found = policy_for(self.sweep, own, None, asked)
         return found if asked is not None else Renamed(found, name)
 
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Outcomes of one policy from every start, as rows of plain values (`outcome_rows`)."""
+        return outcome_rows(replay_all(self.scenario, [self.policy(name)], self.starts_s).outcomes)
 
-def played(run: JobRun, models: ModelBundle, prices: PriceHistory) -> ExecutedRun:
-    """Read the job of a run.
+    def shown(self, name: str, start_s: float) -> Outcome:
+        """The outcome of one policy from one start, with its timeline."""
+        return self.scenario.run(self.policy(name), start_s, record=True)
+
+    def record(self, outcomes: pd.DataFrame, shown: Mapping[str, Outcome]) -> BacktestRecord:
+        """The record of all policies, with the deadline, and what to rent at the newest prices.
+
+        Args:
+            outcomes: A row for each policy and start.
+            shown: Each policy's outcome from the start that reports show.
+        """
+        about = about_backtest(self.scenario, self.starts_s, self.models.versions)
+        about |= {"policy": self.run.policies[0], "rent": self._first_requests()}
+        if self.deadline_h is not None:
+            about["deadline_h"] = self.deadline_h
+        return BacktestRecord.of(about, outcomes, shown, self.scenario.prices)
+
+    def _first_requests(self) -> list[dict[str, Any]]:
+        """Requests that the first policy would make at the end of the prices, as plain values."""
+        rule = self.policy(self.run.policies[0])
+        return [
+            {
+                "market": str(action.market),
+                "on_demand": action.on_demand,
+                "machines": action.count,
+                "max_price_usd_per_hour": finite(action.max_price_usd_per_hour),
+            }
+            for action in rule.decide(self.scenario.at_end(rule))
+            if isinstance(action, Request)
+        ]
+
+
+def prepared(
+    run: JobRun, models: ModelBundle, prices: PriceHistory, availability: Availability | None = None
+) -> PreparedRun:
+    """Read the job of a run, and find its starts.
 
     Args:
-        run: The run to prepare.
+        run: The job, and how it is replayed.
         models: The bundle, with the cookbook for a workflow.
-        prices: Prices that it is replayed on.
+        prices: Prices from the end of the days that the bundle was trained on.
+        availability: Recorded capacity, where that decides; None: drawn from the models of the package.
 
     Raises:
-        InputError: The file is not what it should be, the market is unknown, or a workflow has no cookbook.
+        InputError: The file is not what it should be, the market is unknown, a workflow has no cookbook, a job
+            cannot finish, or a start is within the days that a part of the bundle was trained on.
     """
     if run.market is not None:
         named = {str(market): market for market in prices}
         if run.market not in named:
             raise unknown_name("market", run.market, named)
         prices = prices.select([named[run.market]])
+    book, sweep, deadline_h, goals = None, None, None, Goals()
     if kind_of(read_mapping(run.job, "job, sweep or workflow")) is FileKind.WORKFLOW:
-        return _workflow(run, models, prices)
-    work = read_work(run.job, speeds=models.speeds)
-    deadline_h = None if work.sweep is None else work.sweep.deadline_h
-    return ExecutedRun(work.jobs, work.allowed(prices, default_catalogue()), deadline_h, work.sweep)
+        job, book = _workflow(run, models, prices)
+        jobs: tuple[Job, ...] = (job,)
+        deadline_h = book.problem.market.steps * book.problem.step_h
+        goals = Goals(deadline_s=deadline_h * HOUR_S)
+    else:
+        work = read_work(run.job, speeds=models.speeds)
+        jobs, sweep, prices = work.jobs, work.sweep, work.allowed(prices, default_catalogue())
+        if sweep is not None:
+            deadline_h, goals = sweep.deadline_h, Goals.of(sweep)
+    scenario = Scenario(
+        jobs=jobs,
+        prices=prices,
+        billing=billing_preset(run.billing),
+        availability=_capacity(run, jobs, sweep, prices, availability),
+        seed=run.seed,
+        curves=_curves(jobs, sweep),
+        goals=goals,
+    )
+    starts_s = start_times(scenario, _starts(run, prices, deadline_h))
+    models.check_unseen(starts_s)
+    return PreparedRun(
+        run=run,
+        models=models,
+        scenario=scenario,
+        starts_s=starts_s,
+        deadline_h=deadline_h,
+        sweep=sweep,
+        book=book,
+    )
 
 
-def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> ExecutedRun:
+def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> tuple[Job, Cookbook]:
     """A workflow with the bundle's cookbook; other policies hold the fewest machines that keep its deadline."""
     field = f"{_FIELD}.{run.name}"
     if len(prices) != 1:
@@ -171,114 +239,56 @@ def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Execute
     deadline_h = book.problem.market.steps * book.problem.step_h
     sizes = range(1, book.problem.most + 1)
     fixed = next((size for size in sizes if workflow.finish_h(workflow.work_h, 0, size) < deadline_h), sizes[-1])
-    job = elastic_job(workflow, market.instance_type).model_copy(update={"machines": fixed})
-    return ExecutedRun((job,), prices, deadline_h, book=book)
+    return elastic_job(workflow, market.instance_type).model_copy(update={"machines": fixed}), book
 
 
-def executed(
+def _capacity(
     run: JobRun,
-    name: str,
-    models: ModelBundle,
+    jobs: Sequence[Job],
+    sweep: Runnable | None,
     prices: PriceHistory,
-    availability: Availability | None = None,
-) -> BacktestResult:
-    """Backtest one policy of a run from every start.
-
-    Args:
-        run: The job, and how it is replayed.
-        name: Name of the policy, as `JobRun.names` gives it.
-        models: The bundle that it asks, unless its name says that it does not.
-        prices: Prices from the end of the days that the bundle was trained on.
-        availability: Recorded capacity, where that decides; None: drawn from the models of the package.
-
-    Raises:
-        InputError: A start is within the days that a part of the bundle was trained on, or something of the run
-            is unknown.
-    """
-    work = played(run, models, prices)
-    capacity, curves = _conditions(run, work, availability)
-    return backtest(
-        [work.policy(name, models)],
-        work.jobs,
-        work.prices,
-        billing=run.billing,
-        starts=_starts(run, work),
-        seed=run.seed,
-        availability=capacity,
-        curves=curves,
-        goals=work.goals,
-        models=models,
-    )
-
-
-def _conditions(
-    run: JobRun, work: ExecutedRun, availability: Availability | None
-) -> tuple[Availability | None, Sequence[Any]]:
-    """Capacity of the markets where it decides, and metrics of the trials where they are compared.
+    availability: Availability | None,
+) -> Availability | None:
+    """Capacity of the markets where it decides.
 
     Capacity takes machines where prices do not, and wherever a job says so. Probes ask for one machine: where they
     had one, the whole job finds its machines. Where capacity is not recorded, it is drawn from the models of the
     package, not from those of the bundle, which policies ask.
     """
-    says_so = work.sweep is not None and work.sweep.decides is Decides.CAPACITY
-    capacity = None
-    if says_so or not billing_preset(run.billing).price_revokes:
-        machines = sum(job.most_machines for job in work.jobs)
-        if availability is None:
-            capacity = drawn_availability(work.prices, default_spell_models(), machines, run.seed)
-        else:
-            capacity = Availability(
-                {
-                    market: CapacitySeries(series.times_s, series.nodes * machines, series.end_s)
-                    for market, series in availability.items()
-                    if market in work.prices
-                }
-            )
-    curves: list[Any] = []
-    for part in work.sweep.parts if work.sweep is not None and len(work.jobs) > 1 else ():
-        own = work.jobs[len(curves) : len(curves) + len(part.trials())]
+    says_so = sweep is not None and sweep.decides is Decides.CAPACITY
+    if not says_so and billing_preset(run.billing).price_revokes:
+        return None
+    machines = sum(job.most_machines for job in jobs)
+    if availability is None:
+        return drawn_availability(prices, default_spell_models(), machines, run.seed)
+    return Availability(
+        {
+            market: CapacitySeries(series.times_s, series.nodes * machines, series.end_s)
+            for market, series in availability.items()
+            if market in prices
+        }
+    )
+
+
+def _curves(jobs: Sequence[Job], sweep: Runnable | None) -> tuple[Curve, ...]:
+    """Metrics of the trials of a sweep, where they are compared."""
+    curves: list[Curve] = []
+    for part in sweep.parts if sweep is not None and len(jobs) > 1 else ():
+        own = jobs[len(curves) : len(curves) + len(part.trials())]
         curves += stand_in_curves(own, maximise=part.direction is Direction.MAXIMIZE)
-    return capacity, curves
+    return tuple(curves)
 
 
-def _starts(run: JobRun, work: ExecutedRun) -> int | list[float]:
+def _starts(run: JobRun, prices: PriceHistory, deadline_h: float | None) -> int | list[float]:
     if run.every_h is None:
         return run.starts
     # The last start leaves room for the deadline, or for a day.
-    room_s = DAY_S if work.deadline_h is None else work.deadline_h * HOUR_S
-    starts = [work.prices.start_s + number * run.every_h * HOUR_S for number in range(run.starts)]
-    kept = [start_s for start_s in starts if start_s + room_s <= work.prices.end_s]
+    room_s = DAY_S if deadline_h is None else deadline_h * HOUR_S
+    starts = [prices.start_s + number * run.every_h * HOUR_S for number in range(run.starts)]
+    kept = [start_s for start_s in starts if start_s + room_s <= prices.end_s]
     if not kept:
         raise InputError(f"no start of {run.name} leaves {room_s / HOUR_S:g} h of prices; hold back more days")
     return kept
-
-
-def record_of(
-    run: JobRun, results: Sequence[BacktestResult], models: ModelBundle, prices: PriceHistory
-) -> BacktestRecord:
-    """The record of a run: the results of its policies, its deadline, and what to rent at the newest prices."""
-    record = BacktestResult.joined(results).record()
-    work = played(run, models, prices)
-    about = {**record.about, "policy": run.policies[0], "rent": first_requests(run, work, models)}
-    if work.deadline_h is not None:
-        about["deadline_h"] = work.deadline_h
-    return replace(record, about=about)
-
-
-def first_requests(run: JobRun, work: ExecutedRun, models: ModelBundle) -> list[dict[str, Any]]:
-    """Requests that the first policy of a run would make at the end of the prices, as plain values."""
-    rule = work.policy(run.policies[0], models)
-    view = Scenario(work.jobs, work.prices, billing_preset(run.billing), goals=work.goals).at_end(rule)
-    return [
-        {
-            "market": str(action.market),
-            "on_demand": action.on_demand,
-            "machines": action.count,
-            "max_price_usd_per_hour": finite(action.max_price_usd_per_hour),
-        }
-        for action in rule.decide(view)
-        if isinstance(action, Request)
-    ]
 
 
 @dataclass(frozen=True)

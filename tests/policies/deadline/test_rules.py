@@ -12,6 +12,7 @@ from ebbtide.base.compiled_records import NOTHING, ON_DEMAND, SPOT, ZonesNow
 from ebbtide.base.utc import HOUR_S
 from ebbtide.forecasts.capacity.fitting import AGE_BINS_S, SpellModel
 from ebbtide.market.markets import Market
+from ebbtide.policies.deadline import table as tables
 from ebbtide.policies.deadline.costs import zones_problem
 from ebbtide.policies.deadline.rules import by_table, costs_by_table
 from ebbtide.policies.deadline.table import ZoneTable, solve_zones
@@ -73,3 +74,46 @@ def test_costs_between_two_ticks_lie_between_theirs(held: int, work_s: float, ti
     )
     least, most = np.minimum(before, after), np.maximum(before, after)
     assert ((least - 1e-6 <= at) & (at <= most + 1e-6)).all()
+
+
+WEST = Market("aws", "us-west-2", "us-west-2a", "p3.2xlarge")
+BRIEF = SpellModel(np.array([[2.0] * len(AGE_BINS_S), [1.5] * len(AGE_BINS_S)]))
+
+
+@pytest.mark.parametrize(
+    ("restart_h", "more"),
+    [
+        (RESTART_H, {}),
+        (RESTART_H, {"speed": (1.0, 0.7)}),
+        (RESTART_H, {"speed": (1.6, 0.9), "look_s": 60.0}),
+        # A start takes longer than a tick.
+        (0.5, {"look_s": 60.0}),
+    ],
+)
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+def test_states_that_a_job_cannot_be_in_need_not_be_solved(
+    restart_h: float, more: dict[str, float], gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = zones_problem(
+        [(str(market), market.place) for market in (EAST, WEST)],
+        (0.2, 0.15),
+        0.8,
+        work_h=0.6,
+        deadline_h=20.0,
+        restart_h=restart_h,
+        checkpoint_bytes=10**9,
+        **more,
+    )
+    found = solve_zones(problem, [USUAL, BRIEF], begins_s=START_S, gamma=gamma)
+    monkeypatch.setattr(tables, "_MOST_TIMES_WORK", 1e6)
+    whole = solve_zones(problem, [USUAL, BRIEF], begins_s=START_S, gamma=gamma)
+    most_s = 4.0 * 0.6 * HOUR_S + 6.0 * found.tick_s if restart_h < 0.1 else np.inf
+    ticks, steps = found.usd.shape[0], found.usd.shape[-1]
+    to_do_s = np.arange(ticks)[:, None] * found.tick_s - np.arange(steps) * found.step_s
+    solved = to_do_s <= most_s + 1e-6
+    assert solved.all() == (restart_h > 0.1)
+    same = np.moveaxis(found.usd == whole.usd, -1, 1)
+    assert same[solved].all()
+    for left in range(ticks):
+        first = int(np.argmax(solved[left])) if solved[left].any() else steps - 1
+        assert (found.usd[left, ..., :first] == found.usd[left, ..., first : first + 1]).all()

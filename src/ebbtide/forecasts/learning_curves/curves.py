@@ -60,8 +60,8 @@ class Curve:
         return self.steps[:seen], self.metric[:seen]
 
 
-def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
-    """Write curves as Parquet, one row per measurement, atomically."""
+def curves_frame(curves: Sequence[Curve]) -> pd.DataFrame:
+    """A row for each measurement of each curve, with columns `COLUMNS`."""
     import pandas as pd
 
     frames = []
@@ -75,9 +75,13 @@ def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
         }
         measured = {"step": curve.steps, "metric": curve.metric, "train_seconds": seconds}
         frames.append(pd.DataFrame({**about, **measured}))
-    table = pd.concat(frames, ignore_index=True)[list(COLUMNS)]
+    return pd.concat(frames, ignore_index=True)[list(COLUMNS)]
+
+
+def write_curves(curves: Sequence[Curve], path: str | Path) -> None:
+    """Write `curves_frame` as Parquet, atomically."""
     with replacing(path) as temporary:
-        table.to_parquet(temporary, index=False)
+        curves_frame(curves).to_parquet(temporary, index=False)
 
 
 def read_curves(path: str | Path) -> list[Curve]:
@@ -101,7 +105,8 @@ def read_curves(path: str | Path) -> list[Curve]:
     raise InputError(f"is of no known layout: it has {columns}; curves need {', '.join(COLUMNS)}", file=path)
 
 
-def _read_ours(table: pd.DataFrame) -> list[Curve]:
+def curves_of(table: pd.DataFrame) -> list[Curve]:
+    """Curves of the rows of `curves_frame`."""
     curves = []
     for (workload, name), rows in table.groupby(["workload", "setting"], sort=False):
         ordered = rows.sort_values("step", kind="stable")
@@ -156,7 +161,7 @@ def _curve(
 
 
 _LAYOUTS = (
-    ({"workload", "setting", "step", "metric"}, _read_ours),
+    ({"workload", "setting", "step", "metric"}, curves_of),
     ({"track", "record", "run", "part", "step", "split", "loss"}, _read_losses),
     ({"run", "dataset", "epoch", "split", "metric", "value"}, _read_accuracies),
 )

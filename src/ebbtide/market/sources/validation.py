@@ -78,12 +78,9 @@ def checked(frame: pd.DataFrame, file: str | Path, catalogue: Catalogue | None =
         InputError: The first thing wrong: columns, times, prices, names, unknown instance types, order of a
             market's rows, repeated rows.
     """
-    given = frame.get("product")
-    frame = _with_valid_cells(frame, file)
+    frame, renamed = _with_valid_cells(frame, file)
     require_known_types(frame, file, catalogue or default_catalogue())
-    if given is not None and not np.array_equal(
-        given.astype(str).to_numpy(), frame["product"].astype(str).to_numpy()
-    ):
+    if renamed:
         # Two names of one product: the rows of one market may now stand in any order.
         return cleaned(frame, file)[0]
     codes = market_codes(frame)
@@ -111,7 +108,7 @@ def cleaned(frame: pd.DataFrame, file: str | Path) -> tuple[pd.DataFrame, Cleani
     Raises:
         InputError: A cell is not valid for its column.
     """
-    frame = _with_valid_cells(frame, file)
+    frame, _ = _with_valid_cells(frame, file)
     codes = market_codes(frame)
     times = frame["timestamp"].astype("int64").to_numpy()
     order = np.lexsort((times, codes))
@@ -142,7 +139,8 @@ def market_of(frame: pd.DataFrame, position: int) -> Market:
     return Market(*(str(row[name]) for name in MARKET_FIELDS))
 
 
-def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
+def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> tuple[pd.DataFrame, bool]:
+    """The frame with its columns in order and of their types, and whether products got other names."""
     import pandas as pd
 
     missing = [name for name in PRICE_COLUMNS if name not in frame.columns]
@@ -162,27 +160,27 @@ def _with_valid_cells(frame: pd.DataFrame, file: str | Path) -> pd.DataFrame:
             blank = text.isna() | (text.str.strip() == "")
         require(~blank, file, name, frame[name], "is blank; every row needs one")
         frame[name] = text.astype("category")
-    frame["product"] = _one_name_each(frame["product"], frame["cloud"])
+    frame["product"], renamed = _one_name_each(frame["product"], frame["cloud"])
     frame["timestamp"] = parsed_times(frame["timestamp"], file, "timestamp")
     frame["price_usd_per_hour"] = parsed_prices(frame["price_usd_per_hour"], file, "price_usd_per_hour")
-    return frame
+    return frame, renamed
 
 
-def _one_name_each(products: pd.Series, clouds: pd.Series) -> pd.Series:
-    """Products by the one name that each has here, as categories."""
+def _one_name_each(products: pd.Series, clouds: pd.Series) -> tuple[pd.Series, bool]:
+    """Products by the one name that each has here, as categories, and whether that is another for any row."""
     import pandas as pd
 
-    if not products.cat.categories.map(lambda name: _is_other_name(str(name))).any():
-        return products
-    pairs = pd.DataFrame({"cloud": clouds.astype(str), "product": products.astype(str)})
-    names = {pair: product_name(*pair) for pair in pairs.drop_duplicates().itertuples(index=False, name=None)}
-    return pd.Series(
-        [names[pair] for pair in zip(pairs["cloud"], pairs["product"], strict=True)], index=products.index
-    ).astype("category")
-
-
-def _is_other_name(product: str) -> bool:
-    return any(product_name(cloud, product) != product for cloud in ("aws", "azure"))
+    given = products.cat.categories
+    codes = clouds.cat.codes.to_numpy(np.int64) * len(given) + products.cat.codes.to_numpy(np.int64)
+    pairs, places = np.unique(codes, return_inverse=True)
+    before = [str(given[pair % len(given)]) for pair in pairs]
+    names = [
+        product_name(str(clouds.cat.categories[pair // len(given)]), name)
+        for pair, name in zip(pairs, before, strict=True)
+    ]
+    if names == before:
+        return products, False
+    return pd.Series(pd.Categorical(names).take(places), index=products.index), True
 
 
 def wrong_columns(found: Iterable[object], needed: Sequence[str], file: str | Path) -> InputError:

@@ -86,7 +86,8 @@ def solved_zones(program: ZonesProgram) -> Any:
     for left in range(1, grid.ticks + 1):
         later, now = now, later
         left_s = left * grid.tick_s
-        for step in range(grid.steps):
+        first = max(int(np.ceil((left_s - program.most_to_do_s) / grid.step_s)), 0)
+        for step in range(first, grid.steps):
             slack_s = step * grid.step_s
             here = SlackState(step, slack_s, left_s - slack_s, program.chances.parts[left])
             if here.to_do_s <= 0.0:
@@ -101,7 +102,7 @@ def solved_zones(program: ZonesProgram) -> Any:
             if watches:
                 _watch_on(room, later, here, program)
                 _hold_spot(now, room, here, program, WATCHING)
-        _fill_scores(found[left], now, program.gamma)
+        _fill_scores(found[left], now, program.gamma, min(first, grid.steps - 1))
     return found
 
 
@@ -386,12 +387,13 @@ def _hold_spot(now: Moments, room: ZonesRoom, here: SlackState, program: ZonesPr
 
 
 @inner
-def _fill_scores(found: Any, now: Moments, gamma: float) -> None:
-    """Fill in the scores of all states at a tick."""
+def _fill_scores(found: Any, now: Moments, gamma: float, first: int) -> None:
+    """Fill in the scores of all states at a tick; those below step `first` of slack get the score of that step."""
     means, squares = now.means, now.squares
     for held in range(found.shape[0]):
         for zone in range(found.shape[1]):
             for age in range(found.shape[2]):
-                for step in range(found.shape[3]):
+                for step in range(first, found.shape[3]):
                     mean, square = means[held, zone, age, step], squares[held, zone, age, step]
                     found[held, zone, age, step] = _score(mean, square, gamma)
+                found[held, zone, age, :first] = found[held, zone, age, first]

@@ -49,6 +49,10 @@ _TICK_S, _STEP_S = 600.0, 600.0
 # Most steps of slack in a tick, where machines differ in speed.
 _MOST_STEPS_A_TICK = 4
 
+# Measured speeds may show that a job takes longer than was said. Tables are solved for so many times its work, and
+# some ticks more; with more left to do, costs are those of so much.
+_MOST_TIMES_WORK, _MORE_TICKS = 4.0, 6.0
+
 # Numbers in a table over several zones: with more, ticks are made longer. It takes some four seconds to solve.
 _MOST_CELLS = 30_000_000
 
@@ -243,11 +247,22 @@ def solve_zones(
     up_since, ages = np.stack([one[0] for one in refused]), np.stack([one[1] for one in refused])
     share_up = np.array([model.share_up for model in models])
     chances = ZonesChances(ends, onward_in(tick_s), found, up_since, ages, parts)
-    usd = solved_zones(ZonesProgram(SlackGrid(ticks, tick_s, steps, step_s), problem.task, chances, gamma))
+    grid, most_s = SlackGrid(ticks, tick_s, steps, step_s), _most_to_do_s(problem, tick_s)
+    usd = solved_zones(ZonesProgram(grid, problem.task, chances, gamma, most_s))
     home = int(np.argmin(np.array(problem.spot_usd_per_hour) / np.maximum(share_up, 1e-3)))
     half = int(np.searchsorted(np.cumsum(models[home].ages(DOWN)), 0.5))
     away = float(AGE_BINS_S[half])
     return ZoneTable(problem, tuple(models), usd, ages, lasts_s, home, away, tick_s, step_s)
+
+
+def _most_to_do_s(problem: ZonesProblem, tick_s: float) -> float:
+    """The most work left in seconds for which a table is solved: that of the job, and what it may turn out to be.
+
+    A state depends on states with no more work left, as long as starts fit into a tick. Otherwise all are solved.
+    """
+    if float(np.max(problem.task.start_s, initial=problem.task.restart_s)) > tick_s:
+        return problem.deadline_h * HOUR_S + tick_s
+    return _MOST_TIMES_WORK * problem.work_h * HOUR_S + _MORE_TICKS * tick_s
 
 
 def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floats, Floats]:
