@@ -14,13 +14,14 @@ from pathlib import Path
 
 from prefect import flow, task
 
-from ebbtide.base.files import write_text
+from ebbtide.base.files import only_one, write_text
 from ebbtide.base.input_files import read_json
 from ebbtide.forecasts.bundle import speeds_of
 from ebbtide.market.ingestion import BatchRules, BatchVerdict, fetch_since, judged, read_source, unknown_rows
 from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.ec2_api import fetch_prices
 from ebbtide.runs.collected_speeds import speeds_of_runs
+from flows.dvc_process import STATE
 from flows.ingest import accepted_batches, number_of
 from flows.parameters import Nightly
 
@@ -88,10 +89,15 @@ def collect(parameters: Nightly) -> list[BatchVerdict]:
 
     Returns:
         A verdict on each batch.
+
+    Raises:
+        InputError: A nightly run is under way, which collects them itself.
     """
-    verdicts = check_batches(parameters)
-    sort_out(verdicts)
-    collect_speeds(parameters.runs)
+    STATE.mkdir(parents=True, exist_ok=True)
+    with only_one(STATE / "lock", "nightly run"):
+        verdicts = check_batches(parameters)
+        sort_out(verdicts)
+        collect_speeds(parameters.runs)
     return verdicts
 
 

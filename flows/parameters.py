@@ -315,7 +315,18 @@ def check_parameters() -> None:
     """Read all sections, so that what is wrong in any is told before a stage runs.
 
     Raises:
-        InputError: See `parameters`.
+        InputError: See `parameters`; or a policy of `execute` is unknown.
     """
+    # Stages read sections alone, and need no policies for that.
+    from ebbtide.policies.registry import names_of, policy
+    from ebbtide.tracking.execute_stage import COOKBOOK
+
     for section in SECTIONS.values():
         parameters(section)
+    for name, run in parameters(Execute).runs.items():
+        for each in names_of(run.policies):
+            try:
+                if each != COOKBOOK:
+                    policy(each)
+            except InputError as error:
+                raise InputError(error.problem, file=PARAMS, field=f"execute.runs.{name}.policies") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -80,9 +80,7 @@ def promote(
     kinds = [kind for kind in MODEL_PARTS if kind in models.parts]
     numbers = {kind: register(kind, models, registry) for kind in kinds}
     before = champion_versions(registry_client(registry.uri))
-    files = [prices, curves, capacity, *parameters.jobs.by_kind().values()]
-    versions = {kind: models.parts[kind].to_dict() for kind in kinds}
-    inputs = inputs_digest([versions, parameters.model_dump(mode="json")], files)
+    inputs = verdict_inputs(models, parameters, [prices, curves, capacity])
     report = registry.kept_verdicts(inputs)
     if report is None or not _still_holds(report, before):
         reigning = bundle_of_versions(before, registry.uri) if before else ModelBundle(bundle, {})
@@ -101,6 +99,13 @@ def promote(
     for kind, row in report["kinds"].items():
         get_run_logger().info("%s version %s %s", kind, row["version"], row["reason"])
     write_text(into, json.dumps(report, indent=2, allow_nan=False) + "\n")
+
+
+def verdict_inputs(models: ModelBundle, parameters: Promote, data: Iterable[Path]) -> str:
+    """Digest of everything that verdicts depend on beside the champions, jobs and code included."""
+    versions = {kind: part.to_dict() for kind, part in models.parts.items() if kind in MODEL_PARTS}
+    files = [*data, *parameters.jobs.by_kind().values()]
+    return inputs_digest([versions, parameters.model_dump(mode="json")], files)
 
 
 def _setting(parameters: Promote, prices: Path, curves: Path, capacity: Path) -> Setting:

@@ -32,13 +32,25 @@ _DEFAULTS = {
 
 
 def run_command(command: Callable[[], object]) -> None:
-    """Run a command of the pipeline with the embedded defaults; bad input ends with exit code 2 and one line."""
+    """Run a command of the pipeline with the embedded defaults.
+
+    Bad input, or a Prefect server that does not answer, ends with exit code 2 and one line.
+    """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     try:
         command()
     except InputError as error:
         sys.stderr.write(f"ebbtide: {error}\n")
+        sys.exit(2)
+    except RuntimeError as error:
+        # Prefect has no class of its own for this.
+        if not str(error).startswith("Failed to reach API"):
+            raise
+        url = os.environ.get("PREFECT_API_URL", "its address")
+        sys.stderr.write(
+            f"ebbtide: Prefect's server does not answer at {url}; start it, or unset PREFECT_API_URL\n"
+        )
         sys.exit(2)
 
 

@@ -32,9 +32,23 @@ def record(costs: dict[str, list[float]], rent: list[dict[str, Any]], **about: A
 def test_the_answer_has_the_machines_the_cost_its_error_and_the_saving() -> None:
     one = record({"ebbtide": [2.0, 4.0, 2.0, 4.0], "on-demand": [10.0] * 4}, [SPOT, SPOT])
     assert answer_of("train", one) == (
-        "train: rent 2 g6.2xlarge in us-east-1a, spot, by policy ebbtide; expected 3 ± 0.58 USD and 10 h; "
-        "70% less than on demand (10 USD)."
+        "train: start with 2 spot g6.2xlarge (1 x L4) in us-east-1a. Policy ebbtide is expected to cost 3 USD "
+        "(standard error 0.58, worst of 4 starts 4) and to take 10 h. The cheapest on-demand machines cost 10 USD: "
+        "70% is saved."
     )
+    leases = pd.DataFrame({"policy": ["ebbtide", "on-demand"], "market": ["us-east-1a g6.2xlarge", "b unknown"]})
+    told = answer_of("train", replace(one, leases=leases))
+    assert "The cheapest on-demand machines (unknown in b) cost 10 USD: 70% is saved." in told
+    dear = record({"ebbtide": [15.0] * 4, "on-demand": [10.0] * 4}, [SPOT])
+    assert answer_of("j", dear).endswith(
+        " cost 10 USD: this costs 50% more. Policy on-demand cost 33.3% less here."
+    )
+
+
+def test_short_runs_are_told_in_minutes_and_equal_costs_as_such() -> None:
+    one = record({"ebbtide": [2.0] * 4}, [SPOT])
+    one.outcomes["makespan_h"] = 0.681
+    assert answer_of("j", one).endswith(" to cost 2 USD (from each of 4 starts) and to take 41 min.")
 
 
 def test_a_cheaper_policy_that_is_in_time_as_often_is_told() -> None:
@@ -43,17 +57,24 @@ def test_a_cheaper_policy_that_is_in_time_as_often_is_told() -> None:
     late = record(costs, [SPOT], deadline_h=20.0)
     late.outcomes.loc[late.outcomes["policy"] == "cheapest-spot", "makespan_h"] = 21.0
     told = answer_of("j", late)
-    assert told.endswith("; the deadline of 20 h kept in 4 of 4 starts.")
+    assert told.endswith(" It met the deadline of 20 h from each start.")
+    late.outcomes["makespan_h"] = [21.0, *[19.0] * 11]
+    told = answer_of("j", late)
+    assert " It missed the deadline of 20 h from 1 of 4 starts. Policy cheapest-spot cost 25.0% less here." in told
 
 
 @pytest.mark.parametrize(
     ("rent", "words"),
     [
-        ([], "j: rent nothing now and wait, by policy"),
-        ([SPOT | {"on_demand": True}], "rent 1 g6.2xlarge in us-east-1a, on demand, by"),
+        ([], "j: rent nothing now, and wait. Policy"),
+        ([SPOT | {"on_demand": True}], "start with 1 on-demand g6.2xlarge (1 x L4) in us-east-1a. Policy"),
+        (
+            [SPOT, SPOT | {"market": "b t"}],
+            "start with 1 spot g6.2xlarge (1 x L4) in us-east-1a and 1 spot t in b. ",
+        ),
         (
             [SPOT | {"machines": 3}, SPOT | {"market": "b t"}, SPOT | {"market": "c t"}],
-            "rent 3 g6.2xlarge in us-east-1a, spot and 1 t in b, spot and in 1 more markets, by",
+            "start with 3 spot g6.2xlarge (1 x L4) in us-east-1a, 1 spot t in b and machines in 1 other market. ",
         ),
     ],
 )
@@ -64,7 +85,9 @@ def test_machines_are_told_by_market(rent: list[dict[str, Any]], words: str) -> 
 def test_a_policy_that_never_finished_has_no_cost() -> None:
     one = record({"ebbtide": [1.0] * 4}, [SPOT])
     one.outcomes["finished"] = False
-    assert answer_of("j", one) == "j: rent 1 g6.2xlarge in us-east-1a, spot; none of 4 starts finished."
+    assert answer_of("j", one) == (
+        "j: start with 1 spot g6.2xlarge (1 x L4) in us-east-1a. Policy ebbtide finished from none of 4 starts."
+    )
 
 
 def test_a_record_of_a_backtest_has_no_answer() -> None:

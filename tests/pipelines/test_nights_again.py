@@ -61,7 +61,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run("git", "init", "--quiet", "--initial-branch", "main")
     dvc("init", "--quiet")
     Path("dvc.yaml").write_text(yaml.safe_dump(STAGES))
-    Path("params.yaml").write_text("seed: 1\n")
+    Path("params.yaml").write_text("seed: 1\njobs: {own: {job: own.yaml}}\nelsewhere: ../project/../outside\n")
     Path(".gitignore").write_text("/prices\n/models/\n/reports/\n")
     # As in this project.
     BATCHES.mkdir(parents=True)
@@ -83,6 +83,7 @@ def bucket(aws_server: str, aws_credentials: None, monkeypatch: pytest.MonkeyPat
 def night(number: int, content: str) -> str:
     """One night: a new batch and new prices; what it made is committed, and pushed to a store by the test."""
     Path("input").write_text(content)
+    Path("own.yaml").write_text(f"a job of {content}")
     batch = BATCHES / f"{number:06d}-b.csv"
     batch.write_text(f"batch {content}")
     dvc("add", "--quiet", str(batch))
@@ -119,6 +120,7 @@ def test_a_night_two_weeks_old_is_restored_in_a_fresh_clone(
     assert Path("reports/report.html").read_text() == "the first night\n"
     assert Path("reports/metrics.json").read_text() == "the first night\n"
     assert Path("pipelines/inputs/batches/000000-b.csv").read_text() == "batch the first night\n"
+    assert Path("own.yaml").read_text() == "a job of the first night\n"
     assert not Path("pipelines/inputs/batches/000014-b.csv").exists()
     assert dvc("repro") == "" or "up to date" in dvc("repro")
     # Code and parameters of that night, too.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from flows.nightly import nightly
-from flows.parameters import SECTIONS, Interpolate, parameters
+from flows.parameters import SECTIONS, Interpolate, check_parameters, parameters
 
 from ebbtide.errors import InputError
 
@@ -58,6 +58,19 @@ def test_a_night_checks_all_sections_before_it_begins(tmp_path: Path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 
+def test_an_unknown_policy_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load((ROOT / "params.yaml").read_text())
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    check_parameters()
+    content["execute"]["runs"]["array"]["policies"].append("exospere")
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(
+        InputError, match=r"execute\.runs\.array\.policies: .*'exospere'.*did you mean 'exosphere'"
+    ):
+        check_parameters()
+
+
 def test_every_section_of_the_project_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     content = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -79,3 +92,19 @@ def test_a_stage_elsewhere_ends_with_one_line(tmp_path: Path) -> None:
     )
     assert ran.returncode == 2
     assert ran.stderr == "ebbtide: params.yaml: there is no such file; run from the project's folder\n"
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_prefect_server_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pipelines", "measure_speeds", "measured=a", "into=b", "metrics=c"],
+        cwd=tmp_path,
+        env={**os.environ, **environment, "PREFECT_API_URL": "http://127.0.0.1:9/api"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("ebbtide: Prefect's server does not answer at http://127.0.0.1:9/api; start it")
+    assert len(ran.stderr.splitlines()) == 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from flows.parameters import Promote
-from flows.promote import _digest
+from flows.promote import verdict_inputs
 from mlflow.tracking import MlflowClient
 from tests.pipelines.project import Project
 
@@ -135,7 +135,9 @@ def test_verdicts_are_given_anew_where_a_job_has_changed(project: Project, tmp_p
     parameters = validated(Promote, content)
     models, job = trained(project, 4.0), tmp_path / "job.yaml"
     job.write_text("steps: 10")
-    before = _digest(models, parameters, [job])
-    assert _digest(models, parameters, [job]) == before
+    jobs = parameters.jobs.model_copy(update={"revpred": job})
+    parameters = parameters.model_copy(update={"jobs": jobs})
+    before = verdict_inputs(models, parameters, [])
+    assert verdict_inputs(models, parameters, []) == before
     job.write_text("steps: 11")
-    assert _digest(models, parameters, [job]) != before
+    assert verdict_inputs(models, parameters, []) != before

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from ebbtide.backtesting.policy_table import COLOURS, Mark, policy_marks
 from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.report_pictures import thinned
-from ebbtide.backtesting.summary import by_cost
+from ebbtide.backtesting.summary import best_first
 from ebbtide.base.utc import HOUR_S
 from ebbtide.forecasts.revocation.scores import Bools, Floats, reliability
 from ebbtide.market.prices import PriceHistory
@@ -137,7 +137,7 @@ def _cost_boxes(record: BacktestRecord) -> Iterator[go.Box]:
     finished = record.outcomes[record.outcomes["finished"]]
     marks = record_marks(record)
     # The cheapest first, as in the tables.
-    for name, _ in by_cost(record.summary()):
+    for name, _ in best_first(record.summary()):
         mark = marks[name]
         costs = finished.loc[finished["policy"] == name, "cost_usd"]
         # A policy that never finished still gets its label.

@@ -15,7 +15,7 @@ from ebbtide.backtesting.policy_table import MeanAndDeviation, policy_marks
 from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.report_answers import ANSWERS_NOTE, answer_of
 from ebbtide.backtesting.report_pictures import record_picture
-from ebbtide.backtesting.summary import SPREAD_NOTE, by_cost, models_note, spread_of
+from ebbtide.backtesting.summary import SPREAD_NOTE, best_first, models_note, spread_of
 from ebbtide.base.files import write_text
 
 
@@ -34,7 +34,7 @@ def write_report(
         path: The file to write.
         comparison: Rows of the first table, by heading.
         notes: Lines of text below that table.
-        solved: Rows of what was solved: `name`, `expected`, `deviation` and `until`.
+        solved: Rows of what was solved: `system`, `job`, `decision`, `expected`, `deviation` and `until`.
     """
     path = Path(path)
     write_text(path, render(record, comparison=comparison, notes=notes, solved=solved))
@@ -78,7 +78,7 @@ def render(
 def _section(name: str, record: BacktestRecord, place: int, *, is_one_of_many: bool) -> dict[str, Any]:
     return {
         "name": name,
-        "title": record.title_under(name) if is_one_of_many else record.title,
+        "title": name if is_one_of_many else record.title,
         "about": record.about,
         "rows": _rows(record),
         "leases": _leases(record),
@@ -90,19 +90,21 @@ def _section(name: str, record: BacktestRecord, place: int, *, is_one_of_many: b
 
 def _leases(record: BacktestRecord) -> list[dict[str, Any]]:
     """A row for each lease: policies in the order of the table above, the leases of each in their order."""
-    place = {name: number for number, (name, _) in enumerate(by_cost(record.summary()))}
+    place = {name: number for number, (name, _) in enumerate(best_first(record.summary()))}
     rows = [{str(key): value for key, value in row.items()} for row in record.leases.to_dict("records")]
     return sorted(rows, key=lambda row: place[str(row["policy"])])
 
 
 def _rows(record: BacktestRecord) -> list[dict[str, Any]]:
-    """A row for each policy, the cheapest first, with its cost relative to the highest mean, for the bar."""
+    """A row for each policy, the best first, with its cost relative to the highest mean, for the bar."""
     summary = record.summary()
+    finished = record.outcomes[record.outcomes["finished"].astype(bool)]
+    worst = finished.groupby("policy", observed=True)["cost_usd"].max()
     highest = max((row["cost_usd"]["mean"] or 0.0 for row in summary.values()), default=0.0) or 1.0
     on_demand = summary.get("on-demand", {}).get("cost_usd", {}).get("mean")
     marks = policy_marks(list(summary))
     rows = []
-    for name, row in by_cost(summary):
+    for name, row in best_first(summary):
         mean = row["cost_usd"]["mean"]
         rows.append(
             {
@@ -111,16 +113,20 @@ def _rows(record: BacktestRecord) -> list[dict[str, Any]]:
                 "share": 0.0 if mean is None else 100 * mean / highest,
                 "cells": [
                     spread_of(row, "cost_usd", 3),
-                    "-" if row["cost_usd"]["p95"] is None else f"{row['cost_usd']['p95']:.3f}",
-                    "-" if mean is None or not on_demand else f"{1 - mean / on_demand:.0%}",
+                    "-" if mean is None else f"{worst[name]:.3f}",
+                    "-" if mean is None or not on_demand else _saved(1.0 - mean / on_demand),
+                    *([str(row["missed"])] if "missed" in row else []),
                     spread_of(row, "makespan_h", 1),
                     spread_of(row, "revocations", 2),
                     spread_of(row, "refund_usd", 3),
                     spread_of(row, "checkpoints", 1),
                     spread_of(row, "steps_lost", 1),
                     str(row["unfinished"]),
-                    *([str(row["missed"])] if "missed" in row else []),
                 ],
             }
         )
     return rows
+
+
+def _saved(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.0 else f"{-share:.0%} more"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ebbtide.backtesting.record import BacktestRecord
+from ebbtide.market.catalogue import default_catalogue
 
 ANSWERS_NOTE = (
-    "Costs are simulated: the mean over the starts on later days, with its standard error. What to rent is what "
-    "the policy would request at the newest price of the record."
+    "Costs are simulated: means over starts after the days that the models learned from. The machines to start "
+    "with are those that the policy requests at the latest recorded prices. It decides again as prices and "
+    "capacity change: it may move, or switch to on-demand machines."
 )
 
 
 def answer_of(name: str, record: BacktestRecord) -> str:
-    """Say in a sentence what to rent for a job and what it costs; empty: the record does not tell.
+    """Say what to rent for a job and what it costs; empty: the record does not tell.
 
     Args:
         name: Name of the job in the report.
@@ -25,32 +27,49 @@ def answer_of(name: str, record: BacktestRecord) -> str:
     summary = record.summary()
     if policy not in summary:
         return ""
-    row = summary[policy]
-    mean, runs = row["cost_usd"]["mean"], len(record.outcomes[record.outcomes["policy"] == policy])
+    row, runs = summary[policy], record.outcomes[record.outcomes["policy"] == policy]
+    first, mean = f"{name}: {_rented(record.about['rent'])}.", row["cost_usd"]["mean"]
     if mean is None:
-        return f"{name}: {_rented(record.about['rent'])}; none of {runs} starts finished."
-    finished = runs - row["unfinished"]
-    error_usd = (row["cost_usd"]["std"] or 0.0) / math.sqrt(finished)
-    spread = f" ± {_usd(error_usd)}" if finished > 1 else ""
-    parts = [f"{name}: {_rented(record.about['rent'])}, by policy {policy}"]
-    parts.append(f"expected {_usd(mean)}{spread} USD and {row['makespan_h']['mean']:.3g} h")
-    listed = summary.get("on-demand")
+        return f"{first} Policy {policy} finished from none of {len(runs)} starts."
+    costs = runs.loc[runs["finished"].astype(bool), "cost_usd"]
+    spread = ""
+    if len(costs) > 1 and row["cost_usd"]["std"]:
+        error_usd = row["cost_usd"]["std"] / math.sqrt(len(costs))
+        spread = f" (standard error {_usd(error_usd)}, worst of {len(costs)} starts {_usd(costs.max())})"
+    elif len(costs) > 1:
+        spread = f" (from each of {len(costs)} starts)"
+    cost = f"Policy {policy} is expected to cost {_usd(mean)} USD{spread} and to take {_time(row)}."
+    rest = [*_against_on_demand(record, summary, policy), *_in_time(record, row, policy), *_rival(policy, summary)]
+    return " ".join([first, cost, *rest])
+
+
+def _against_on_demand(record: BacktestRecord, summary: Mapping[str, Any], policy: str) -> list[str]:
+    """A sentence on the saving against on-demand machines, and which those are."""
+    row, listed = summary[policy], summary.get("on-demand")
     on_demand = listed["cost_usd"]["mean"] if listed and listed["unfinished"] == row["unfinished"] == 0 else None
-    if on_demand:
-        saved = 1.0 - mean / on_demand
-        more = f"{saved:.0%} less" if saved >= 0.0 else f"{-saved:.0%} more"
-        parts.append(f"{more} than on demand ({_usd(on_demand)} USD)")
-    if "missed" in row:
-        late = row["missed"]
-        kept = f"missed in {late} of {runs}" if late else f"kept in {runs} of {runs}"
-        parts.append(f"the deadline of {record.about['deadline_h']:g} h {kept} starts")
-    elif row["unfinished"]:
-        parts.append(f"{row['unfinished']} of {runs} starts did not finish")
-    return "; ".join(parts) + _rival(policy, summary)
+    if not on_demand:
+        return []
+    saved = 1.0 - row["cost_usd"]["mean"] / on_demand
+    share = f"{saved:.0%} is saved" if saved >= 0.0 else f"this costs {-saved:.0%} more"
+    leases = record.leases[record.leases["policy"] == "on-demand"] if len(record.leases) else record.leases
+    markets = sorted(set(leases["market"])) if len(leases) else []
+    where = f" ({' in '.join(reversed(markets[0].split(' ', 1)))})" if len(markets) == 1 else ""
+    return [f"The cheapest on-demand machines{where} cost {_usd(on_demand)} USD: {share}."]
 
 
-def _rival(policy: str, summary: Mapping[str, Mapping[str, Any]]) -> str:
-    """The end of the sentence: another policy that was cheaper and in time as often, if there is one."""
+def _in_time(record: BacktestRecord, row: Mapping[str, Any], policy: str) -> list[str]:
+    """A sentence on the deadline, or on starts that did not finish."""
+    runs = len(record.outcomes[record.outcomes["policy"] == policy])
+    if "missed" not in row:
+        return [f"It did not finish from {row['unfinished']} of {runs} starts."] if row["unfinished"] else []
+    deadline = f"deadline of {record.about['deadline_h']:g} h"
+    if row["missed"]:
+        return [f"It missed the {deadline} from {row['missed']} of {runs} starts."]
+    return [f"It met the {deadline} from each start."]
+
+
+def _rival(policy: str, summary: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A sentence on another policy that was cheaper and in time as often, if there is one."""
     bad = {name: int(row.get("missed", row["unfinished"])) for name, row in summary.items()}
     costs = {
         name: row["cost_usd"]["mean"]
@@ -59,24 +78,41 @@ def _rival(policy: str, summary: Mapping[str, Mapping[str, Any]]) -> str:
     }
     best = min(costs, key=lambda name: costs[name], default=policy)
     if policy not in costs:
-        return "."
+        return []
     less = 1.0 - costs[best] / costs[policy] if costs[policy] > 0.0 else 0.0
-    return f". Policy {best} cost {less:.1%} less here." if less >= 0.005 else "."
+    return [f"Policy {best} cost {less:.1%} less here."] if less >= 0.005 else []
 
 
-def _rented(requests: list[Mapping[str, Any]]) -> str:
+def _rented(requests: Sequence[Mapping[str, Any]]) -> str:
     """The requests of the policy in words: machines of the same market counted together."""
     if not requests:
-        return "rent nothing now and wait"
+        return "rent nothing now, and wait"
     machines: dict[tuple[str, bool], int] = {}
     for each in requests:
         key = str(each["market"]), bool(each["on_demand"])
         machines[key] = machines.get(key, 0) + int(each["machines"])
     listed = [
-        f"{count} {market.split(' ', 1)[1]} in {market.split(' ', 1)[0]}, {'on demand' if on_demand else 'spot'}"
+        f"{count} {'on-demand' if on_demand else 'spot'} {_machine(market)}"
         for (market, on_demand), count in sorted(machines.items(), key=lambda pair: -pair[1])
     ]
-    return f"rent {' and '.join(listed[:2])}{f' and in {len(listed) - 2} more markets' if len(listed) > 2 else ''}"
+    rest = len(listed) - 2
+    more = f" and machines in {rest} other market{'s' if rest > 1 else ''}" if rest > 0 else ""
+    return f"start with {' and '.join(listed[:2]) if not more else ', '.join(listed[:2])}{more}"
+
+
+def _machine(market: str) -> str:
+    """A market in words: the instance type, its accelerators and the zone."""
+    zone, _, name = market.partition(" ")
+    known = next((each for each in default_catalogue().instance_types if each.name == name), None)
+    accelerators = ""
+    if known is not None and known.accelerator is not None:
+        accelerators = f" ({known.accelerator_count} x {known.accelerator.removeprefix('NVIDIA ')})"
+    return f"{name}{accelerators} in {zone}"
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    hours = row["makespan_h"]["mean"]
+    return f"{hours:.3g} h" if hours >= 1.0 else f"{hours * 60.0:.0f} min"
 
 
 def _usd(value: float) -> str:

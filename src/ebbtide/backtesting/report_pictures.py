@@ -10,7 +10,7 @@ import numpy as np
 
 from ebbtide.backtesting.policy_table import Mark, policy_marks
 from ebbtide.backtesting.record import BacktestRecord
-from ebbtide.backtesting.summary import by_cost
+from ebbtide.backtesting.summary import best_first
 from ebbtide.base.utc import HOUR_S
 from ebbtide.market.prices import PriceHistory
 
@@ -67,8 +67,8 @@ def record_picture(record: BacktestRecord, name: str = "picture") -> str:
 
 def _draw_costs(axes: Axes, record: BacktestRecord, marks: dict[str, Mark]) -> None:
     finished = record.outcomes[record.outcomes["finished"].astype(bool)]
-    # The cheapest first, as in the tables.
-    names = [name for name, _ in by_cost(record.summary())]
+    # The best first, as in the tables.
+    names = [name for name, _ in best_first(record.summary())]
     for place, name in enumerate(names):
         costs = finished.loc[finished["policy"] == name, "cost_usd"].to_numpy(dtype=float)
         axes.plot(costs, np.full(len(costs), place), "|", color=marks[name].colour, markersize=9, alpha=0.6)
@@ -89,7 +89,8 @@ def _draw_prices(axes: Axes, record: BacktestRecord, marks: dict[str, Mark]) -> 
             hours = [*((times_s - start.timestamp()) / HOUR_S), end_h]
             axes.step(hours, [*values, values[-1]], where="post", color=_FAINT, linewidth=0.8)
     charges = record.ledger[record.ledger["entry"] == "charge"]
-    for name, mark in marks.items():
+    # What is drawn last lies above the others: the policy that is listed first.
+    for name, mark in reversed(marks.items()):
         of_policy = charges[charges["policy"] == name]
         for lease in record.leases[record.leases["policy"] == name].to_dict("records"):
             own = of_policy[of_policy["lease_id"] == lease["lease_id"]]
@@ -105,12 +106,12 @@ def _draw_prices(axes: Axes, record: BacktestRecord, marks: dict[str, Mark]) -> 
     for ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         ticks("{x:g}")
     axes.set_ylabel("USD per hour")
-    axes.set_title("Prices, and the machines rented from the start that is shown (x: revoked)", fontsize=10)
+    axes.set_title("Prices, and machines rented from one start (x: revoked)", fontsize=10)
 
 
 def _draw_progress(axes: Axes, record: BacktestRecord, marks: dict[str, Mark]) -> None:
     start = _start_of(record)
-    for name, mark in marks.items():
+    for name, mark in reversed(marks.items()):
         moments = record.timeline[record.timeline["policy"] == name]
         hours = ((moments["time"] - start).dt.total_seconds() / HOUR_S).to_numpy(dtype=float)
         shown = _spread_out(len(hours))

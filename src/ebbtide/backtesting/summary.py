@@ -24,7 +24,7 @@ METRICS: dict[str, Callable[[Outcome], float]] = {
     "steps_lost": lambda outcome: outcome.steps_lost,
 }
 
-SPREAD_NOTE = "mean ± standard deviation of the sample, over the runs that finished"
+SPREAD_NOTE = "mean ± standard deviation over the runs that finished, late ones included"
 
 Summary = dict[str, dict[str, Any]]
 
@@ -55,7 +55,7 @@ def models_note(models: Mapping[str, str]) -> str:
 def summary_table(summary: Summary, title: str, note: str = "") -> PolicyTable:
     """The summary as a table, the cheapest policy first; with a further note below it, if there is one."""
     rows: list[tuple[str, list[str | MeanAndDeviation]]] = []
-    for name, row in by_cost(summary):
+    for name, row in best_first(summary):
         p95 = row["cost_usd"]["p95"]
         rows.append(
             (
@@ -75,19 +75,22 @@ def summary_table(summary: Summary, title: str, note: str = "") -> PolicyTable:
     return PolicyTable(title, headings, rows, (SPREAD_NOTE, *([note] if note else [])))
 
 
-def by_cost(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
-    """Policies and their statistics, the cheapest first, those without a finished run last."""
+def best_first(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
+    """Policies and their statistics: those that were late least often first, of these the cheapest.
 
-    def cost(row: tuple[str, dict[str, Any]]) -> float:
+    Those without a finished run come last.
+    """
+
+    def rank(row: tuple[str, dict[str, Any]]) -> tuple[bool, int, float]:
         mean: float | None = row[1]["cost_usd"]["mean"]
-        return math.inf if mean is None else mean
+        return mean is None, row[1].get("missed", 0), 0.0 if mean is None else mean
 
-    return sorted(summary.items(), key=cost)
+    return sorted(summary.items(), key=rank)
 
 
 def cheapest_in_time(summary: Summary) -> str:
     """Name of the cheapest policy whose runs all finished, and in time; empty: there is none."""
-    able = [name for name, row in by_cost(summary) if not row.get("missed", row["unfinished"])]
+    able = [name for name, row in best_first(summary) if not row.get("missed", row["unfinished"])]
     return able[0] if able else ""
 
 

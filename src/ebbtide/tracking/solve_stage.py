@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from ebbtide.base.files import replacing, write_text
+from ebbtide.base.input_files import read_json
 from ebbtide.base.json_values import json_text
 from ebbtide.base.utc import DAY_S, HOUR_S, iso, to_epoch_s
 from ebbtide.errors import unknown_name
@@ -34,7 +36,7 @@ from ebbtide.policies.api.view import View
 from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.problem import ChargeModel, CookbookProblem
 from ebbtide.policies.cookbook.solving import solve
-from ebbtide.policies.cookbook.storage import save_cookbook
+from ebbtide.policies.cookbook.storage import load_cookbook, save_cookbook
 from ebbtide.policies.deadline.policy import Deadline
 from ebbtide.policies.deadline.table import cost_at_start
 from ebbtide.policies.dynamic_pricing.policy import DynamicPricing, Goal
@@ -304,17 +306,17 @@ SOLVERS = {
 
 
 # Names of what each solver decides, for reports.
-_DECISIONS = {
-    "cookbook": "Cümülön-D: cookbook of a cluster",
-    "bids": "SpotTune: max prices",
-    "allocation": "Dynamic Pricing: machines by instance type",
-    "portfolio": "ExoSphere: portfolio",
-    "deadline": "Deadline: table of a deadline",
+_SYSTEMS = {
+    "cookbook": "Cümülön-D",
+    "bids": "SpotTune",
+    "allocation": "Dynamic Pricing",
+    "portfolio": "ExoSphere",
+    "deadline": "Deadline",
 }
 
 
 def solved_rows(folder: Path) -> list[dict[str, str]]:
-    """Rows of a report: what each system decides, with expected cost and its deviation.
+    """Rows of a report: job and decision of each system, with expected cost and its standard deviation.
 
     Args:
         folder: The model bundle's folder.
@@ -322,7 +324,8 @@ def solved_rows(folder: Path) -> list[dict[str, str]]:
     parts = ModelBundle.read(folder).parts
     return [
         {
-            "name": _DECISIONS[kind],
+            "system": _SYSTEMS[kind],
+            **_decision(kind, folder / parts[kind].path),
             "expected": _rounded(parts[kind].scores["expected_usd"]),
             "deviation": _rounded(parts[kind].scores["deviation_usd"]),
             "until": iso(parts[kind].trained_until_s or 0.0)[:10],
@@ -330,6 +333,29 @@ def solved_rows(folder: Path) -> list[dict[str, str]]:
         for kind in SOLVERS
         if kind in parts
     ]
+
+
+def _decision(kind: str, file: Path) -> dict[str, str]:
+    """Job and decision of a solved part in words."""
+    if kind == "cookbook":
+        told = "how many machines to hold at each price, time and work left"
+        return {"job": load_cookbook(file).problem.workflow.name, "decision": told}
+    if kind == "deadline":
+        with safe_open(file, framework="numpy") as tensors:
+            about = json.loads(tensors.metadata()["ebbtide-deadline"])
+        told = f"when to use spot in {len(about['zones'])} zones, on-demand machines, or none"
+        return {"job": Path(about["job"]).stem, "decision": told}
+    content = read_json(file)
+    if kind == "bids":
+        offers = content["policies"]["spottune"]
+        prices = {offer["market"]: offer["max_price_usd_per_hour"] for offer in offers["offers"]}
+        price = prices.get(offers["best"])
+        limit = "without a max price" if price is None else f"max price {price:.4g} USD/h"
+        told = f"{offers['best']}, {limit}"
+    else:
+        machines = content["types" if kind == "allocation" else "markets"]
+        told = ", ".join(f"{row['machines']:g} {name}" for name, row in machines.items() if row["machines"])
+    return {"job": Path(content["job"]).stem, "decision": told}
 
 
 def _rounded(usd: float | None) -> str:
