@@ -37,7 +37,9 @@ def show(name: str, run: PreparedRun, start_s: float) -> Outcome:
 
 
 @flow(name="execute", flow_run_name="execute@{name}", task_runner=task_runner("processes"))
-def execute(name: str, parameters: Execute, prices: Path, capacity: Path, bundle: Path, into: Path) -> None:
+def execute(
+    name: str, parameters: Execute, prices: Path, capacity: Path, bundle: Path, policies: Path, into: Path
+) -> None:
     """Replay a job under its policies, and write its record.
 
     Args:
@@ -46,6 +48,7 @@ def execute(name: str, parameters: Execute, prices: Path, capacity: Path, bundle
         prices: The price file.
         capacity: The file of probes of capacity, which may be empty.
         bundle: The folder of the model bundle.
+        policies: The folder of own policies.
         into: Folder of the record.
 
     Raises:
@@ -58,12 +61,12 @@ def execute(name: str, parameters: Execute, prices: Path, capacity: Path, bundle
     known = Availability.read(capacity) if len(load_parquet(capacity)) else None
     ready, names = prepared(run, models, later, known), list(run.names(models))
     settings = [parameters.model_dump(mode="json"), models.versions]
-    with resumable(f"execute@{name}", names, settings, [prices, capacity, run.job, bundle]) as items:
+    with resumable(f"execute@{name}", names, settings, [prices, capacity, run.job, bundle, policies]) as items:
         rows = replay.map(items, unmapped(ready)).result()
         outcomes = outcomes_frame([row for each in rows for row in each])
         start_s = ready.starts_s[typical_start(outcomes)]
         shown = show.map(names, unmapped(ready), unmapped(start_s)).result()
-        ready.record(outcomes, dict(zip(names, shown, strict=True))).write(into)
+        ready.record(outcomes, {outcome.policy: outcome for outcome in shown}).write(into)
 
 
 def _executable(models: ModelBundle) -> ModelBundle:

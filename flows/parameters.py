@@ -15,6 +15,8 @@ from ebbtide.policies.dynamic_pricing.policy import Goal
 from ebbtide.replay.generated_markets import MarketKind
 
 PARAMS = Path("params.yaml")
+# An input of the stages that replay policies.
+OWN_POLICIES = Path("pipelines/inputs/policies")
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -223,11 +225,21 @@ class Promote(Frozen):
     cookbook: PromoteCookbook
 
 
+def _declared(name: str) -> str:
+    file = name.rpartition(":")[0] if ":" in name else name
+    inside = Path(file).resolve().is_relative_to(OWN_POLICIES.resolve())
+    if file.endswith((".py", ".yaml", ".yml")) and not inside:
+        raise ValueError(
+            f"{file} is outside {OWN_POLICIES}, so that `dvc repro` does not see it change; move it there"
+        )
+    return name
+
+
 class ExecutedJob(Frozen):
     """A job that `execute` replays, with its policies."""
 
     job: Path
-    policies: Annotated[list[str], Field(min_length=1)]
+    policies: Annotated[list[Annotated[str, AfterValidator(_declared)]], Field(min_length=1)]
     starts: Count | None = None
     market: str | None = None
     every_h: Positive | None = None

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import ebbtide
 from ebbtide.forecasts.bundle import version_of
@@ -64,7 +65,8 @@ def resumable(
     for other in folder.glob("*"):
         if other.name != digest:
             shutil.rmtree(other, ignore_errors=True)
-    yield [Item(name, f"{stage}/{digest}/{name}") for name in names]
+    # Names may be paths, as those of own policies are.
+    yield [Item(name, f"{stage}/{digest}/{number}-{quote(name, safe='')}") for number, name in enumerate(names)]
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from flows.nightly import nightly
-from flows.parameters import SECTIONS, Interpolate, check_parameters, parameters
+from flows.parameters import SECTIONS, Execute, Interpolate, check_parameters, parameters
 
 from ebbtide.errors import InputError
 
@@ -92,6 +92,19 @@ def test_a_stage_elsewhere_ends_with_one_line(tmp_path: Path) -> None:
     )
     assert ran.returncode == 2
     assert ran.stderr == "ebbtide: params.yaml: there is no such file; run from the project's folder\n"
+
+
+def test_own_policies_are_where_dvc_sees_them_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = yaml.safe_load((ROOT / "params.yaml").read_text())
+    own = content["execute"]["runs"]["array"]["policies"]
+    own.append("own.py:Own")
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=r"own.py is outside pipelines/inputs/policies, .* move it there"):
+        parameters(Execute)
+    own[-1] = "pipelines/inputs/policies/own.py:Own"
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    assert parameters(Execute).runs["array"].policies[-1] == own[-1]
 
 
 @pytest.mark.usefixtures("processes")

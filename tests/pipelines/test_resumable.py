@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from flows.resumable import KEPT, inputs_digest
+from flows.resumable import KEPT, inputs_digest, resumable
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,9 +77,19 @@ def test_a_killed_stage_computes_what_is_missing(folder: Path, prefect_server: s
     (folder / "data.txt").write_text("2")
     assert run(killed="c") == "ab"
     # A write that the kill has cut off.
-    (kept,) = (folder / KEPT).glob("squares/*/b")
+    (kept,) = (folder / KEPT).glob("squares/*/1-b")
     kept.write_bytes(kept.read_bytes()[:-20])
     assert run() == "bc"
+
+
+def test_names_that_are_paths_stay_in_the_folder_of_their_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with resumable("stage", ["../../a.py:A", "..", "a", "a"], []) as items:
+        kept = [(KEPT / item.key).resolve() for item in items]
+    assert {path.parent.parent for path in kept} == {(KEPT / "stage").resolve()}
+    assert len(set(kept)) == 4
 
 
 def test_a_digest_depends_on_values_and_on_files(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def executed(run: JobRun, models: ModelBundle, prices: PriceHistory) -> Backtest
     ready, names = prepared(run, models, prices), run.names(models)
     outcomes = outcomes_frame([row for name in names for row in ready.rows(name)])
     start_s = ready.starts_s[typical_start(outcomes)]
-    return ready.record(outcomes, {name: ready.shown(name, start_s) for name in names})
+    return ready.record(outcomes, {one.policy: one for one in (ready.shown(name, start_s) for name in names)})
 
 
 def test_the_policies_of_all_five_systems_are_executed_each_beside_on_demand() -> None:
@@ -172,3 +172,17 @@ def test_starts_of_every_day_leave_room_for_the_deadline(models: ModelBundle, la
     assert len(prepared(run, models, later).starts_s) == 14
     with pytest.raises(InputError, match="hold back more days"):
         prepared(run, models, later.window(later.start_s, later.start_s + 3600.0))
+
+
+def test_an_own_policy_stands_under_its_own_name(models: ModelBundle, later: PriceHistory, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import ebbtide as eb\n\nclass Own:\n    name, wakes_on = 'own', eb.Reactive().wakes_on\n"
+        "    def decide(self, view):\n        return eb.Reactive().decide(view)\n"
+    )
+    run = replace(RUNS["one-day"], policies=(f"{file}:Own", "default"), starts=1)
+    record = executed(run, models, later)
+    assert record.about["policy"] == "own"
+    assert list(dict.fromkeys(record.outcomes["policy"])) == ["own", "ebbtide"]
+    assert set(record.leases["policy"]) == {"own", "ebbtide"}
+    assert "<li>own-job: start with 1 " in render({"own-job": record, "other": record})

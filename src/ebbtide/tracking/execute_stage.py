@@ -148,7 +148,7 @@ class PreparedRun:
             shown: Each policy's outcome from the start that reports show.
         """
         about = about_backtest(self.scenario, self.starts_s, self.models.versions)
-        about |= {"policy": self.run.policies[0], "rent": self._first_requests()}
+        about |= {"policy": self.policy(self.run.policies[0]).name, "rent": self._first_requests()}
         if self.deadline_h is not None:
             about["deadline_h"] = self.deadline_h
         return BacktestRecord.of(about, outcomes, shown, self.scenario.prices)
