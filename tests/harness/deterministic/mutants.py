@@ -27,7 +27,7 @@ from ebbtide.agent import heartbeats
 from ebbtide.agent.agent import Agent
 from ebbtide.agent.messages import MessageLog, Unreadable
 from ebbtide.agent.program_output import Line, ProgramOutput
-from ebbtide.agent.protocol import BadMessageError, Channel, Envelope, OfTrial, Restored, decoded
+from ebbtide.agent.protocol import BadMessageError, Channel, Envelope, OfTrial, decoded
 from ebbtide.agent.trainings import Trainings
 from ebbtide.base.cores import in_processes
 from ebbtide.base.files import write_text
@@ -37,7 +37,6 @@ from ebbtide.controller import leadership, machine_list, mailboxes
 from ebbtide.controller.agent_provider import AgentProvider
 from ebbtide.controller.controller import Controller
 from ebbtide.controller.journal.changes import ChangeLog
-from ebbtide.controller.kinds import training as agent_training
 from ebbtide.controller.kinds.training import AgentTraining
 from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.machine_ends import MachineEnds
@@ -109,17 +108,6 @@ def _an_old_report_is_of_the_present_training() -> _Broken:
 
 def _what_was_lost_is_not_asked_for() -> _Broken:
     return patch.object(AgentTraining, "_ask_again", lambda _self, _trial: None)
-
-
-def _a_lost_object_stops_all_that_follow() -> _Broken:
-    return patch.object(MessageLog, "_is_lost", lambda _self: False)
-
-
-def _resume_steps_come_with_one_report_only() -> _Broken:
-    def origin(report: OfTrial) -> tuple[int, int] | None:
-        return (report.step, report.number) if isinstance(report, Restored) else None
-
-    return patch.object(agent_training, "_origin", origin)
 
 
 def _a_machine_that_is_not_listed_runs_for_ever() -> _Broken:
@@ -394,8 +382,6 @@ _MUTANTS: Mapping[str, Callable[[], _Broken]] = {
         _a_torn_message_ends_the_controller,
         _an_old_report_is_of_the_present_training,
         _what_was_lost_is_not_asked_for,
-        _a_lost_object_stops_all_that_follow,
-        _resume_steps_come_with_one_report_only,
         _a_machine_that_is_not_listed_runs_for_ever,
         _a_request_that_is_not_listed_waits_for_ever,
         _a_forgotten_machine_is_charged_until_now,
