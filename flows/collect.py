@@ -94,7 +94,7 @@ def collect(parameters: Nightly) -> list[BatchVerdict]:
         InputError: A nightly run is under way, which collects them itself.
     """
     STATE.mkdir(parents=True, exist_ok=True)
-    with only_one(STATE / "lock", "nightly run"):
+    with only_one(STATE / "lock", "nightly run or collection"):
         verdicts = check_batches(parameters)
         sort_out(verdicts)
         collect_speeds(parameters.runs)

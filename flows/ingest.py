@@ -114,9 +114,9 @@ def _begin(prices: Path, source: str) -> None:
 
 
 def input_files(folder: Path) -> list[Path]:
-    """Files of an input's folder by name, without hidden ones and those of DVC and Git."""
+    """Files and folders at the top of an input's folder, without hidden and unfinished ones, and those of DVC."""
     found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(file for file in found if not file.name.startswith(".") and file.suffix != ".dvc")
+    return sorted(file for file in found if not file.name.startswith(".") and file.suffix not in (".dvc", ".part"))
 
 
 def accepted_batches(folder: Path) -> list[Path]:

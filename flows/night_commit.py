@@ -14,40 +14,25 @@ from pathlib import Path
 
 from ebbtide.base.utc import iso
 from ebbtide.errors import InputError
-from ebbtide.jobs.parsing import read_mapping
 
 # What DVC and the parameters say of a night, beside its reports.
-_PARAMETERS = Path("params.yaml")
-_KEPT = (_PARAMETERS, "dvc.yaml", "dvc.lock")
+_KEPT = ("params.yaml", "dvc.yaml", "dvc.lock")
 _INPUTS = Path("pipelines/inputs")
 
 
-def versioned_files(reports: Path) -> list[Path]:
+def versioned_files(reports: Path, jobs: Sequence[Path] = ()) -> list[Path]:
     """The files by which a night is found again, and those of its reports that DVC does not keep.
 
-    Jobs that params.yaml names are among them, also those that Git does not track.
+    Args:
+        reports: Folder of the reports.
+        jobs: Files of jobs and own policies, also if Git does not track them; those elsewhere or behind a link are
+            left out.
     """
     found = [Path(name) for name in _KEPT]
-    found += _named_files(read_mapping(_PARAMETERS, "parameters"))
+    found += [file for file in jobs if file.resolve() == Path.cwd() / file]
     found += sorted(_INPUTS.glob("*/*.dvc")) + sorted(_INPUTS.glob("speeds/*.json"))
     found += sorted(reports.glob("*.json")) + sorted(reports.glob("*.csv"))
     return [file for file in dict.fromkeys(found) if file.exists()]
-
-
-def _named_files(content: object) -> list[Path]:
-    """Files of this folder that a content of params.yaml names, at any depth."""
-    if isinstance(content, Mapping):
-        return [file for value in content.values() for file in _named_files(value)]
-    if isinstance(content, list):
-        return [file for value in content for file in _named_files(value)]
-    here = Path.cwd()
-    if (
-        not isinstance(content, str)
-        or not Path(content).is_file()
-        or not (here / content).resolve().is_relative_to(here)
-    ):
-        return []
-    return [Path(content)]
 
 
 def commit_night(branch: str, began_s: float, files: Sequence[Path]) -> str:

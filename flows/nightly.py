@@ -35,7 +35,7 @@ from flows.dvc_process import STATE, DvcProcess
 from flows.ingest import accepted_batches
 from flows.night_commit import check_branch, commit_night, versioned_files
 from flows.notify import notify
-from flows.parameters import Nightly, Tracking, check_parameters
+from flows.parameters import Nightly, Tracking, check_parameters, job_files
 from flows.parameters import parameters as section_of_params
 from flows.pipeline import environment_of_stages
 from flows.task_runner import task_runner
@@ -113,7 +113,7 @@ def nightly(parameters: Nightly | None = None, tracking: Tracking | None = None)
         # Before anything is trained and paid.
         check_branch(parameters.branch)
     STATE.mkdir(parents=True, exist_ok=True)
-    with only_one(STATE / "lock", "nightly run"):
+    with only_one(STATE / "lock", "nightly run or collection"):
         _DVC.end_leftovers()
         night = _night(parameters, tracking)
     if problem := failed(night.jobs):
@@ -184,13 +184,13 @@ def _night(parameters: Nightly, tracking: Tracking) -> Night:
 
 def night_files() -> list[Path]:
     """Files kept with the night's run in MLflow: those by which the night is restored, and its reports."""
-    return [*versioned_files(REPORTS), *sorted(REPORTS.glob("*.html"))]
+    return [*versioned_files(REPORTS, job_files()), *sorted(REPORTS.glob("*.html"))]
 
 
 @task(retries=1, retry_delay_seconds=30)
 def keep_night(branch: str, began_s: float) -> str:
     """Commit the night's parameters, lock file, reports and batches to a branch; returns the commit."""
-    return commit_night(branch, began_s, versioned_files(REPORTS))
+    return commit_night(branch, began_s, versioned_files(REPORTS, job_files()))
 
 
 def _train(

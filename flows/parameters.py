@@ -330,15 +330,35 @@ def check_parameters() -> None:
         InputError: See `parameters`; or a policy of `execute` is unknown.
     """
     # Stages read sections alone, and need no policies for that.
-    from ebbtide.policies.registry import names_of, policy
+    from ebbtide.policies.registry import check_names, names_of, policy
     from ebbtide.tracking.execute_stage import COOKBOOK
 
     for section in SECTIONS.values():
         parameters(section)
     for name, run in parameters(Execute).runs.items():
+        chosen, field = [], f"execute.runs.{name}.policies"
         for each in names_of(run.policies):
             try:
                 if each != COOKBOOK:
-                    policy(each)
+                    chosen.append(policy(each))
             except InputError as error:
-                raise InputError(error.problem, file=PARAMS, field=f"execute.runs.{name}.policies") from None
+                raise InputError(f"{each}: {error}", file=PARAMS, field=field) from None
+        try:
+            check_names(chosen)
+        except InputError as error:
+            raise InputError(error.problem, file=PARAMS, field=field) from None
+
+
+def job_files() -> list[Path]:
+    """Files of the jobs that stages read, and own policies.
+
+    Raises:
+        InputError: See `parameters`.
+    """
+    solved = parameters(Solve)
+    found = [Path(getattr(solved, kind).job) for kind in type(solved).model_fields]
+    found += [
+        *parameters(Promote).jobs.by_kind().values(),
+        *(run.job for run in parameters(Execute).runs.values()),
+    ]
+    return [*dict.fromkeys(found), *sorted(OWN_POLICIES.glob("*.*"))]

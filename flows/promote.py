@@ -85,7 +85,7 @@ def promote(
     if report is None or not _still_holds(report, before):
         reigning = bundle_of_versions(before, registry.uri) if before else ModelBundle(bundle, {})
         setting = _setting(parameters, prices, curves, capacity)
-        champions = {kind: str(version.version) for kind, version in before.items()}
+        champions = {kind: part.version for kind, part in reigning.parts.items()}
         with resumable("promote", kinds, [inputs, champions]) as items:
             found = compare.map(items, unmapped(reigning), unmapped(models), unmapped(setting)).result()
             rows = {

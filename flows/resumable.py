@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,12 +70,19 @@ def resumable(
     # Names may be paths, as those of own policies are.
     yield [Item(name, f"{stage}/{digest}/{number}-{quote(name, safe='')}") for number, name in enumerate(names)]
     shutil.rmtree(folder, ignore_errors=True)
+    for failed in KEPT.glob("*"):
+        # Prefect keeps the exception of a task that failed beside the folders of stages.
+        if failed.is_file():
+            failed.unlink(missing_ok=True)
 
 
 def inputs_digest(values: object, files: Iterable[Path]) -> str:
-    """Digest of some values, of the content of some files, and of the code of this project."""
-    told = hashlib.sha256(json.dumps([values, [version_of(file) for file in files]], sort_keys=True).encode())
+    """Digest of some values, of the content of some files, of this project, and of the installed packages."""
+    installed = sorted({f"{each.name} {each.version}" for each in distributions()})
+    given = [values, [version_of(file) for file in files], sys.version, installed]
+    told = hashlib.sha256(json.dumps(given, sort_keys=True).encode())
     for package in (Path(ebbtide.__file__).parent, Path(__file__).parent):
-        for source in sorted(package.rglob("*.py")):
-            told.update(source.read_bytes())
+        for file in sorted(package.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                told.update(file.read_bytes())
     return told.hexdigest()[:32]

@@ -99,10 +99,10 @@ def _without_heartbeat() -> Iterator[None]:
 
     The flow run of the whole pipeline has heartbeats.
     """
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY as FREQUENCY
-    from prefect.settings import temporary_settings
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
 
-    with temporary_settings({} if FREQUENCY.name in os.environ else {FREQUENCY: None}):
+    is_asked_for = "heartbeat_frequency" in get_current_settings().flows.model_fields_set
+    with temporary_settings({} if is_asked_for else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
 
 

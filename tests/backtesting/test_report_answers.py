@@ -33,12 +33,12 @@ def test_the_answer_has_the_machines_the_cost_its_error_and_the_saving() -> None
     one = record({"ebbtide": [2.0, 4.0, 2.0, 4.0], "on-demand": [10.0] * 4}, [SPOT, SPOT])
     assert answer_of("train", one) == (
         "train: start with 2 spot g6.2xlarge (1 x L4) in us-east-1a. Policy ebbtide is expected to cost 3 USD "
-        "(standard error 0.58, worst of 4 starts 4) and to take 10 h. The cheapest on-demand machines cost 10 USD: "
+        "(standard error 0.58, worst of 4 starts 4) and to take 10 h. On-demand machines cost 10 USD: "
         "70% is saved."
     )
     leases = pd.DataFrame({"policy": ["ebbtide", "on-demand"], "market": ["us-east-1a g6.2xlarge", "b unknown"]})
     told = answer_of("train", replace(one, leases=leases))
-    assert "The cheapest on-demand machines (unknown in b) cost 10 USD: 70% is saved." in told
+    assert "On-demand machines (unknown in b) cost 10 USD: 70% is saved." in told
     dear = record({"ebbtide": [15.0] * 4, "on-demand": [10.0] * 4}, [SPOT])
     assert answer_of("j", dear).endswith(
         " cost 10 USD: this costs 50% more. Policy on-demand cost 33.3% less here."
@@ -48,7 +48,7 @@ def test_the_answer_has_the_machines_the_cost_its_error_and_the_saving() -> None
 def test_short_runs_are_told_in_minutes_and_equal_costs_as_such() -> None:
     one = record({"ebbtide": [2.0] * 4}, [SPOT])
     one.outcomes["makespan_h"] = 0.681
-    assert answer_of("j", one).endswith(" to cost 2 USD (from each of 4 starts) and to take 41 min.")
+    assert answer_of("j", one).endswith(" to cost 2 USD (the same from each of 4 starts) and to take 41 min.")
 
 
 def test_a_cheaper_policy_that_is_in_time_as_often_is_told() -> None:

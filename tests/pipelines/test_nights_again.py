@@ -61,7 +61,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run("git", "init", "--quiet", "--initial-branch", "main")
     dvc("init", "--quiet")
     Path("dvc.yaml").write_text(yaml.safe_dump(STAGES))
-    Path("params.yaml").write_text("seed: 1\njobs: {own: {job: own.yaml}}\nelsewhere: ../project/../outside\n")
+    Path("params.yaml").write_text("seed: 1\n")
+    (tmp_path / "outside.yaml").write_text("a secret")
+    Path("behind.yaml").symlink_to(tmp_path / "outside.yaml")
     Path(".gitignore").write_text("/prices\n/models/\n/reports/\n")
     # As in this project.
     BATCHES.mkdir(parents=True)
@@ -89,7 +91,8 @@ def night(number: int, content: str) -> str:
     dvc("add", "--quiet", str(batch))
     assert run("git", "diff", "--name-only", "--", str(BATCHES)) == ""
     dvc("repro", "--quiet")
-    return commit_night("nightly", NIGHT_S + number * DAY_S, versioned_files(Path("reports")))
+    jobs = [Path("own.yaml"), Path("../outside.yaml"), Path("behind.yaml"), Path("nowhere.yaml")]
+    return commit_night("nightly", NIGHT_S + number * DAY_S, versioned_files(Path("reports"), jobs))
 
 
 @pytest.mark.usefixtures("processes")

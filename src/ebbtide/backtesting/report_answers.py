@@ -37,7 +37,7 @@ def answer_of(name: str, record: BacktestRecord) -> str:
         error_usd = row["cost_usd"]["std"] / math.sqrt(len(costs))
         spread = f" (standard error {_usd(error_usd)}, worst of {len(costs)} starts {_usd(costs.max())})"
     elif len(costs) > 1:
-        spread = f" (from each of {len(costs)} starts)"
+        spread = f" (the same from each of {len(costs)} starts)"
     cost = f"Policy {policy} is expected to cost {_usd(mean)} USD{spread} and to take {_time(row)}."
     rest = [*_against_on_demand(record, summary, policy), *_in_time(record, row, policy), *_rival(policy, summary)]
     return " ".join([first, cost, *rest])
@@ -47,14 +47,15 @@ def _against_on_demand(record: BacktestRecord, summary: Mapping[str, Any], polic
     """A sentence on the saving against on-demand machines, and which those are."""
     row, listed = summary[policy], summary.get("on-demand")
     on_demand = listed["cost_usd"]["mean"] if listed and listed["unfinished"] == row["unfinished"] == 0 else None
-    if not on_demand:
+    if not on_demand or policy == "on-demand":
         return []
     saved = 1.0 - row["cost_usd"]["mean"] / on_demand
     share = f"{saved:.0%} is saved" if saved >= 0.0 else f"this costs {-saved:.0%} more"
     leases = record.leases[record.leases["policy"] == "on-demand"] if len(record.leases) else record.leases
     markets = sorted(set(leases["market"])) if len(leases) else []
     where = f" ({' in '.join(reversed(markets[0].split(' ', 1)))})" if len(markets) == 1 else ""
-    return [f"The cheapest on-demand machines{where} cost {_usd(on_demand)} USD: {share}."]
+    late = " and miss the deadline" if listed and listed.get("missed") else ""
+    return [f"On-demand machines{where} cost {_usd(on_demand)} USD{late}: {share}."]
 
 
 def _in_time(record: BacktestRecord, row: Mapping[str, Any], policy: str) -> list[str]:
@@ -112,6 +113,8 @@ def _machine(market: str) -> str:
 
 def _time(row: Mapping[str, Any]) -> str:
     hours = row["makespan_h"]["mean"]
+    if hours >= 100.0:
+        return f"{hours:,.0f} h"
     return f"{hours:.3g} h" if hours >= 1.0 else f"{hours * 60.0:.0f} min"
 
 

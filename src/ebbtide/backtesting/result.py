@@ -61,7 +61,7 @@ class BacktestResult:
         write_text(path, self.to_json())
 
     def table(self) -> PolicyTable:
-        """The summary as a table for the terminal, the cheapest policy first."""
+        """The summary as a table for the terminal, the best policy first."""
         jobs = ", ".join(job.name for job in self.scenario.jobs)
         title = f"{jobs}: {len(self.starts_s)} starts, billing {self.scenario.billing.name}"
         return summary_table(self.summary(), title, models_note(self.models))

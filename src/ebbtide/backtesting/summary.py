@@ -53,7 +53,7 @@ def models_note(models: Mapping[str, str]) -> str:
 
 
 def summary_table(summary: Summary, title: str, note: str = "") -> PolicyTable:
-    """The summary as a table, the cheapest policy first; with a further note below it, if there is one."""
+    """The summary as a table, the best policy first; with a further note below it, if there is one."""
     rows: list[tuple[str, list[str | MeanAndDeviation]]] = []
     for name, row in best_first(summary):
         p95 = row["cost_usd"]["p95"]
@@ -76,14 +76,11 @@ def summary_table(summary: Summary, title: str, note: str = "") -> PolicyTable:
 
 
 def best_first(summary: Summary) -> list[tuple[str, dict[str, Any]]]:
-    """Policies and their statistics: those that were late least often first, of these the cheapest.
+    """Policies and their statistics: those late or not finished least often first, of these the cheapest first."""
 
-    Those without a finished run come last.
-    """
-
-    def rank(row: tuple[str, dict[str, Any]]) -> tuple[bool, int, float]:
+    def rank(row: tuple[str, dict[str, Any]]) -> tuple[int, float]:
         mean: float | None = row[1]["cost_usd"]["mean"]
-        return mean is None, row[1].get("missed", 0), 0.0 if mean is None else mean
+        return row[1].get("missed", row[1]["unfinished"]), math.inf if mean is None else mean
 
     return sorted(summary.items(), key=rank)
 

@@ -155,7 +155,7 @@ class ZonesProgram(NamedTuple):
         task: The job, its zones and their prices.
         chances: Probabilities of the zones' spells.
         gamma: USD of expected cost that a USD of standard deviation is worth.
-        most_to_do_s: States with more seconds of work left are not solved: they get the cost of the first that is.
+        most_to_do_s: States with more seconds of work left are not solved: costs are continued in a straight line.
     """
 
     grid: SlackGrid

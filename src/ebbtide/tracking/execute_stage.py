@@ -42,7 +42,7 @@ from ebbtide.policies.cookbook.cookbook import Cookbook
 from ebbtide.policies.cookbook.policy import FollowCookbook, elastic_job
 from ebbtide.policies.cookbook.storage import load_cookbook
 from ebbtide.policies.for_job import policy_for
-from ebbtide.policies.registry import ASK_MODELS, policy
+from ebbtide.policies.registry import ASK_MODELS, check_names, policy
 from ebbtide.replay.scenario import Scenario
 from ebbtide.replay.stand_in_curves import stand_in_curves
 
@@ -210,7 +210,7 @@ def prepared(
     )
     starts_s = start_times(scenario, _starts(run, prices, deadline_h))
     models.check_unseen(starts_s)
-    return PreparedRun(
+    ready = PreparedRun(
         run=run,
         models=models,
         scenario=scenario,
@@ -219,6 +219,8 @@ def prepared(
         sweep=sweep,
         book=book,
     )
+    check_names([ready.policy(name) for name in run.names(models)])
+    return ready
 
 
 def _workflow(run: JobRun, models: ModelBundle, prices: PriceHistory) -> tuple[Job, Cookbook]:

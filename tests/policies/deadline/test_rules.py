@@ -107,13 +107,22 @@ def test_states_that_a_job_cannot_be_in_need_not_be_solved(
     found = solve_zones(problem, [USUAL, BRIEF], begins_s=START_S, gamma=gamma)
     monkeypatch.setattr(tables, "_MOST_TIMES_WORK", 1e6)
     whole = solve_zones(problem, [USUAL, BRIEF], begins_s=START_S, gamma=gamma)
-    most_s = 4.0 * 0.6 * HOUR_S + 6.0 * found.tick_s if restart_h < 0.1 else np.inf
+    start_s = problem.task.start_s.max() * problem.task.speed.max()
+    most_s = 4.0 * 0.6 * HOUR_S + 6.0 * found.tick_s + start_s if restart_h < 0.1 else np.inf
     ticks, steps = found.usd.shape[0], found.usd.shape[-1]
     to_do_s = np.arange(ticks)[:, None] * found.tick_s - np.arange(steps) * found.step_s
     solved = to_do_s <= most_s + 1e-6
     assert solved.all() == (restart_h > 0.1)
     same = np.moveaxis(found.usd == whole.usd, -1, 1)
     assert same[solved].all()
-    for left in range(ticks):
+    # More work costs more, and no less than the last that is solved: a machine is worth holding there, too.
+    for left in range(1, ticks):
         first = int(np.argmax(solved[left])) if solved[left].any() else steps - 1
-        assert (found.usd[left, ..., :first] == found.usd[left, ..., first : first + 1]).all()
+        more = -np.diff(found.usd[left, ..., : first + 2].astype(float), axis=-1)
+        assert (more >= -1e-3).all()
+
+
+def test_a_machine_is_kept_where_a_job_takes_far_longer_than_it_said() -> None:
+    """Half an hour of work was planned for, and ten hours are left."""
+    for held in (NOTHING, SPOT):
+        assert by_table(TABLE.costs, TABLE.problem.task, moment(held, 40 * HOUR_S, 10 * HOUR_S)) == 0

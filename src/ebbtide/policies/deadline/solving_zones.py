@@ -388,7 +388,7 @@ def _hold_spot(now: Moments, room: ZonesRoom, here: SlackState, program: ZonesPr
 
 @inner
 def _fill_scores(found: Any, now: Moments, gamma: float, first: int) -> None:
-    """Fill in the scores of all states at a tick; those below step `first` of slack get the score of that step."""
+    """Fill in the scores of all states at a tick; below step `first` they are continued in a straight line."""
     means, squares = now.means, now.squares
     for held in range(found.shape[0]):
         for zone in range(found.shape[1]):
@@ -396,4 +396,7 @@ def _fill_scores(found: Any, now: Moments, gamma: float, first: int) -> None:
                 for step in range(first, found.shape[3]):
                     mean, square = means[held, zone, age, step], squares[held, zone, age, step]
                     found[held, zone, age, step] = _score(mean, square, gamma)
-                found[held, zone, age, :first] = found[held, zone, age, first]
+                here = found[held, zone, age]
+                more = max(here[first] - here[first + 1], 0.0) if first + 1 < len(here) else 0.0
+                for step in range(first):
+                    here[step] = min(here[first] + (first - step) * more, MISSED_USD)

@@ -50,7 +50,7 @@ _TICK_S, _STEP_S = 600.0, 600.0
 _MOST_STEPS_A_TICK = 4
 
 # Measured speeds may show that a job takes longer than was said. Tables are solved for so many times its work, and
-# some ticks more; with more left to do, costs are those of so much.
+# some ticks more; with more left to do, costs are continued in a straight line.
 _MOST_TIMES_WORK, _MORE_TICKS = 4.0, 6.0
 
 # Numbers in a table over several zones: with more, ticks are made longer. It takes some four seconds to solve.
@@ -260,9 +260,11 @@ def _most_to_do_s(problem: ZonesProblem, tick_s: float) -> float:
 
     A state depends on states with no more work left, as long as starts fit into a tick. Otherwise all are solved.
     """
-    if float(np.max(problem.task.start_s, initial=problem.task.restart_s)) > tick_s:
+    start_s = float(np.max(problem.task.start_s, initial=problem.task.restart_s))
+    if start_s > tick_s:
         return problem.deadline_h * HOUR_S + tick_s
-    return _MOST_TIMES_WORK * problem.work_h * HOUR_S + _MORE_TICKS * tick_s
+    lost_s = start_s * float(np.max(problem.task.speed))
+    return _MOST_TIMES_WORK * problem.work_h * HOUR_S + _MORE_TICKS * tick_s + lost_s
 
 
 def _after_refusal(model: SpellModel, ends: Floats, tick_s: float) -> tuple[Floats, Floats]:
