@@ -28,7 +28,8 @@ def report(records: Mapping[str, BacktestRecord], solved: Path, into: Path) -> N
 @task(persist_result=False)
 def answers(records: Mapping[str, BacktestRecord], into: Path) -> None:
     """Write the first lines of the report as text."""
-    write_text(into, "".join(f"- {answer_of(name, record)}\n" for name, record in records.items()))
+    found = [answer for name, record in records.items() if (answer := answer_of(name, record))]
+    write_text(into, "".join(f"- {answer}\n" for answer in found))
 
 
 @task(persist_result=False)

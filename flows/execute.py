@@ -19,7 +19,7 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.market.sources.parquet import load_parquet
 from ebbtide.policies.registry import names_of
 from ebbtide.tracking.execute_stage import COOKBOOK, JobRun, PreparedRun, prepared
-from flows.parameters import Execute
+from flows.parameters import Execute, own_policies
 from flows.resumable import KEEP_RESULT, Item, resumable
 from flows.task_runner import task_runner
 
@@ -61,7 +61,9 @@ def execute(
     known = Availability.read(capacity) if len(load_parquet(capacity)) else None
     ready, names = prepared(run, models, later, known), list(run.names(models))
     settings = [parameters.model_dump(mode="json"), models.versions]
-    with resumable(f"execute@{name}", names, settings, [prices, capacity, run.job, bundle, policies]) as items:
+    with resumable(
+        f"execute@{name}", names, settings, [prices, capacity, run.job, bundle, *own_policies(policies)]
+    ) as items:
         rows = replay.map(items, unmapped(ready)).result()
         outcomes = outcomes_frame([row for each in rows for row in each])
         start_s = ready.starts_s[typical_start(outcomes)]

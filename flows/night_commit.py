@@ -25,11 +25,12 @@ def versioned_files(reports: Path, jobs: Sequence[Path] = ()) -> list[Path]:
 
     Args:
         reports: Folder of the reports.
-        jobs: Files of jobs and own policies, also if Git does not track them; those elsewhere or behind a link are
-            left out.
+        jobs: Files of jobs and own policies, also if Git does not track them; those outside this folder are left
+            out.
     """
     found = [Path(name) for name in _KEPT]
-    found += [file for file in jobs if file.resolve() == Path.cwd() / file]
+    real, here = [file.resolve() for file in jobs], Path.cwd()
+    found += [file.relative_to(here) for file in real if file.is_relative_to(here)]
     found += sorted(_INPUTS.glob("*/*.dvc")) + sorted(_INPUTS.glob("speeds/*.json"))
     found += sorted(reports.glob("*.json")) + sorted(reports.glob("*.csv"))
     return [file for file in dict.fromkeys(found) if file.exists()]

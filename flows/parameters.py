@@ -226,13 +226,22 @@ class Promote(Frozen):
 
 
 def _declared(name: str) -> str:
+    name = name.strip()
     file = name.rpartition(":")[0] if ":" in name else name
-    inside = Path(file).resolve().is_relative_to(OWN_POLICIES.resolve())
-    if file.endswith((".py", ".yaml", ".yml")) and not inside:
-        raise ValueError(
-            f"{file} is outside {OWN_POLICIES}, so that `dvc repro` does not see it change; move it there"
-        )
+    is_own = ":" in name or file.lower().endswith((".py", ".yaml", ".yml"))
+    if is_own and not Path(file).resolve().is_relative_to(OWN_POLICIES.resolve()):
+        raise ValueError(f"{name} is no file in {OWN_POLICIES}, where `dvc repro` sees it change; move it there")
     return name
+
+
+def own_policies(folder: Path = OWN_POLICIES) -> list[Path]:
+    """Files of own policies, and modules that they import; hidden files and compiled ones are left out."""
+    return [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+        and not any(part.startswith((".", "__pycache__")) for part in file.relative_to(folder).parts)
+    ]
 
 
 class ExecutedJob(Frozen):
@@ -361,4 +370,4 @@ def job_files() -> list[Path]:
         *parameters(Promote).jobs.by_kind().values(),
         *(run.job for run in parameters(Execute).runs.values()),
     ]
-    return [*dict.fromkeys(found), *sorted(OWN_POLICIES.glob("*.*"))]
+    return [*dict.fromkeys(found), *own_policies()]

@@ -110,6 +110,8 @@ def test_the_command_writes_rows_and_a_page(tmp_path: Path, capsys: pytest.Captu
     assert [row["policy"] for row in rows] == [FLOOR, "reactive", "on-demand"]
     assert rows[2]["saved"] == 0.0
     text = page.read_text()
-    assert text.index("All policies") < text.index("With their spread") < text.index("All starts, and the start of ")
+    assert (
+        text.index("All policies") < text.index("With their spread") < text.index("All starts, and the start of ")
+    )
     assert "<td>reactive</td>" in (leases := text[text.index("Machines rented from this start") :])
     assert leases.index("<td>reactive</td>") < leases.index("<td>on-demand</td>")

@@ -45,6 +45,22 @@ def test_the_answer_has_the_machines_the_cost_its_error_and_the_saving() -> None
     )
 
 
+def test_a_policy_that_is_in_time_more_often_is_told() -> None:
+    one = record({"ebbtide": [4.0] * 4, "on-demand": [10.0] * 4}, [SPOT], deadline_h=20.0)
+    one.outcomes.loc[0, "makespan_h"] = 21.0
+    assert answer_of("j", one).endswith(
+        "from 1 of 4 starts. Policy on-demand met the deadline more often, for 10 USD."
+    )
+    late = record({"ebbtide": [4.0] * 4, "on-demand": [10.0] * 4}, [SPOT])
+    late.outcomes.loc[0, "finished"] = False
+    assert answer_of("j", late).endswith("from 1 of 4 starts. Policy on-demand finished more often, for 10 USD.")
+
+
+def test_costs_that_differ_by_rounding_are_the_same() -> None:
+    told = answer_of("j", record({"ebbtide": [0.1, 0.1, 0.1 + 1e-17]}, [SPOT]))
+    assert "0.1 USD (the same from each of 3 starts)" in told
+
+
 def test_short_runs_are_told_in_minutes_and_equal_costs_as_such() -> None:
     one = record({"ebbtide": [2.0] * 4}, [SPOT])
     one.outcomes["makespan_h"] = 0.681
@@ -60,7 +76,7 @@ def test_a_cheaper_policy_that_is_in_time_as_often_is_told() -> None:
     assert told.endswith(" It met the deadline of 20 h from each start.")
     late.outcomes["makespan_h"] = [21.0, *[19.0] * 11]
     told = answer_of("j", late)
-    assert " It missed the deadline of 20 h from 1 of 4 starts. Policy cheapest-spot cost 25.0% less here." in told
+    assert " from 1 of 4 starts. Policy cheapest-spot met the deadline more often, for 3 USD." in told
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,8 @@ def night(number: int, content: str) -> str:
     dvc("add", "--quiet", str(batch))
     assert run("git", "diff", "--name-only", "--", str(BATCHES)) == ""
     dvc("repro", "--quiet")
-    jobs = [Path("own.yaml"), Path("../outside.yaml"), Path("behind.yaml"), Path("nowhere.yaml")]
+    outside = Path("../outside.yaml")
+    jobs = [Path("own.yaml").resolve(), outside, outside.resolve(), Path("behind.yaml"), Path("nowhere.yaml")]
     return commit_night("nightly", NIGHT_S + number * DAY_S, versioned_files(Path("reports"), jobs))
 
 

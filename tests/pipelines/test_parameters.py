@@ -98,10 +98,12 @@ def test_own_policies_are_where_dvc_sees_them_change(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     content = yaml.safe_load((ROOT / "params.yaml").read_text())
     own = content["execute"]["runs"]["array"]["policies"]
-    own.append("own.py:Own")
-    Path("params.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(InputError, match=r"own.py is outside pipelines/inputs/policies, .* move it there"):
-        parameters(Execute)
+    own.append("")
+    for outside in ("own.py:Own", "own:Own", " own.yaml ", "pipelines/inputs/policies/../own.py:Own"):
+        own[-1] = outside
+        Path("params.yaml").write_text(yaml.safe_dump(content))
+        with pytest.raises(InputError, match=r"is no file in pipelines/inputs/policies, .* move it there"):
+            parameters(Execute)
     own[-1] = "pipelines/inputs/policies/own.py:Own"
     Path("params.yaml").write_text(yaml.safe_dump(content))
     assert parameters(Execute).runs["array"].policies[-1] == own[-1]

@@ -136,7 +136,7 @@ def _lease_lines(record: BacktestRecord) -> Iterator[go.Scatter]:
 def _cost_boxes(record: BacktestRecord) -> Iterator[go.Box]:
     finished = record.outcomes[record.outcomes["finished"]]
     marks = record_marks(record)
-    # The cheapest first, as in the tables.
+    # The best first, as in the tables.
     for name, _ in best_first(record.summary()):
         mark = marks[name]
         costs = finished.loc[finished["policy"] == name, "cost_usd"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ebbtide.backtesting.record import BacktestRecord
+from ebbtide.backtesting.summary import Summary, best_first
 from ebbtide.market.catalogue import default_catalogue
 
 ANSWERS_NOTE = (
@@ -14,6 +15,9 @@ ANSWERS_NOTE = (
     "with are those that the policy requests at the latest recorded prices. It decides again as prices and "
     "capacity change: it may move, or switch to on-demand machines."
 )
+
+# Costs that differ by a smaller share are the same but for rounding.
+_SAME = 1e-9
 
 
 def answer_of(name: str, record: BacktestRecord) -> str:
@@ -33,7 +37,7 @@ def answer_of(name: str, record: BacktestRecord) -> str:
         return f"{first} Policy {policy} finished from none of {len(runs)} starts."
     costs = runs.loc[runs["finished"].astype(bool), "cost_usd"]
     spread = ""
-    if len(costs) > 1 and row["cost_usd"]["std"]:
+    if len(costs) > 1 and costs.max() - costs.min() > _SAME * costs.max():
         error_usd = row["cost_usd"]["std"] / math.sqrt(len(costs))
         spread = f" (standard error {_usd(error_usd)}, worst of {len(costs)} starts {_usd(costs.max())})"
     elif len(costs) > 1:
@@ -43,7 +47,7 @@ def answer_of(name: str, record: BacktestRecord) -> str:
     return " ".join([first, cost, *rest])
 
 
-def _against_on_demand(record: BacktestRecord, summary: Mapping[str, Any], policy: str) -> list[str]:
+def _against_on_demand(record: BacktestRecord, summary: Summary, policy: str) -> list[str]:
     """A sentence on the saving against on-demand machines, and which those are."""
     row, listed = summary[policy], summary.get("on-demand")
     on_demand = listed["cost_usd"]["mean"] if listed and listed["unfinished"] == row["unfinished"] == 0 else None
@@ -54,7 +58,7 @@ def _against_on_demand(record: BacktestRecord, summary: Mapping[str, Any], polic
     leases = record.leases[record.leases["policy"] == "on-demand"] if len(record.leases) else record.leases
     markets = sorted(set(leases["market"])) if len(leases) else []
     where = f" ({' in '.join(reversed(markets[0].split(' ', 1)))})" if len(markets) == 1 else ""
-    late = " and miss the deadline" if listed and listed.get("missed") else ""
+    late = f" and miss the deadline from {listed['missed']} starts" if listed and listed.get("missed") else ""
     return [f"On-demand machines{where} cost {_usd(on_demand)} USD{late}: {share}."]
 
 
@@ -69,18 +73,17 @@ def _in_time(record: BacktestRecord, row: Mapping[str, Any], policy: str) -> lis
     return [f"It met the {deadline} from each start."]
 
 
-def _rival(policy: str, summary: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A sentence on another policy that was cheaper and in time as often, if there is one."""
-    bad = {name: int(row.get("missed", row["unfinished"])) for name, row in summary.items()}
-    costs = {
-        name: row["cost_usd"]["mean"]
-        for name, row in summary.items()
-        if row["cost_usd"]["mean"] is not None and bad[name] <= bad[policy] and not row["unfinished"]
-    }
-    best = min(costs, key=lambda name: costs[name], default=policy)
-    if policy not in costs:
+def _rival(policy: str, summary: Summary) -> list[str]:
+    """A sentence on another policy that was in time more often, or as often and cheaper, if there is one."""
+    best, row = best_first(summary)[0]
+    mean = row["cost_usd"]["mean"]
+    bad, own = (int(each.get("missed", each["unfinished"])) for each in (row, summary[policy]))
+    if best == policy or mean is None:
         return []
-    less = 1.0 - costs[best] / costs[policy] if costs[policy] > 0.0 else 0.0
+    if bad < own:
+        done = "met the deadline" if "missed" in row else "finished"
+        return [f"Policy {best} {done} more often, for {_usd(mean)} USD."]
+    less = 1.0 - mean / summary[policy]["cost_usd"]["mean"] if summary[policy]["cost_usd"]["mean"] else 0.0
     return [f"Policy {best} cost {less:.1%} less here."] if less >= 0.005 else []
 
 
