@@ -130,7 +130,10 @@ def test_a_start_within_the_training_days_ends_with_one_line(project: Project) -
     assert Path(project.folder / "reports" / "promotion.json").exists()
 
 
-def test_verdicts_are_given_anew_where_a_job_has_changed(project: Project, tmp_path: Path) -> None:
+def test_verdicts_are_given_anew_where_a_job_has_changed(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project.folder)
     content = yaml.safe_load((project.folder / "params.yaml").read_text())["promote"]
     parameters = validated(Promote, content)
     models, job = trained(project, 4.0), tmp_path / "job.yaml"
