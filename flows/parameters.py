@@ -44,7 +44,7 @@ class GeneratedPrices(Frozen):
 
 
 class ExportedPrices(Frozen):
-    """Format of exports, recognised where it is None, and the time zone of times that have none."""
+    """Format of exports (None: recognised from each file), and the time zone of times without an offset."""
 
     format: str | None
     timezone: str | None

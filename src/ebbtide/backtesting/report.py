@@ -34,7 +34,7 @@ def write_report(
         path: The file to write.
         comparison: Rows of the first table, by heading.
         notes: Lines of text below that table.
-        solved: Rows of what was solved: `system`, `job`, `decision`, `expected`, `deviation` and `until`.
+        solved: Rows of what was solved: `system`, `job`, `decision`, `expected` and `deviation`.
     """
     path = Path(path)
     write_text(path, render(record, comparison=comparison, notes=notes, solved=solved))

@@ -24,7 +24,7 @@ METRICS: dict[str, Callable[[Outcome], float]] = {
     "steps_lost": lambda outcome: outcome.steps_lost,
 }
 
-SPREAD_NOTE = "mean ± standard deviation over the runs that finished, late ones included"
+SPREAD_NOTE = "mean ± standard deviation over the runs that finished"
 
 Summary = dict[str, dict[str, Any]]
 

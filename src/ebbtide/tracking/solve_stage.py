@@ -328,7 +328,6 @@ def solved_rows(folder: Path) -> list[dict[str, str]]:
             **_decision(kind, folder / parts[kind].path),
             "expected": _rounded(parts[kind].scores["expected_usd"]),
             "deviation": _rounded(parts[kind].scores["deviation_usd"]),
-            "until": iso(parts[kind].trained_until_s or 0.0)[:10],
         }
         for kind in SOLVERS
         if kind in parts
