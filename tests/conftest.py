@@ -7,13 +7,16 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import ebbtide as eb
+from ebbtide.base.utc import DAY_S
 from ebbtide.controller.journal.address import PostgresPlace
 from tests.postgres import Places, PostgresServer, postgres_server
 
@@ -63,6 +66,14 @@ def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def in_project(_elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a test in the folder of this project, for paths as a reader of its documentation gives them."""
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def mid_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set this process's clock to the middle of the month: accounts of hours before now are of one month then."""
+    now = time.time
+    shift_s = (15 - datetime.now(UTC).day) * DAY_S
+    monkeypatch.setattr(time, "time", lambda: now() + shift_s)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

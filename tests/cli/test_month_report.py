@@ -118,7 +118,7 @@ def test_without_a_team_the_runs_here_are_told(place: Path, capsys: pytest.Captu
     assert (code, out) == (0, "nothing was spent in 1999-01\n")
 
 
-def test_a_run_of_refunds_and_open_machines_adds_up(tmp_path: Path) -> None:
+def test_a_run_of_refunds_and_open_machines_adds_up(tmp_path: Path, mid_month: None) -> None:
     folder = made_run(tmp_path / "runs", 6, stops_after_h=2.2)
     Accounting("ann", {"project": "x"}).keep(folder)
     report = month_report(NOW, tmp_path / "runs")
@@ -131,7 +131,7 @@ def test_a_run_of_refunds_and_open_machines_adds_up(tmp_path: Path) -> None:
     assert list(by_market["usd"]) == sorted(by_market["usd"], reverse=True)
 
 
-def test_two_people_s_runs_of_one_name_are_two(tmp_path: Path) -> None:
+def test_two_people_s_runs_of_one_name_are_two(tmp_path: Path, mid_month: None) -> None:
     mine = made_run(tmp_path / "runs", 6, stops_after_h=2.2)
     theirs = AccountLine(NOW, "charge", 0, str(A), False, f"{NOW}-01T00:00:00Z", f"{NOW}-01T01:00:00Z", 3.0, 3.0)
     account = RunAccount(

@@ -33,7 +33,7 @@ from ebbtide.storage.objects import FolderStore
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path: Path, mid_month: None) -> RunFolder:
     """A run in the middle of its way, whose controller was killed."""
     found = made_run(tmp_path / "runs", 6, stops_after_h=2.2)
     team = Team(accounts=str(tmp_path / "team"), machines=3, monthly_budget_usd=100.0)

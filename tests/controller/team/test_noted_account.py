@@ -35,7 +35,7 @@ def figures(spent_usd: float | None, open_usd: list[tuple[int, float]]) -> RunSp
 
 
 def test_while_prices_are_not_known_its_account_is_written_by_those_known_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mid_month: None
 ) -> None:
     (tmp_path / "program.py").write_text("")
     folder = RunFolder(tmp_path / "run")
