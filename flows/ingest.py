@@ -72,7 +72,13 @@ def capacity_from_files(into: Path, records: Path) -> str:
 
 @flow(name="ingest")
 def ingest(
-    parameters: Ingest, exports: Path, batches: Path, capacity_records: Path, prices: Path, capacity: Path
+    parameters: Ingest,
+    exports: Path,
+    batches: Path,
+    capacity_records: Path,
+    prices: Path,
+    price_source: Path,
+    capacity: Path,
 ) -> None:
     """Bring `prices` and `capacity` up to date.
 
@@ -82,9 +88,13 @@ def ingest(
         batches: Folder of accepted batches to be added.
         capacity_records: Folder of records of capacity, for their source `files`.
         prices: The price file.
+        price_source: The source of its prices, beside it: a price file that DVC restores has its own.
         capacity: The file of probes of capacity.
+
+    Raises:
+        InputError: An input is not what it should be, or EC2's prices would be added to those of another source.
     """
-    _begin(prices, parameters.source)
+    _begin(prices, price_source, parameters.source)
     if parameters.source == "generated":
         done = generated(prices, parameters.generated)
     elif parameters.source == "files":
@@ -101,16 +111,15 @@ def ingest(
     get_run_logger().info("%s: %s", capacity, done)
 
 
-def _begin(prices: Path, source: str) -> None:
-    """Delete the prices of before, unless they are EC2's, which keeps them for 90 days only.
-
-    Of those, too, if they are of another source. A price file of unknown source, as after `dvc pull`, is EC2's.
-    """
-    noted = prices.with_name("price-source.txt")
-    before = noted.read_text(encoding="utf-8").strip() if noted.exists() else source
+def _begin(prices: Path, price_source: Path, source: str) -> None:
+    """Delete the prices of before, unless EC2 is asked and they are its own: it keeps them for 90 days only."""
+    before = price_source.read_text(encoding="utf-8").strip() if price_source.exists() else None
+    if source == "ec2" and before is None and prices.exists():
+        problem = f"is of an unknown source: delete it, or, if its prices are EC2's, write ec2 to {price_source}"
+        raise InputError(problem, file=prices)
     if source != "ec2" or before != source:
         prices.unlink(missing_ok=True)
-    write_text(noted, f"{source}\n")
+    write_text(price_source, f"{source}\n")
 
 
 def input_files(folder: Path) -> list[Path]:
