@@ -18,7 +18,7 @@ PARAMS = Path("params.yaml")
 # An input of the stages that replay policies.
 OWN_POLICIES = Path("pipelines/inputs/policies")
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -31,6 +31,8 @@ def _known_billing(name: str) -> str:
 
 
 BillingName = Annotated[str, AfterValidator(_known_billing)]
+# Workloads of SpotTune's Table II.
+Workload = Literal["svm", "linear-regression", "gbt-regression", "logistic-regression", "alexnet", "resnet"]
 # A name that becomes a folder of the pipeline's outputs.
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 
@@ -108,7 +110,8 @@ class MeasureCurves(Frozen):
     """Section `measure_curves`: which learning curves, and how they are trained."""
 
     source: Literal["packaged", "trained"]
-    workloads: list[str]
+    # EarlyCurve's thresholds are scored on each workload as chosen on the others.
+    workloads: Annotated[list[Workload], Field(min_length=2)]
     settings: list[int] | None
     workers: Count
     seed: int
@@ -221,12 +224,14 @@ class Promote(Frozen):
     billing: BillingName
     confidence: Annotated[float, Field(gt=0, lt=1)]
     jobs: PromoteJobs
-    curves: str
+    curves: Workload
     cookbook: PromoteCookbook
 
 
 def _declared(name: str) -> str:
     name = name.strip()
+    if not name:
+        raise ValueError("the name of a policy is missing")
     file = name.rpartition(":")[0] if ":" in name else name
     is_own = ":" in name or file.lower().endswith((".py", ".yaml", ".yml"))
     if is_own and not Path(file).resolve().is_relative_to(OWN_POLICIES.resolve()):
@@ -279,7 +284,7 @@ class Nightly(Frozen):
     targets: list[str]
     jobs: Path | None
     runs: Path
-    branch: str | None
+    branch: Annotated[str, Field(min_length=1)] | None
     push: bool
     store: str | None
 
@@ -336,16 +341,27 @@ def check_parameters() -> None:
     """Read all sections, so that what is wrong in any is told before a stage runs.
 
     Raises:
-        InputError: See `parameters`; or a policy of `execute` is unknown.
+        InputError: See `parameters`; or a job has no file, a policy of `execute` is unknown, or the workload that
+            `promote` needs is not measured.
     """
     # Stages read sections alone, and need no policies for that.
+    from ebbtide.jobs.job_files import FileKind, kind_of
     from ebbtide.policies.registry import check_names, names_of, policy
     from ebbtide.tracking.execute_stage import COOKBOOK
 
     for section in SECTIONS.values():
         parameters(section)
+    for field, job in _jobs().items():
+        if not job.is_file():
+            raise InputError(f"there is no file {job}", file=PARAMS, field=field)
+    measured, asked = parameters(MeasureCurves).workloads, parameters(Promote).curves
+    if asked not in measured:
+        raise InputError(f"is {asked}, which measure_curves.workloads lacks", file=PARAMS, field="promote.curves")
     for name, run in parameters(Execute).runs.items():
         chosen, field = [], f"execute.runs.{name}.policies"
+        is_workflow = kind_of(read_mapping(run.job, "job, sweep or workflow")) is FileKind.WORKFLOW
+        if COOKBOOK in run.policies and not is_workflow:
+            raise InputError(f"{COOKBOOK} is for workflows, and {run.job} is none", file=PARAMS, field=field)
         for each in names_of(run.policies):
             try:
                 if each != COOKBOOK:
@@ -364,10 +380,14 @@ def job_files() -> list[Path]:
     Raises:
         InputError: See `parameters`.
     """
-    solved = parameters(Solve)
-    found = [Path(getattr(solved, kind).job) for kind in type(solved).model_fields]
-    found += [
-        *parameters(Promote).jobs.by_kind().values(),
-        *(run.job for run in parameters(Execute).runs.values()),
-    ]
-    return [*dict.fromkeys(found), *own_policies()]
+    return [*dict.fromkeys(_jobs().values()), *own_policies()]
+
+
+def _jobs() -> dict[str, Path]:
+    """The file of each job, by the field that names it."""
+    solved, runs = parameters(Solve), parameters(Execute).runs
+    return {
+        **{f"solve.{kind}.job": getattr(solved, kind).job for kind in type(solved).model_fields},
+        **{f"promote.jobs.{kind}": job for kind, job in parameters(Promote).jobs.by_kind().items()},
+        **{f"execute.runs.{name}.job": run.job for name, run in runs.items()},
+    }

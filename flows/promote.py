@@ -12,6 +12,7 @@ from prefect import flow, task, unmapped
 from prefect.logging import get_run_logger
 
 from ebbtide.base.files import write_text
+from ebbtide.errors import unknown_name
 from ebbtide.forecasts.bundle import MODEL_PARTS, BundlePart, ModelBundle
 from ebbtide.forecasts.champions import bundle_of_versions, champion_versions, registry_client
 from ebbtide.forecasts.learning_curves.curves import read_curves
@@ -73,7 +74,8 @@ def promote(
         into: Where the report goes.
 
     Raises:
-        InputError: There is no bundle, a job cannot be run, or a given start is within the days of training.
+        InputError: There is no bundle, a job cannot be run, the workload has no curves, or a given start is within
+            the days of training.
     """
     models = ModelBundle.read(bundle)
     registry = Registry(tracking.uri, tracking.artifacts)
@@ -111,6 +113,10 @@ def verdict_inputs(models: ModelBundle, parameters: Promote, data: Iterable[Path
 def _setting(parameters: Promote, prices: Path, curves: Path, capacity: Path) -> Setting:
     """What versions are compared on, from the section of params.yaml."""
     workload = parameters.curves
+    known = read_curves(curves)
+    chosen = tuple(curve for curve in known if curve.workload == workload)
+    if not chosen:
+        raise unknown_name("workload in promote.curves of params.yaml", workload, {one.workload for one in known})
     return Setting(
         PriceHistory.read(prices),
         parameters.starts,
@@ -119,7 +125,7 @@ def _setting(parameters: Promote, prices: Path, curves: Path, capacity: Path) ->
         billing=parameters.billing,
         confidence=parameters.confidence,
         cookbook=parameters.cookbook.model_dump(),
-        curves=tuple(curve for curve in read_curves(curves) if curve.workload == workload),
+        curves=chosen,
         availability=Availability.read(capacity) if len(load_parquet(capacity)) else None,
     )
 

@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import yaml
 from flows.nightly import nightly
-from flows.parameters import SECTIONS, Execute, Interpolate, check_parameters, parameters
+from flows.parameters import SECTIONS, Execute, Interpolate, Workload, check_parameters, parameters
 
 from ebbtide.errors import InputError
+from ebbtide.forecasts.learning_curves.methods import table_two_curves
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,17 +60,57 @@ def test_a_night_checks_all_sections_before_it_begins(tmp_path: Path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 
-def test_an_unknown_policy_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("execute.runs.array.policies", ["exospere"], "array.policies: .*'exospere'.*did you mean 'exosphere'"),
+        ("execute.runs.array.policies", ["cookbook"], "array.policies: cookbook is for workflows, and .* is none"),
+        ("execute.runs.array.policies", [" "], "array.policies.0: .*name of a policy is missing"),
+        (
+            "execute.runs.array.job",
+            "jobs/none.yaml",
+            "field execute.runs.array.job: there is no file jobs/none.yaml",
+        ),
+        ("solve.deadline.job", "jobs/none.yaml", "field solve.deadline.job: there is no file jobs/none.yaml"),
+        ("promote.jobs.hazard", "jobs/none.yaml", "field promote.jobs.hazard: there is no file jobs/none.yaml"),
+        ("execute.runs.workflow.every_h", float("inf"), "field execute.runs.workflow.every_h: .*finite"),
+        (
+            "measure_curves.workloads",
+            ["svm", "resnett"],
+            "field measure_curves.workloads.1: .*'alexnet' or 'resnet'",
+        ),
+        ("measure_curves.workloads", ["resnet"], "field measure_curves.workloads: .*at least 2"),
+        (
+            "measure_curves.workloads",
+            ["svm", "alexnet"],
+            "promote.curves: is resnet, which measure_curves.workloads",
+        ),
+        ("promote.curves", "resnett", "field promote.curves: .*'alexnet' or 'resnet'"),
+        ("nightly.branch", "", "field nightly.branch: .*at least 1"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, value: Any, problem: str
+) -> None:
     monkeypatch.chdir(tmp_path)
+    for folder in ("examples", "jobs"):
+        Path(folder).symlink_to(ROOT / folder)
     content = yaml.safe_load((ROOT / "params.yaml").read_text())
     Path("params.yaml").write_text(yaml.safe_dump(content))
     check_parameters()
-    content["execute"]["runs"]["array"]["policies"].append("exospere")
+    *parents, name = path.split(".")
+    section = content
+    for parent in parents:
+        section = section[parent]
+    assert name in section or name == "every_h"
+    section[name] = value
     Path("params.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(
-        InputError, match=r"execute\.runs\.array\.policies: .*'exospere'.*did you mean 'exosphere'"
-    ):
+    with pytest.raises(InputError, match=problem):
         check_parameters()
+
+
+def test_curves_are_those_of_table_two() -> None:
+    assert set(get_args(Workload)) == {curve.workload for curve in table_two_curves()}
 
 
 def test_every_section_of_the_project_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
