@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from ebbtide.base.utc import iso
 from ebbtide.errors import InputError
@@ -29,11 +29,29 @@ def versioned_files(reports: Path, jobs: Sequence[Path] = ()) -> list[Path]:
             out.
     """
     found = [Path(name) for name in _KEPT]
-    real, here = [file.resolve() for file in jobs], Path.cwd()
-    found += [file.relative_to(here) for file in real if file.is_relative_to(here)]
+    for file in jobs:
+        found += _with_links(Path(os.path.abspath(file)))
     found += sorted(_INPUTS.glob("*/*.dvc")) + sorted(_INPUTS.glob("speeds/*.json"))
     found += sorted(reports.glob("*.json")) + sorted(reports.glob("*.csv"))
     return [file for file in dict.fromkeys(found) if file.exists()]
+
+
+def _with_links(file: Path) -> Iterator[Path]:
+    """A file below this folder as Git names it, and the links on the way to it."""
+    here = Path.cwd()
+    if not file.is_relative_to(here):
+        # This folder may be named by a link to it.
+        file = file.resolve()
+    if not file.is_relative_to(here):
+        return
+    path, parts = here, file.relative_to(here).parts
+    for number, part in enumerate(parts, start=1):
+        path = path / part
+        if path.is_symlink():
+            yield path.relative_to(here)
+            yield from _with_links(Path(os.path.abspath(path.parent / path.readlink()), *parts[number:]))
+            return
+    yield file.relative_to(here)
 
 
 def commit_night(branch: str, began_s: float, files: Sequence[Path]) -> str:
@@ -73,9 +91,17 @@ def check_branch(branch: str) -> tuple[str, str]:
     """Return the commit that is checked out and the newest of the branch, empty if there is no such branch yet.
 
     Raises:
-        InputError: This is no Git repository, it has no commit, or the branch is checked out, here or elsewhere.
+        InputError: This is no Git repository, it has no commit, the name is not one that a branch can have here,
+            or the branch is checked out, here or elsewhere.
     """
     head = _git("rev-parse", "--verify", "HEAD^{commit}")
+    if branch == "HEAD" or not _git("check-ref-format", "--branch", branch, may_fail=True):
+        raise InputError(f"is {branch!r}, which Git allows for no branch", field="nightly.branch")
+    above = [f"refs/heads/{parent}" for parent in list(PurePosixPath(branch).parents)[:-1]]
+    listed = _git("for-each-ref", "--format=%(refname)", f"refs/heads/{branch}/", *above).splitlines()
+    if others := [name for name in listed if name in above or name.startswith(f"refs/heads/{branch}/")]:
+        other = others[0].removeprefix("refs/heads/")
+        raise InputError(f"is {branch}, which cannot stand beside branch {other}", field="nightly.branch")
     places = _git("worktree", "list", "--porcelain").splitlines()
     if f"branch refs/heads/{branch}" in places:
         raise InputError(f"is {branch}, which is checked out; name a branch of its own", field="nightly.branch")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from flows.cache_store import pull_cache, push_cache
 from flows.collect import ACCEPTED as BATCHES
-from flows.night_commit import commit_night, versioned_files
+from flows.night_commit import check_branch, commit_night, versioned_files
 from tests.pipelines.project import ROOT
 
 from ebbtide.base.utc import DAY_S
@@ -149,6 +149,41 @@ def test_a_night_that_is_continued_makes_one_commit(project: Path, tmp_path: Pat
             run("git", "worktree", "add", "--quiet", str(tmp_path / "night"), "nightly")
         with pytest.raises(InputError, match=f"is {branch}, which is checked out; name a branch of its own"):
             commit_night(branch, NIGHT_S, [])
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_job_behind_links_is_kept_with_them(project: Path, tmp_path: Path) -> None:
+    Path("real").mkdir()
+    Path("real/job.yaml").write_text("a job")
+    Path("folder").symlink_to("real")
+    Path("link.yaml").symlink_to("folder/job.yaml")
+    (tmp_path / "other-name").symlink_to(project)
+    found = versioned_files(Path("reports"), [Path("link.yaml"), tmp_path / "other-name" / "own.yaml"])
+    assert {Path("link.yaml"), Path("folder"), Path("real/job.yaml")} <= set(found)
+    commit = commit_night("nightly", NIGHT_S, found)
+    run("git", "worktree", "add", "--quiet", str(tmp_path / "night"), commit)
+    assert (tmp_path / "night" / "link.yaml").read_text() == "a job"
+    Path("own.yaml").write_text("own")
+    assert Path("own.yaml") in versioned_files(Path("reports"), [tmp_path / "other-name" / "own.yaml"])
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    ("branch", "problem"),
+    [
+        ("a b", "is 'a b', which Git allows for no branch"),
+        ("-x", "is '-x', which Git allows for no branch"),
+        ("HEAD", "is 'HEAD', which Git allows for no branch"),
+        ("main/x", "is main/x, which cannot stand beside branch main"),
+        ("kept", "is kept, which cannot stand beside branch kept/one"),
+    ],
+)
+def test_a_branch_that_cannot_be_is_told_before_the_night(project: Path, branch: str, problem: str) -> None:
+    run("git", "branch", "kept/one")
+    run("git", "branch", "mainly")
+    with pytest.raises(InputError, match=f"nightly.branch: {problem}"):
+        check_branch(branch)
+    check_branch("nightly/own")
 
 
 @pytest.mark.usefixtures("processes")
