@@ -25,8 +25,9 @@ define install_extras
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv && \
 	UV_FIND_LINKS="$${PIP_FIND_LINKS:-$(call pip_setting,find-links)}" \
 	UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$(call pip_setting,index-url)}" \
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$(1)]' || \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[$(1)]' || \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'
+	$(BIN)/python -m ebbtide.cli.precompile
 	touch $@
 endef
 

@@ -45,7 +45,7 @@ def track(calibration: StageCalibration, scores: Mapping[str, Any], file: Path, 
     log_calibration(calibration, scores, file, uri=tracking.uri, artifacts=tracking.artifacts)
 
 
-@flow(name="calibrate_earlycurve", task_runner=task_runner("processes"))
+@flow(name="calibrate_earlycurve", task_runner=task_runner())
 def calibrate_earlycurve(
     parameters: CalibrateEarlyCurve, tracking: Tracking, curves: Path, into: Path, metrics: Path
 ) -> None:

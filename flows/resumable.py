@@ -79,7 +79,7 @@ def resumable(
 def inputs_digest(values: object, files: Iterable[Path]) -> str:
     """Digest of some values, of the content of some files, of this project, and of the installed packages."""
     installed = sorted({f"{each.name} {each.version}" for each in distributions()})
-    given = [values, [version_of(file) for file in files], sys.version, installed]
+    given = [values, [(file.name, version_of(file)) for file in files], sys.version, installed]
     told = hashlib.sha256(json.dumps(given, sort_keys=True).encode())
     for package in (Path(ebbtide.__file__).parent, Path(__file__).parent):
         for file in sorted(package.rglob("*")):
