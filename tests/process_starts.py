@@ -23,6 +23,8 @@ _FIXTURE = "processes"
 FILES_VARIABLE = "EBBTIDE_TEST_PROCESS_FILES"
 # Replays that take long are shared with processes that compute, at once on a slow machine.
 _COMPUTES = "ebbtide.backtesting.replay_worker"
+# Asked once by Python's `platform`, for the first package that wants to know; MLflow does so as it is imported.
+_PROCESSOR = "uname -p"
 _FORKS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 # What the test that runs now has started without the fixture; None: it may start processes.
@@ -79,7 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _saw(call: str) -> None:
-    if _started is not None and _COMPUTES not in call:
+    if _started is not None and _COMPUTES not in call and call != _PROCESSOR:
         _started.append(call)
 
 
