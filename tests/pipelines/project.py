@@ -40,6 +40,7 @@ SMALL = {
     "measure_curves.source": "trained",
     "measure_curves.workloads": ["linear-regression", "gbt-regression"],
     "measure_curves.settings": [1, 3],
+    "promote.curves": "gbt-regression",
     "calibrate_earlycurve.windows": [1],
     "fit_price_model.test_days": 2,
     "fit_spells.test_days": 2,
