@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.backtesting.backtest import backtest
+from ebbtide.base.cores import usable_cores
 from ebbtide.base.files import write_text
 from ebbtide.cli.generating import capacity_path, refuse_other, write_generated
 from ebbtide.cli.options import table_console
@@ -67,6 +68,7 @@ def demo_command(
             availability=Availability.read(capacity_file),
             starts=_STARTS,
             seed=seed,
+            workers=usable_cores(),
             on_progress=state.done,
         )
         state.step("writing the report")

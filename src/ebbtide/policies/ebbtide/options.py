@@ -190,7 +190,7 @@ class Ways:
     def _machines(self) -> int:
         return self.job.job.most_machines
 
-    @property
+    @cached_property
     def _speedup(self) -> float:
         """Speed of the job on all its machines, relative to one machine."""
         return self.job.job.speedup_of(self._machines)
@@ -269,8 +269,11 @@ class Ways:
 
     @cached_property
     def _least_unrefunded_usd(self) -> float:
-        """The least if every market gave a machine, without what some have refunded."""
-        return min(other.unrefunded_usd for other in replace(self, refusals=None).all())
+        """The least if every market gave a machine, without what some have refunded.
+
+        It is the same without the risk of losses, which takes longest to ask.
+        """
+        return min(other.unrefunded_usd for other in replace(self, refusals=None, risk=None).all())
 
     @cached_property
     def out(self) -> list[Way]:
