@@ -287,5 +287,5 @@ def test_two_nights_at_once_are_one(project: Project) -> None:
     with only_one(project.folder / "data" / "nightly" / "lock", "nightly run"):
         second = project.run("pipelines", "nightly")
     assert second.returncode == 2
-    assert "another nightly run is under way in data/nightly" in second.stderr
+    assert "another nightly run or collection is under way in data/nightly" in second.stderr
     assert "Traceback" not in second.stderr
