@@ -44,6 +44,14 @@ class TestS3(ObjectStoreContract):
     def open_again(self, folder: Path) -> ObjectStore:
         return S3Store(_bucket(folder), "runs/1", self.client)
 
+    def test_what_other_programs_put_there_is_no_object(self, tmp_path: Path) -> None:
+        """Before, a folder that somebody made in the console of S3 ended every run of a team."""
+        store = self.make_store(tmp_path / "store")
+        store.put_once("a/b", b"1")
+        for name in ("", "a/", "a/b (copy)", "a/.DS_Store", "a/b.part", "a//b"):
+            self.client.put_object(Bucket=_bucket(tmp_path / "store"), Key=f"runs/1/{name}", Body=b"")
+        assert list(store.keys()) == list(store.keys("a/")) == ["a/b"]
+
 
 class TestGcs(ObjectStoreContract):
     """On a stand-in that speaks Google's XML API, with tokens by Google's standard chain."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from ebbtide.errors import CloudError, InputError, MissingObjectError, StorageError
 from ebbtide.storage.google_tokens import GoogleTokens
-from ebbtide.storage.object_keys import checked_key
+from ebbtide.storage.object_keys import checked_key, is_key
 
 _EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "InvalidToken", "TokenRefreshRequired"})
 
@@ -118,7 +118,8 @@ class S3Store:
                 # Taken for an empty list, everything that is stored would be gone.
                 raise StorageError(f"{self._url} does not answer: what came instead is no list of objects")
             for entry in page.get("Contents", ()):
-                yield entry["Key"].removeprefix(self._prefix)
+                if is_key(key := entry["Key"].removeprefix(self._prefix)):
+                    yield key
             if not page.get("IsTruncated"):
                 return
             after = {"ContinuationToken": page["NextContinuationToken"]}

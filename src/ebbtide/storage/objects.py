@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from ebbtide.base.files import replacing
 from ebbtide.errors import DamagedAnswerError, InputError, MissingObjectError, StorageError
 from ebbtide.storage.buckets import GcsStore, S3Store
-from ebbtide.storage.object_keys import KEY, PART, checked_key
+from ebbtide.storage.object_keys import PART, checked_key, is_key
 
 T = TypeVar("T")
 
@@ -68,7 +68,10 @@ class ObjectStore(Protocol):
         ...
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Keys that begin with the prefix, in order."""
+        """Keys that begin with the prefix, in order.
+
+        Names that are no keys are left out: they are of files and folders that other programs made.
+        """
         ...
 
     def delete(self, key: str) -> None:
@@ -248,8 +251,7 @@ class FolderStore:
             for path in folder.rglob("*")
             if not path.name.endswith(PART) and path.is_file()
         )
-        # Files that are not ours, such as those that a file system leaves, have names that are no keys.
-        return iter(sorted(key for key in found if key.startswith(prefix) and KEY.fullmatch(key)))
+        return iter(sorted(key for key in found if key.startswith(prefix) and is_key(key)))
 
     def delete(self, key: str) -> None:
         path = self._folder / checked_key(key)
