@@ -31,7 +31,7 @@ from ebbtide.controller.leadership import (
     OthersRunError,
     SupersededError,
 )
-from ebbtide.controller.run_state import LOCK, State, state_now
+from ebbtide.controller.run_state import LOCK, State, phase_of, state_now
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_book import AccountBook
 from ebbtide.controller.team.account_lines import AccountLine, month_of
@@ -147,6 +147,31 @@ def test_two_who_do_so_at_once_do_not_put_each_other_s_journal_aside(
     found = resuming._continued_from_storage(run)
     assert "run run has a controller" in refused[0]
     assert from_storage_of(journal_of(run)) == found
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_run_that_has_rented_is_never_refused(
+    tmp_path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    """Before, its state was that of a run that rented nothing, and the nightly service deleted its folder and key."""
+    if is_damaged:
+        written(run)
+    else:
+        go_on_from_storage(run, nothing_runs)
+    cloud: Any = SimpleNamespace(now_s=START_S, markets=(), time_of=lambda epoch_s: epoch_s)
+    agent = AgentConfig("run", "", run.settings.store, "")
+    controller = Controller(run, eb.policy("cheapest-spot"), cloud, agent, Programs(3600.0))
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise InputError("something is wrong")
+
+    monkeypatch.setattr(*((Journal, "run") if is_damaged else (Controller, "_claim")), fails)
+    with pytest.raises(InputError, match="something is wrong"):
+        controller.run()
+    monkeypatch.undo()
+    phase = phase_of(journal_of(run))
+    assert phase is not None
+    assert phase.state is State.BROKEN
 
 
 def test_what_its_team_s_account_knows_is_not_lost(tmp_path: Path, run: RunFolder) -> None:

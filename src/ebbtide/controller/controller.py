@@ -191,6 +191,8 @@ class Controller:
         policy = self._gate.limited(lambda: len(self._provider.unended))
         self._phase: RunPhase | None = None
         self._stopping: StopRequest | None = None
+        # Unless the journal shows that it has not.
+        self._has_rented = True
         self._end_by_s = math.inf
         self._kept_s, self._keeping_s = -math.inf, 0.0
         self._rented_s, self._warned_idle = self._runtime.monotonic_s(), False
@@ -231,6 +233,8 @@ class Controller:
                     self._journal.decoded(restore, self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.resume()
+                # Before, nobody knows what has been rented: the journal may be damaged, or a new one after a loss.
+                self._has_rented = bool(self._engine.all_leases) or self._from_storage is not None
                 self._go_on_with_account(is_resumed=kept is not None)
                 self._provider.claim_run(self._claim())
                 if not self._engine.leases:
@@ -296,7 +300,8 @@ class Controller:
             return State.LOST
         if isinstance(error, SupersededError):
             return State.ELSEWHERE
-        return State.REFUSED if isinstance(error, InputError) and not self._engine.all_leases else State.BROKEN
+        is_new = not self._has_rented and not self._engine.all_leases
+        return State.REFUSED if isinstance(error, InputError) and is_new else State.BROKEN
 
     def _ended_as(self, outcome: Outcome) -> State:
         if outcome.finished:
