@@ -17,14 +17,14 @@ from ebbtide.base.runtime import RUNTIME
 from ebbtide.clouds.local.server import BILLS
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.changes import split
-from ebbtide.controller.journal.journal import journal_of
+from ebbtide.controller.journal.journal import Journal, journal_of
 from ebbtide.controller.run_state import State, phase_of
 from ebbtide.controller.team.account import TeamAccount
 from ebbtide.controller.team.account_book import AccountBook, RunAccount, account_name
 from ebbtide.controller.team.account_lines import AccountLine, month_of
 from ebbtide.controller.team.team import Accounting, Team
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import InputError
+from ebbtide.errors import InputError, JournalAwayError
 from ebbtide.runs import settling
 from ebbtide.runs.cost_summary import orphans_of
 from ebbtide.runs.settling import lines_of_journal, settle
@@ -123,6 +123,22 @@ def test_a_journal_that_went_back_in_time_lowers_no_account(folder: RunFolder, t
     (after,) = accounts(folder)
     assert after.spent_usd >= before.spent_usd - 1e-12
     assert {line.lease_id for line in after.lines} >= {line.lease_id for line in before.lines}
+
+
+def test_down_does_not_take_a_controller_that_it_cannot_see_for_none(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a controller on another host rented new machines, and the team was told that all had ended."""
+    (before,) = accounts(folder)
+
+    def away(_: Journal) -> bool:
+        raise JournalAwayError("since its database does not answer")
+
+    monkeypatch.setattr(Journal, "is_controlled", away)
+    code, _, errors = command(capsys, "down", folder.path.name, "--runs", folder.path.parent)
+    assert code == 1
+    assert "a controller on another host may still run and rent, since its database does not answer" in errors
+    assert accounts(folder) == [before]
 
 
 def test_machines_that_are_left_count_on(folder: RunFolder) -> None:

@@ -23,12 +23,13 @@ from ebbtide.controller.run_state import (
     StopRequest,
     controller_of,
     controller_words,
+    known_controller_of,
     phase_of,
     request_stop,
     state_now,
 )
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import EbbtideError, InputError
+from ebbtide.errors import EbbtideError, InputError, JournalAwayError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.runs.by_provider import end_machines
 from ebbtide.runs.cost_summary import seconds
@@ -134,12 +135,13 @@ def stop_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
 def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     """End every machine of a run and its controller now; stored data stays. Exit code 1 if any still runs."""
     folder = find_run(runs, run)
+    away = _journal_away(folder)
     had_controller = controller_of(folder) is not None
     open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
     open_after = _leases_open(folder)
     found = end_machines(folder, report=lambda line: typer.echo(f"{line}; requested again", err=True))
-    untold = "" if found.problem else settle(folder, found.refused)
+    untold = "" if found.problem or away else settle(folder, found.refused)
     given_back = found.ended
     if had_controller and is_ended:
         # The controller also releases machines that it rented just before the request.
@@ -154,8 +156,23 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
         typer.echo(f"its team's account could not be written, where its machines count on: {untold}", err=True)
     if found.problem:
         typer.echo(f"it is not known whether machines still run: {found.problem}", err=True)
-    if not (found.is_done and is_ended):
+    if away:
+        again = f"`ebbtide down {folder.path.name}` once more when it answers"
+        typer.echo(f"a controller on another host may still run and rent, {away}; {again}", err=True)
+    if not (found.is_done and is_ended) or away:
         raise typer.Exit(1)
+
+
+def _journal_away(folder: RunFolder) -> str:
+    """Reason why a controller on another host cannot be seen; empty: it would be."""
+    try:
+        known_controller_of(folder)
+    except JournalAwayError as error:
+        return str(error)
+    except EbbtideError:
+        # A damaged journal is in this folder, where its controller holds the lock.
+        return ""
+    return ""
 
 
 def _logs(folder: RunFolder) -> list[tuple[tuple[int, str, int], Path]]:

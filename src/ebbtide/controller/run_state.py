@@ -231,15 +231,25 @@ def controlling(run: Path, runtime: Runtime = RUNTIME) -> Iterator[None]:
 
 
 def controller_of(folder: RunFolder) -> int | None:
-    """Process id of a run's controller; None: no controller runs; 0: one runs, but its id is not known.
+    """Process id of a run's controller; None: no controller is known to run; 0: one runs, its id is not known.
 
     A journal in a database also knows of controllers on other hosts.
     """
+    # A caller that needs the journal reads it next, and gets the error then.
+    with suppress(EbbtideError):
+        return known_controller_of(folder)
+    return None
+
+
+def known_controller_of(folder: RunFolder) -> int | None:
+    """The same for a caller that must not take a controller that cannot be seen for none.
+
+    Raises:
+        JournalError: The journal cannot be read; of a database that does not answer, `JournalAwayError`.
+    """
     pid = controller_pid(folder.path)
-    if pid is None:
-        # A caller that needs the journal reads it next, and gets the error then.
-        with suppress(EbbtideError):
-            return 0 if journal_of(folder, read_only=True).is_controlled() else None
+    if pid is None and journal_of(folder, read_only=True).is_controlled():
+        return 0
     return pid
 
 
