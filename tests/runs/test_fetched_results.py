@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
+from ebbtide.agent import results
 from ebbtide.agent.results import TaskResult, TaskResults
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.errors import InputError
@@ -23,13 +25,13 @@ def array(place: Path, run: str, tasks: int = 3, fingerprint: str = "") -> RunFo
         run, "local", "reactive", work.model_dump(mode="json"), ".", str(store), {}, 7, fingerprint=fingerprint
     )
     folder.begin(settings)
-    results = TaskResults(FolderStore(store), f"{run}-000")
+    stored = TaskResults(FolderStore(store), f"{run}-000")
     for number in range(tasks):
         written = place / f"{run}-{number}"
         written.mkdir()
         if number != 1:
             (written / "out.txt").write_text(f"{run} {number}")
-        results.keep(TaskResult(number, "abc"[number], "m", 1, 1.0, "printed"), written)
+        stored.keep(TaskResult(number, "abc"[number], "m", 1, 1.0, "printed"), written)
     return folder
 
 
@@ -100,3 +102,25 @@ def test_one_damaged_result_does_not_keep_back_the_others(tmp_path: Path) -> Non
     found = fetch_results(folder, into)
     assert (found.new, found.problems) == (2, ("the files of task 0 are not in storage any more",))
     assert (into / "2" / "out.txt").read_text() == "one 2"
+
+
+def test_a_file_that_cannot_be_written_here_does_not_keep_back_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a name that the file system refuses ended every fetch at its task."""
+    folder, into, unpack = array(tmp_path, "one"), tmp_path / "into", results.unpack
+    error = OSError(errno.EILSEQ, "Illegal byte sequence")
+
+    def refuses(archive: Path, coming: Path, task: int) -> None:
+        if task == 0:
+            raise error
+        unpack(archive, coming, task)
+
+    monkeypatch.setattr(results, "unpack", refuses)
+    found = fetch_results(folder, into)
+    assert found.new == 2
+    assert found.problems == (f"result of task 0 cannot be written here: {error}",)
+    assert not list(into.glob(".*"))
+    error = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space"):
+        fetch_results(folder, into)

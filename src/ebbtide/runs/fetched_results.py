@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,11 +15,13 @@ from ebbtide.agent.results import TaskResults, plain_result
 from ebbtide.base.files import write_text
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.kinds.state import trial_id_of
-from ebbtide.errors import InputError, MissingObjectError
+from ebbtide.errors import InputError, MissingObjectError, StorageError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.storage.objects import object_store
 
 LINES = "results.jsonl"
+# Errors of the file system that every other task would meet, too.
+_STOPS_ALL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class FetchedResults:
         done: Number of tasks with a result.
         missing: Number of tasks without one.
         new: Number of results that were not fetched before.
-        problems: One line for each result that is damaged in storage, and so was not fetched.
+        problems: One line for each result that was not fetched: it is damaged in storage, or this file system
+            refuses the name of a file.
     """
 
     folder: Path
@@ -87,6 +91,13 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
             except (DamagedResultError, MissingObjectError) as error:
                 shutil.rmtree(coming, ignore_errors=True)
                 problems.append(str(error))
+                continue
+            except OSError as error:
+                shutil.rmtree(coming, ignore_errors=True)
+                if isinstance(error, StorageError) or error.errno in _STOPS_ALL:
+                    raise
+                # A name that this file system refuses: other tasks have other names.
+                problems.append(f"result of task {task} cannot be written here: {error}")
                 continue
             known[task] = {
                 "array": array,
