@@ -21,6 +21,7 @@ from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.leadership import Leadership
 from ebbtide.controller.team.account_book import account_name
+from ebbtide.errors import InputError
 from ebbtide.market.leases import LeaseState
 from ebbtide.runs import by_provider, start_rented
 from ebbtide.runs.start_local import LocalMarket, begin_local
@@ -183,3 +184,13 @@ def test_machines_of_an_older_run_are_ended_where_its_storage_does_not_answer(
     monkeypatch.setattr(by_provider, "object_store", away)
     assert by_provider.end_machines(folder).is_done
     assert ended == ["nightly"]
+
+
+@pytest.mark.parametrize("content", ["", "00", "00" * 31, "00" * 33, "no hexadecimal digits"])
+def test_a_key_that_was_cut_off_is_told(tmp_path: Path, content: str) -> None:
+    """Before, an empty file was a key that everybody has."""
+    folder = RunFolder(tmp_path)
+    assert len(folder.key) == 32
+    (tmp_path / "key").write_text(content)
+    with pytest.raises(InputError, match="key: the run's key cannot be read or made"):
+        _ = folder.key

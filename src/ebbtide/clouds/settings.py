@@ -42,6 +42,9 @@ SCHEMA_VERSION = 6
 # Default real seconds without a controller after which machines end themselves.
 _LOCAL_CONTROLLER_LIMIT_S, _CONTROLLER_LIMIT_S = 60.0, 900.0
 
+# Length of a run's key.
+_KEY_BYTES = 32
+
 
 @dataclass(frozen=True)
 class LiveSettings:
@@ -160,8 +163,11 @@ class RunFolder:
         path = self.path / "key"
         try:
             with suppress(FileExistsError):
-                write_secret(path, secrets.token_hex(32))
-            return bytes.fromhex(path.read_text(encoding="ascii"))
+                write_secret(path, secrets.token_hex(_KEY_BYTES))
+            key = bytes.fromhex(path.read_text(encoding="ascii"))
+            if len(key) != _KEY_BYTES:
+                raise ValueError(f"it has {len(key)} bytes of {_KEY_BYTES}")
+            return key
         except (OSError, ValueError) as error:
             raise InputError(f"the run's key cannot be read or made: {error}", file=path) from None
 
