@@ -14,6 +14,7 @@ from tests.cli.test_running import command
 from tests.ui.made_run import made_run
 
 from ebbtide.base.runtime import RUNTIME
+from ebbtide.cli import runs as cli_runs
 from ebbtide.clouds.local.server import BILLS
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.journal.changes import split
@@ -135,6 +136,7 @@ def test_down_does_not_take_a_controller_that_it_cannot_see_for_none(
         raise JournalAwayError("since its database does not answer")
 
     monkeypatch.setattr(Journal, "is_controlled", away)
+    monkeypatch.setattr(cli_runs, "RENTED", {folder.settings.provider})
     code, _, errors = command(capsys, "down", folder.path.name, "--runs", folder.path.parent)
     assert code == 1
     assert "a controller on another host may still run and rent, since its database does not answer" in errors

@@ -15,7 +15,16 @@ import typer
 from ebbtide.base.terminal import visible
 from ebbtide.cli.live_table import MOST_ROWS, answer_lines, machines, run_table, runs_table, state_line
 from ebbtide.cli.options import table_console
-from ebbtide.clouds.settings import LATEST, RUNS, UNREADABLE, RunFolder, UnreadableRun, find_run, known_runs
+from ebbtide.clouds.settings import (
+    LATEST,
+    RENTED,
+    RUNS,
+    UNREADABLE,
+    RunFolder,
+    UnreadableRun,
+    find_run,
+    known_runs,
+)
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.run_state import (
     OVER,
@@ -164,7 +173,9 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
 
 
 def _journal_away(folder: RunFolder) -> str:
-    """Reason why a controller on another host cannot be seen; empty: it would be."""
+    """Reason why a controller on another host cannot be seen; empty: it would be, or there can be none."""
+    if folder.settings.provider not in RENTED:
+        return ""
     try:
         known_controller_of(folder)
     except JournalAwayError as error:
