@@ -113,8 +113,9 @@ def ingest(
 
 def _begin(prices: Path, price_source: Path, source: str) -> None:
     """Delete the prices of before, unless EC2 is asked and they are its own: it keeps them for 90 days only."""
-    before = price_source.read_text(encoding="utf-8").strip() if price_source.exists() else None
-    if source == "ec2" and before is None and prices.exists():
+    told = price_source.read_bytes() if price_source.exists() else b""
+    before = told.decode(errors="replace").strip().casefold()
+    if source == "ec2" and before not in ("ec2", "files", "generated") and prices.exists():
         problem = f"is of an unknown source: delete it, or, if its prices are EC2's, write ec2 to {price_source}"
         raise InputError(problem, file=prices)
     if source != "ec2" or before != source:

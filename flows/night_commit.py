@@ -95,7 +95,8 @@ def check_branch(branch: str) -> tuple[str, str]:
             or the branch is checked out, here or elsewhere.
     """
     head = _git("rev-parse", "--verify", "HEAD^{commit}")
-    if branch == "HEAD" or not _git("check-ref-format", "--branch", branch, may_fail=True):
+    # It expands names such as @{-1}.
+    if branch == "HEAD" or _git("check-ref-format", "--branch", branch, may_fail=True) != branch:
         raise InputError(f"is {branch!r}, which Git allows for no branch", field="nightly.branch")
     above = [f"refs/heads/{parent}" for parent in list(PurePosixPath(branch).parents)[:-1]]
     listed = _git("for-each-ref", "--format=%(refname)", f"refs/heads/{branch}/", *above).splitlines()

@@ -184,7 +184,9 @@ def _night(parameters: Nightly, tracking: Tracking) -> Night:
 
 def night_files() -> list[Path]:
     """Files kept with the night's run in MLflow: those by which the night is restored, and its reports."""
-    return [*versioned_files(REPORTS, job_files()), *sorted(REPORTS.glob("*.html"))]
+    found = [*versioned_files(REPORTS, job_files()), *sorted(REPORTS.glob("*.html"))]
+    # Of a link, MLflow would keep what it leads to: folders whole, and files from outside the project.
+    return [file for file in found if not file.is_symlink()]
 
 
 @task(retries=1, retry_delay_seconds=30)

@@ -18,7 +18,7 @@ PARAMS = Path("params.yaml")
 # An input of the stages that replay policies.
 OWN_POLICIES = Path("pipelines/inputs/policies")
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -256,7 +256,7 @@ class ExecutedJob(Frozen):
     policies: Annotated[list[Annotated[str, AfterValidator(_declared)]], Field(min_length=1)]
     starts: Count | None = None
     market: str | None = None
-    every_h: Positive | None = None
+    every_h: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class Execute(Frozen):

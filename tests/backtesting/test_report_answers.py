@@ -131,10 +131,11 @@ def test_a_job_that_never_finishes_in_time_saves_nothing() -> None:
     ("usd", "words"),
     [
         ([3.0, 5.0], "to cost 4 USD (standard error 1 USD; at worst 5 USD in 2 starts)"),
-        ([4.0], "to cost 4 USD (simulated from one start only)"),
+        ([4.0], "to cost 4 USD (from one start only)"),
         ([0.0004], "to cost less than 0.001 USD"),
         ([9.97], "On-demand machines cost 10 USD, about the same."),
         ([0.03], "On-demand machines cost 10 USD: 99.7% is saved."),
+        ([0.004], "On-demand machines cost 10 USD: more than 99.9% is saved."),
     ],
 )
 def test_amounts_say_no_more_than_is_known(usd: list[float], words: str) -> None:

@@ -34,8 +34,14 @@ def test_prices_of_an_unknown_source_are_not_taken_for_those_of_ec2(tmp_path: Pa
     """Before, prices that DVC had restored were taken for EC2's, and real prices were added to generated ones."""
     prices, noted = tmp_path / "prices.parquet", tmp_path / "price-source.txt"
     prices.write_bytes(b"prices")
-    with pytest.raises(InputError, match=r"prices.parquet: is of an unknown source: delete it, or, if"):
-        _begin(prices, noted, "ec2")
+    for told in (None, "", '"ec2"'):
+        if told is not None:
+            noted.write_text(told)
+        with pytest.raises(InputError, match=r"prices.parquet: is of an unknown source: delete it, or, if"):
+            _begin(prices, noted, "ec2")
+        assert prices.exists()
+    noted.write_bytes(b"EC2\n")
+    _begin(prices, noted, "ec2")
     assert prices.exists()
     prices.unlink()
     _begin(prices, noted, "ec2")

@@ -17,6 +17,7 @@ from ebbtide.base.runtime import RUNTIME
 from ebbtide.cli import runs as cli_runs
 from ebbtide.clouds.local.server import BILLS
 from ebbtide.clouds.settings import RunFolder
+from ebbtide.controller import run_state
 from ebbtide.controller.journal.changes import split
 from ebbtide.controller.journal.journal import Journal, journal_of
 from ebbtide.controller.run_state import State, phase_of
@@ -137,6 +138,9 @@ def test_down_does_not_take_a_controller_that_it_cannot_see_for_none(
 
     monkeypatch.setattr(Journal, "is_controlled", away)
     monkeypatch.setattr(cli_runs, "RENTED", {folder.settings.provider})
+    settings = json.loads((folder.path / "run.json").read_text())
+    (folder.path / "run.json").write_text(json.dumps(settings | {"journal": "postgresql://127.0.0.1/runs"}))
+    monkeypatch.setattr(run_state, "journal_of", lambda *_, **__: Journal(folder.journal))
     code, _, errors = command(capsys, "down", folder.path.name, "--runs", folder.path.parent)
     assert code == 1
     assert "a controller on another host may still run and rent, since its database does not answer" in errors

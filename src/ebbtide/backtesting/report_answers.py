@@ -40,15 +40,15 @@ def answer_of(name: str, record: BacktestRecord) -> str:
         cost = f"Policy {policy} finished from none of {_starts(len(runs))}."
     else:
         costs = runs.loc[runs["finished"].astype(bool), "cost_usd"]
+        finished = " that finished" if len(costs) < len(runs) else ""
         if len(costs) < 2:
-            spread = "simulated from one start only"
+            spread = f"from one start{finished} only"
         elif costs.max() - costs.min() > _SAME * costs.max():
             error_usd = row["cost_usd"]["std"] / math.sqrt(len(costs))
-            spread = (
-                f"standard error {_usd(error_usd)} USD; at worst {_usd(costs.max())} USD in {len(costs)} starts"
-            )
+            worst = f"at worst {_usd(costs.max())} USD in {len(costs)} starts{finished}"
+            spread = f"standard error {_usd(error_usd)} USD; {worst}"
         else:
-            spread = f"the same from each of {len(costs)} starts"
+            spread = f"the same from each of {len(costs)} starts{finished}"
         expected = f"{_usd(mean)} USD ({spread}) and to take {_time(row)}"
         cost = f"Under policy {policy}, the job is expected to cost {expected}."
     late = _late(record, row, policy) if mean is not None else []
@@ -101,10 +101,11 @@ def _rival(policy: str, record: BacktestRecord, summary: Summary) -> list[str]:
     if less < _LEAST_SHARE:
         return []
     costs, error = record.outcomes.groupby("policy", observed=True)["cost_usd"], ""
-    gains = costs.get_group(policy).to_numpy() - costs.get_group(best).to_numpy()
-    # All policies run from the same starts, in one order.
-    if len(gains) > 1 and row["unfinished"] == 0:
-        error = f" (standard error {gains.std(ddof=1) / math.sqrt(len(gains)) / own_mean:.1%})"
+    own_usd, best_usd = costs.get_group(policy).to_numpy(), costs.get_group(best).to_numpy()
+    # All policies run from the same starts, in one order; costs of runs that did not finish say little.
+    if len(own_usd) == len(best_usd) > 1 and row["unfinished"] == summary[policy]["unfinished"] == 0:
+        deviation_usd = (own_usd - best_usd).std(ddof=1)
+        error = f" (standard error {deviation_usd / math.sqrt(len(own_usd)) / own_mean:.1%})"
     return [f"Policy {best} cost {less:.1%} less here{error}."]
 
 
@@ -148,6 +149,8 @@ def _starts(number: int) -> str:
 
 def _share(value: float) -> str:
     # 99.7% must not become 100%.
+    if 0.9995 <= value < 1.0:
+        return "more than 99.9%"
     return f"{value:.1%}" if 0.995 <= value < 1.0 else f"{value:.0%}"
 
 

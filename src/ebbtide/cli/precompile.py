@@ -6,6 +6,8 @@ takes some fifteen seconds. Images of containers may run this, too. The machine 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from ebbtide.base.utc import HOUR_S
 from ebbtide.jobs.job import Job
 from ebbtide.market.billing import billing_preset
@@ -16,7 +18,9 @@ from ebbtide.replay.scenario import Scenario
 
 
 def precompile() -> None:
-    """Run a short job with a deadline under each rule that asks compiled functions."""
+    """Run a short job with a deadline under each rule that asks compiled functions; nothing without Numba."""
+    if find_spec("numba") is None:
+        return
     prices = generate_today(days=3.0, seed=0)
     job = Job(name="short", steps=6_000, steps_per_hour={"g2-standard-8": 1_000.0, "g6.2xlarge": 1_000.0})
     scenario = Scenario((job,), prices, billing_preset("by-cloud"), generate_capacity(prices, seed=0))

@@ -38,7 +38,7 @@ from ebbtide.controller.run_state import (
     state_now,
 )
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import EbbtideError, InputError, JournalAwayError
+from ebbtide.errors import EbbtideError, InputError
 from ebbtide.jobs.job_list import runnable
 from ebbtide.runs.by_provider import end_machines
 from ebbtide.runs.cost_summary import seconds
@@ -148,6 +148,8 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
     had_controller = controller_of(folder) is not None
     open_before = _leases_open(folder)
     is_ended = _end_controller(folder)
+    # The database may have gone away while a controller on another host was waited for.
+    away = away or _journal_away(folder)
     open_after = _leases_open(folder)
     found = end_machines(folder, report=lambda line: typer.echo(f"{line}; requested again", err=True))
     untold = "" if found.problem or away else settle(folder, found.refused)
@@ -174,15 +176,14 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
 
 def _journal_away(folder: RunFolder) -> str:
     """Reason why a controller on another host cannot be seen; empty: it would be, or there can be none."""
-    if folder.settings.provider not in RENTED:
+    settings = folder.settings
+    if settings.provider not in RENTED or not settings.journal:
+        # A controller here holds a lock in the run's folder, whatever its journal is like.
         return ""
     try:
         known_controller_of(folder)
-    except JournalAwayError as error:
+    except EbbtideError as error:
         return str(error)
-    except EbbtideError:
-        # A damaged journal is in this folder, where its controller holds the lock.
-        return ""
     return ""
 
 

@@ -28,7 +28,13 @@ from ebbtide.controller.kinds.assignments import (
     programs_of,
     secrets_of,
 )
-from ebbtide.controller.leadership import Leadership, LostJournalError, SupersededError, check_has_claim
+from ebbtide.controller.leadership import (
+    Leadership,
+    LostJournalError,
+    OthersRunError,
+    SupersededError,
+    check_has_claim,
+)
 from ebbtide.controller.policy_watchdog import Attendant
 from ebbtide.controller.progress_news import ProgressNews
 from ebbtide.controller.run_logs import append_line
@@ -233,10 +239,10 @@ class Controller:
                     self._journal.decoded(restore, self._engine, kept["engine"])
                     self._provider.resume_from(kept["provider"], self._engine.all_leases)
                     self._engine.resume()
-                # Before, nobody knows what has been rented: the journal may be damaged, or a new one after a loss.
-                self._has_rented = bool(self._engine.all_leases) or self._from_storage is not None
                 self._go_on_with_account(is_resumed=kept is not None)
                 self._provider.claim_run(self._claim())
+                # Before, nobody knows what has been rented: the journal may be damaged, lost, or new after a loss.
+                self._has_rented = bool(self._engine.all_leases) or self._from_storage is not None
                 if not self._engine.leases:
                     self._gate.check()
                 self._write({"phase": self._phase.encode(), "outcome": None}, has_begun=False)
@@ -300,7 +306,8 @@ class Controller:
             return State.LOST
         if isinstance(error, SupersededError):
             return State.ELSEWHERE
-        is_new = not self._has_rented and not self._engine.all_leases
+        is_new = not self._has_rented or isinstance(error, OthersRunError)
+        is_new = is_new and not self._engine.all_leases
         return State.REFUSED if isinstance(error, InputError) and is_new else State.BROKEN
 
     def _ended_as(self, outcome: Outcome) -> State:

@@ -20,8 +20,8 @@ from ebbtide.jobs.job_list import runnable
 from ebbtide.storage.objects import object_store
 
 LINES = "results.jsonl"
-# Errors of the file system that every other task would meet, too.
-_STOPS_ALL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE})
+# Errors of a file system that refuses a name: other tasks have other names.
+_OF_NAMES = frozenset({errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR})
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,8 @@ def fetch_results(run: RunFolder, into: Path, number: int = 0) -> FetchedResults
                 continue
             except OSError as error:
                 shutil.rmtree(coming, ignore_errors=True)
-                if isinstance(error, StorageError) or error.errno in _STOPS_ALL:
+                if isinstance(error, StorageError) or error.errno not in _OF_NAMES:
                     raise
-                # A name that this file system refuses: other tasks have other names.
                 problems.append(f"result of task {task} cannot be written here: {error}")
                 continue
             known[task] = {

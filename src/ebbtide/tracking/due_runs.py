@@ -174,8 +174,10 @@ def bring_to_end(
     kept = due.kept
     if kept.is_begun and Run(kept).status().state is State.REFUSED:
         # Nothing was rented, and the job's file may have been corrected. Its local cloud may write there still.
-        if problem := end_machines(kept).problem:
-            raise CloudError(f"it is not known whether machines of {due.run_id} still run: {problem}")
+        ended = end_machines(kept)
+        if not ended.is_done:
+            why = "; ".join(filter(None, [*ended.refused.values(), ended.problem]))
+            raise CloudError(f"machines of {due.run_id} may still run: {why}")
         aside = kept.path.with_name(f".{kept.path.name}.refused")
         shutil.rmtree(aside, ignore_errors=True)
         kept.path.rename(aside)
