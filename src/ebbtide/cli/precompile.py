@@ -1,7 +1,7 @@
 """`python -m ebbtide.cli.precompile`: compile the functions of deadline tables, as installers compile bytecode.
 
-Otherwise the first command that asks policy `deadline` or `ebbtide` for a job with a deadline compiles them, which
-takes some fifteen seconds. Images of containers may run this, too. The machine code is kept for each user.
+Otherwise the first command that asks policy `deadline` or `ebbtide` for a job with a deadline compiles them. The
+machine code is kept for each user, and holds for one kind of processor.
 """
 
 from __future__ import annotations

@@ -306,9 +306,10 @@ class Controller:
             return State.LOST
         if isinstance(error, SupersededError):
             return State.ELSEWHERE
-        is_new = not self._has_rented or isinstance(error, OthersRunError)
-        is_new = is_new and not self._engine.all_leases
-        return State.REFUSED if isinstance(error, InputError) and is_new else State.BROKEN
+        may_have_rented = self._has_rented and not isinstance(error, OthersRunError)
+        if self._engine.all_leases or may_have_rented or not isinstance(error, InputError):
+            return State.BROKEN
+        return State.REFUSED
 
     def _ended_as(self, outcome: Outcome) -> State:
         if outcome.finished:

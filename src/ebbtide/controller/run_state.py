@@ -242,7 +242,7 @@ def controller_of(folder: RunFolder) -> int | None:
 
 
 def known_controller_of(folder: RunFolder) -> int | None:
-    """The same for a caller that must not take a controller that cannot be seen for none.
+    """Process id of a run's controller, as `controller_of` has it; an error where none can be looked for.
 
     Raises:
         JournalError: The journal cannot be read; of a database that does not answer, `JournalAwayError`.
