@@ -84,7 +84,11 @@ def test_an_end_that_is_asked_of_all_reaches_those_that_answer() -> None:
         raise InputError("there are no Google credentials")
 
     with pytest.raises(InputError):
-        all_ended([refused, lambda: end("d")])
+        all_ended([refused, dict])
+    # Theirs are to be asked for again, and those that cannot be ended named.
+    said = "there are no Google credentials; it does not answer; e cannot be ended: it is protected"
+    with pytest.raises(CloudError, match=said):
+        all_ended([refused, lambda: end("d"), silent, lambda: {"e": "it is protected"}])
     assert reached == ["a", "c", "d"]
     assert all_ended([lambda: end("a"), lambda: end("b")]) == {"a": "", "b": ""}
 

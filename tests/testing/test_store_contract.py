@@ -73,6 +73,11 @@ class OnePage(FolderStore):
         return iter(list(super().keys(prefix))[:100])
 
 
+class Sized(FolderStore):
+    def versions(self, prefix: str = "") -> Iterator[tuple[str, str]]:
+        return ((key, str(self.size_bytes(key))) for key in self.keys(prefix))
+
+
 class Silent(FolderStore):
     def get(self, key: str) -> bytes:
         return super().get(key) if self.has(key) else b""
@@ -98,6 +103,7 @@ class Sweeping(FolderStore):
         (OfText, "what_is_written_is_read", "gives other bytes than were written"),
         (Unsorted, "keys_are_listed_in_order_and_by_prefix", r"is right"),
         (OnePage, "many_keys_are_all_listed", "leaves keys out"),
+        (Sized, "a_version_changes_with_its_object_alone", "its version was not"),
         (Silent, "an_object_that_is_not_there_is_told_by_its_error", "gave b''; MissingObjectError is right"),
         (Trusting, "no_key_leads_out_of_the_store", "with a bad key gave .*; InputError is right"),
         (Sweeping, "what_is_deleted_is_gone_and_nothing_else", "delete removed another object"),

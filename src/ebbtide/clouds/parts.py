@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ebbtide.clouds.cloud import Instance
 from ebbtide.clouds.log_once import RepeatedWarnings
-from ebbtide.errors import CloudError
+from ebbtide.errors import CloudError, EbbtideError
 
 T = TypeVar("T")
 
@@ -109,18 +109,22 @@ def all_ended(ends: Iterable[Callable[[], Mapping[str, str]]]) -> dict[str, str]
     """End the machines of all parts; returns by token why each cannot be ended (empty: its end was requested).
 
     Raises:
-        CloudError: A part does not answer; the end was still requested in the others.
-        InputError: A part's credentials are missing; the end was still requested in the others.
+        CloudError: A part does not answer, or lacks credentials; the end was still requested in the others, and
+            machines of theirs that cannot be ended are named.
+        InputError: A part's credentials are missing, and the others have no machines.
         Exception: A defect in asking a part; the end was still requested in the others.
     """
     left: dict[str, str] = {}
-    silent: Exception | None = None
+    silent: list[Exception] = []
     for end in ends:
         try:
             left |= end()
         except Exception as error:
             # Machines of the other parts cost money, whatever is wrong with this one.
-            silent = error
-    if silent is not None:
-        raise silent
+            silent.append(error)
+    if left and silent and all(isinstance(error, EbbtideError) for error in silent):
+        refused = [f"{token} cannot be ended: {why}" for token, why in left.items() if why]
+        raise CloudError("; ".join([*map(str, silent), *refused])) from silent[0]
+    if silent:
+        raise silent[0]
     return left

@@ -111,6 +111,9 @@ class S3Store:
         return answer
 
     def keys(self, prefix: str = "") -> Iterator[str]:
+        return (key for key, _ in self.versions(prefix))
+
+    def versions(self, prefix: str = "") -> Iterator[tuple[str, str]]:
         after: dict[str, str] = {}
         while True:
             page = self._ask("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix + prefix, **after)
@@ -119,7 +122,7 @@ class S3Store:
                 raise StorageError(f"{self._url} does not answer: what came instead is no list of objects")
             for entry in page.get("Contents", ()):
                 if is_key(key := entry["Key"].removeprefix(self._prefix)):
-                    yield key
+                    yield key, entry.get("ETag", "")
             if not page.get("IsTruncated"):
                 return
             after = {"ContinuationToken": page["NextContinuationToken"]}

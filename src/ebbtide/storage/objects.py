@@ -74,6 +74,10 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def versions(self, prefix: str = "") -> Iterator[tuple[str, str]]:
+        """Keys as `keys` gives them, each with a text that changes whenever its object does; empty: not known."""
+        ...
+
     def delete(self, key: str) -> None:
         """Remove an object, if it exists."""
         ...
@@ -252,6 +256,12 @@ class FolderStore:
             if not path.name.endswith(PART) and path.is_file()
         )
         return iter(sorted(key for key in found if key.startswith(prefix) and is_key(key)))
+
+    def versions(self, prefix: str = "") -> Iterator[tuple[str, str]]:
+        for key in self.keys(prefix):
+            with suppress(FileNotFoundError):
+                status = (self._folder / key).stat()
+                yield key, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
     def delete(self, key: str) -> None:
         path = self._folder / checked_key(key)

@@ -130,6 +130,26 @@ def test_what_was_given_back_is_reserved_again(store: ShakyStore, clock: WallTim
     assert not a.holds(3)
 
 
+def test_what_was_being_reserved_is_given_back(
+    store: ShakyStore, clock: WallTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy that is taken too long to decide is interrupted, at whatever line it is."""
+    a, b = (member(store, clock, team(machines=4), run) for run in "ab")
+    note(a, 0)
+    put_once = store.put_once
+
+    def interrupted(key: str, content: bytes) -> bool:
+        put_once(key, content)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put_once", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            a.reserve(4)
+    note(a, 0)
+    assert b.reserve(4)
+
+
 def test_an_account_is_written_at_once_where_its_machines_change(store: ShakyStore, clock: WallTime) -> None:
     a, b = (member(store, clock, team(machines=4), run) for run in "ab")
     note(a, 0)

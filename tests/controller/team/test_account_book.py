@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.cut_objects import CutAnswers
 from tests.markets import C3, R3, history, job
-from tests.runs.teams import UNATTENDED_S, account
+from tests.runs.teams import NOW_S, UNATTENDED_S, account
 
 from ebbtide.base.runtime import Runtime
 from ebbtide.controller.team.account_book import AccountBook
@@ -159,6 +159,46 @@ def test_a_slow_store_holds_nothing_up_for_long(tmp_path: Path) -> None:
     # Many are asked for at a time.
     store.at_once = threading.Barrier(16)
     assert book.read("2026-11", {}, within_s=1e9) == accounts
+
+
+def test_what_was_read_of_runs_that_are_over_is_not_read_again(tmp_path: Path) -> None:
+    """However many a team has had in a month: those that train are read each time, a long list goes on."""
+    asked: list[str] = []
+
+    class Clock(Runtime):
+        def monotonic_s(self) -> float:
+            return store.now_s
+
+        def epoch_s(self) -> float:
+            return NOW_S + 7200.0
+
+        def pool(self, workers: int) -> Executor:  # noqa: ARG002
+            return super().pool(1)
+
+    class Counted(Slow):
+        def get(self, key: str) -> bytes:
+            asked.append(key.rpartition("/")[2].removesuffix(".json"))
+            return super().get(key)
+
+    store = Counted(tmp_path)
+    book = AccountBook(store, Clock())
+    over = [account(f"over-{number:02d}", 1.0) for number in range(30)]
+    rents = account("rents", 1.0, machines=2, usd_per_hour=1.0)
+    waits = replace(account("waits", 1.0), at_epoch_s=NOW_S + 7000.0)
+    for one in (*over, rents, waits):
+        book.write(one)
+    with pytest.raises(StorageError, match="takes too long to read"):
+        book.read("2026-11", {}, lines=False, within_s=20.0)
+    assert book.read("2026-11", {}, lines=False, within_s=20.0) == [*over, rents, waits]
+    asked.clear()
+    assert book.read("2026-11", {}, lines=False, within_s=20.0) == [*over, rents, waits]
+    assert asked == ["rents", "waits"]
+    # One goes on, another is removed.
+    resumed = account("over-03", 1.5, machines=1)
+    book.write(resumed)
+    (tmp_path / "accounts" / "2026-11" / "over-04.json").unlink()
+    found = book.read("2026-11", {}, lines=False, within_s=20.0)
+    assert found == [*over[:3], resumed, *over[5:], rents, waits]
 
 
 def test_an_account_of_which_an_answer_is_cut_off_is_read_again(tmp_path: Path) -> None:

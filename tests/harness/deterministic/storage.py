@@ -37,6 +37,7 @@ _STALE_S, _AWAY_S, _HANGS_S = (30.0, 200.0), (30.0, 150.0), (0.05, 20.0)
 class _Object:
     content: bytes
     visible_s: float
+    version: str
 
 
 @dataclass
@@ -62,14 +63,16 @@ class SimulatedStorage:
     heartbeats: list[tuple[float, str, bytes]] = field(default_factory=list)
     stale_until_s: float = 0.0
     away_until_s: float = 0.0
+    _puts: int = 0
     _overtaken: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
-    _stale: dict[str, list[str]] = field(default_factory=dict)
+    _stale: dict[str, dict[str, str]] = field(default_factory=dict)
     _objects: dict[str, _Object] = field(default_factory=dict)
     _folders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def put(self, key: str, content: bytes, visible_s: float) -> None:
         """Store an object that is visible from a time on."""
-        self._objects[key] = _Object(content, visible_s)
+        self._puts += 1
+        self._objects[key] = _Object(content, visible_s, str(self._puts))
         parts = key.split("/")
         for depth in range(1, len(parts)):
             self._folders["/".join(parts[:depth]) + "/"].add(key)
@@ -109,15 +112,18 @@ class SimulatedStorage:
         """Tell whether listings show the keys of some minutes ago."""
         return self.time.now_s < self.stale_until_s
 
-    def listed(self, folder: str) -> list[str]:
-        """Return the keys below a folder that a listing shows now, which may be those of some minutes ago."""
-        return self._stale.get(folder, []) if self.is_stale else self.keys(folder)
+    def versions(self, folder: str) -> dict[str, str]:
+        """Return the keys below a folder, with their versions, as a listing shows them: maybe as of minutes ago."""
+        return self._stale.get(folder, {}) if self.is_stale else self._versions(folder)
+
+    def _versions(self, folder: str) -> dict[str, str]:
+        return {key: self._objects[key].version for key in self.keys(folder)}
 
     def grow_stale(self) -> None:
         """List for some minutes the keys of now: new ones are missing, and deleted ones stay."""
         if self.is_stale:
             return
-        self._stale = {folder: self.keys(folder) for folder in list(self._folders)}
+        self._stale = {folder: self._versions(folder) for folder in list(self._folders)}
         now_s, self.stale_until_s = self.time.now_s, self.time.now_s + self.faults.number("stale for", *_STALE_S)
         self.heartbeats = [
             (max(seen_s, self.stale_until_s) if seen_s > now_s else seen_s, key, content)
@@ -207,10 +213,13 @@ class StorageOf:
         return len(self.get(key))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
+        return (key for key, _ in self.versions(prefix))
+
+    def versions(self, prefix: str = "") -> Iterator[tuple[str, str]]:
         self._request("list", prefix)
-        found = self._storage.listed(prefix)
-        self._storage.on_listed(self._process, prefix, found)
-        return iter(found)
+        found = self._storage.versions(prefix)
+        self._storage.on_listed(self._process, prefix, list(found))
+        return iter(found.items())
 
     def delete(self, key: str) -> None:
         self._request("delete", checked_key(key), lambda: self._storage.delete(key))

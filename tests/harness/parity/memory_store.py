@@ -56,6 +56,10 @@ class MemoryStore:
         folder = prefix.rpartition("/")[0]
         return iter(sorted(key for key in self._folders[folder] if key.startswith(prefix)))
 
+    def versions(self, prefix: str = "") -> Iterator[tuple[str, str]]:
+        """Return keys as `keys` gives them; versions are not known."""
+        return ((key, "") for key in self.keys(prefix))
+
     def delete(self, key: str) -> None:
         """Remove an object, if it exists."""
         if self._objects.pop(checked_key(key), None) is not None:

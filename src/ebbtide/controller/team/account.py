@@ -36,8 +36,9 @@ _LAST_TRIES, _LAST_AGAIN_S = 3, 1.0
 _WARN_EVERY_S = 300.0
 # Seconds to retry a request to the store before it is left for later.
 _STORAGE_S = 8.0
-# Seconds for which a slow store may hold everything else up; then the accounts read last count.
-_READ_WITHIN_S = 20.0
+# Seconds for which a slow store may hold everything else up; then the accounts read last count. Before a run rents
+# anything, it reads those of all runs that are over, too.
+_READ_WITHIN_S, _FIRST_READ_WITHIN_S = 20.0, 180.0
 # Seconds by which the clocks of two hosts may differ.
 _CLOCKS_S = 600.0
 # Seconds after which machines of most runs have ended without their controller.
@@ -179,7 +180,7 @@ class TeamAccount:
             InputError: The accounts cannot be read or written, or the limits leave nothing.
         """
         try:
-            self._read()
+            self._read(_FIRST_READ_WITHIN_S)
         except OSError as error:
             raise InputError(f"the team's accounts in {self._team.accounts} cannot be read: {error}") from None
         room = self.room()
@@ -220,17 +221,19 @@ class TeamAccount:
         with self._lock:
             if not self._has_quota:
                 return True
+            # Not known until the answer has come: whoever asks may be interrupted meanwhile.
+            reserved, self._reserved = self._reserved, None
             try:
                 self._check_is_there()
                 is_free = self._quotas.write(
                     self._name, self._reservation(machines), partial(self._fits, machines)
                 )
             except OSError as error:
-                self._reserved = None
                 self._warn(f"no machines can be reserved of the team's quota: {error}; tried again")
                 return False
             if is_free:
-                self._reserved = self._granted = machines
+                self._granted = machines
+            self._reserved = machines if is_free else reserved
             return is_free
 
     def holds(self, machines: int) -> bool:
@@ -414,12 +417,12 @@ class TeamAccount:
             except OSError as error:
                 self._warn(f"the team's accounts cannot be read: {error}; those read last count")
 
-    def _read(self) -> None:
+    def _read(self, within_s: float = _READ_WITHIN_S) -> None:
         self._tried_s = self._runtime.monotonic_s()
         self._check_is_there()
         at_s, damaged = self._runtime.epoch_s(), dict[str, str]()
         month, before = month_of(at_s), month_of(at_s - self._carried_s)
-        read = partial(self._book.read, lines=False, within_s=_READ_WITHIN_S)
+        read = partial(self._book.read, lines=False, within_s=within_s)
         found = {one.name: one for one in read(month, damaged)}
         if before != month:
             # Others soon write their machines into the new month's account, unless their controller is gone.

@@ -37,6 +37,9 @@ _VERSION = 1
 UNSEEN_S = 180.0
 # Seconds without a controller after which machines end, if an account does not say.
 _UNATTENDED_S = 1800.0
+# Seconds after which a run that rents nothing is read again only if its account has changed: a list of what is
+# stored may be minutes old, while one that trains writes its account every half a minute.
+_IDLE_S = 3600.0
 # From _MANY accounts on, _AT_A_TIME are read at once.
 _MANY, _AT_A_TIME = 8, 16
 # Upper bounds of an account's amounts; anything above is an error.
@@ -118,6 +121,9 @@ class AccountBook:
 
     objects: ObjectStore
     runtime: Runtime = RUNTIME
+    # Accounts of runs that have rented nothing for long, with their versions, by key: a team may have thousands
+    # in a month.
+    _idle: dict[str, tuple[str, RunAccount]] = field(default_factory=dict, init=False, repr=False)
 
     def write(self, account: RunAccount) -> None:
         """Write an account in place of the run's earlier one of that month.
@@ -158,45 +164,58 @@ class AccountBook:
         Args:
             month: Calendar month (UTC), as `2026-11`.
             damaged: Filled with the reason why an account cannot be read, by its name.
-            lines: Whether to read their lines as well.
+            lines: Whether to read their lines as well; without them, runs that have rented nothing for long are
+                read again only if their account has changed.
             within_s: Seconds within which all have to be read, for a caller that has other work.
 
         Raises:
             OSError: The store does not answer.
         """
-        found = []
-        for key, content in self._contents(f"accounts/{month}/", self.runtime.monotonic_s() + within_s):
-            name = key.rpartition("/")[2].removesuffix(".json")
-            decode = partial(_account_of, name=name, month=month, lines=lines)
-            try:
-                found.append(decoded_object(self.objects, key, decode, content))
-            except MissingObjectError:
-                # It was removed since.
-                continue
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError, InputError) as error:
-                why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-                damaged[name] = (
-                    f"account {key} of the team's store cannot be read: {why}; a run that goes on writes its own "
-                    "anew; remove that of one that is over, once you know what it has spent"
-                )
-        return found
+        prefix = f"accounts/{month}/"
+        until_s = self.runtime.monotonic_s() + within_s
+        versions = dict(self.objects.versions(prefix))
+        known: dict[str, RunAccount] = {}
+        if not lines:
+            for key in [key for key in self._idle if key.startswith(prefix)]:
+                version, account = self._idle[key]
+                if version and version == versions.get(key):
+                    known[key] = account
+                else:
+                    del self._idle[key]
 
-    def _contents(self, prefix: str, until_s: float) -> Iterator[tuple[str, bytes]]:
-        """The objects below a prefix, in order, several read at once: each trial of a search is a run."""
-
-        def get(key: str) -> bytes | None:
+        def read(key: str) -> RunAccount | None:
             if self.runtime.monotonic_s() > until_s:
                 raise StorageError(f"{prefix} takes too long to read")
-            try:
-                return self.objects.get(key)
-            except MissingObjectError:
-                return None
+            found = self._read(key, month, damaged, lines=lines)
+            if not lines and found is not None and self._is_idle(found):
+                # Kept even if others take too long, so that the next attempt goes on from here.
+                self._idle[key] = (versions[key], found)
+            return found
 
-        keys = list(self.objects.keys(prefix))
+        # Several at once: each trial of a search is a run.
+        unknown = [key for key in versions if key not in known]
         with ExitStack() as stack:
-            each = map if len(keys) < _MANY else stack.enter_context(self.runtime.pool(_AT_A_TIME)).map
-            contents = list(each(get, keys))
-        return ((key, content) for key, content in zip(keys, contents, strict=True) if content is not None)
+            each = map if len(unknown) < _MANY else stack.enter_context(self.runtime.pool(_AT_A_TIME)).map
+            found = known | dict(zip(unknown, each(read, unknown), strict=True))
+        return [one for key in versions if (one := found[key]) is not None]
+
+    def _is_idle(self, account: RunAccount) -> bool:
+        return not account.machines and self.runtime.epoch_s() - account.at_epoch_s > _IDLE_S
+
+    def _read(self, key: str, month: str, damaged: dict[str, str], *, lines: bool) -> RunAccount | None:
+        """Read one account; None: it was removed since, or is damaged."""
+        name = key.rpartition("/")[2].removesuffix(".json")
+        try:
+            return decoded_object(self.objects, key, partial(_account_of, name=name, month=month, lines=lines))
+        except MissingObjectError:
+            return None
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, InputError) as error:
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            damaged[name] = (
+                f"account {key} of the team's store cannot be read: {why}; a run that goes on writes its own "
+                "anew; remove that of one that is over, once you know what it has spent"
+            )
+            return None
 
 
 _TEXTS = ("name", "run", "month", "owner", "provider", "policy", "state")

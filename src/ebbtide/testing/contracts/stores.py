@@ -148,6 +148,19 @@ class ObjectStoreContract:
             store.put_once(key, b"")
         assert list(store.keys("reports/")) == written, "keys() leaves keys out, or gives some twice"
 
+    def test_a_version_changes_with_its_object_alone(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path / "store")
+        content = tmp_path / "content"
+        for key in ("a/1", "a/2", "b"):
+            store.put_once(key, b"before")
+        before = dict(store.versions("a/"))
+        assert list(before) == list(store.keys("a/")), f"versions('a/') gives the keys {list(before)}"
+        content.write_bytes(b"after!")
+        store.put_file("a/1", content)
+        after = dict(store.versions("a/"))
+        assert not before["a/1"] or after["a/1"] != before["a/1"], "an object was replaced; its version was not"
+        assert after["a/2"] == before["a/2"], "a version changed without its object"
+
     def test_what_is_deleted_is_gone_and_nothing_else(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path / "store")
         for key in ("a/b", "a/bc", "a/b-c/d"):
