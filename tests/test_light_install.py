@@ -88,7 +88,7 @@ def test_renting_training_and_backtesting_need_no_extra(place: Path) -> None:
         ["describe", "prices.parquet"],
         ["plan", str(ROOT / "examples" / "sweep.yaml"), "--prices", "prices.parquet", "--runs", "2"],
         [
-            "backtest",
+            "compare",
             job,
             "--prices",
             "prices.parquet",

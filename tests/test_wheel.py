@@ -81,7 +81,7 @@ def first_commands(ebbtide: list[str], folder: Path, environment: dict[str, str]
     """In an empty folder: help, and a backtest with its page."""
     (folder / "job.yaml").write_text(JOB)
     backtest = [
-        "backtest",
+        "compare",
         "job.yaml",
         "--generate",
         "10",

@@ -13,6 +13,8 @@ from tests.markets import C3, R3, START_S, history, job
 
 import ebbtide as eb
 from ebbtide.backtesting.comparison import FLOOR, compare, floor_usd
+from ebbtide.backtesting.record import BacktestRecord
+from ebbtide.backtesting.report import render
 from ebbtide.base.utc import HOUR_S
 from ebbtide.cli.main import main
 from ebbtide.errors import InputError
@@ -85,6 +87,26 @@ def test_what_is_late_is_a_miss() -> None:
     assert by_name["cheapest-spot"].misses == 4
     assert by_name["cheapest-spot"].why_not == "it never finished in time"
     assert by_name["fastest-spot"].misses == 0
+
+
+def test_several_jobs_are_compared_without_a_floor(tmp_path: Path) -> None:
+    """Costs of two jobs add up, and no bound is claimed."""
+    prices = history({C3: [(0, 0.10)]}, hours=10)
+    alone = compare(policies("on-demand,cheapest-spot"), job(7200), prices, starts=1)
+    both = [job(7200).model_copy(update={"name": name}) for name in ("a", "b")]
+    found = compare(policies("on-demand,cheapest-spot"), both, prices, starts=1)
+    assert [row.policy for row in found.rows] == ["cheapest-spot", "on-demand"]
+    costs = {row.policy: row.cost_usd for row in alone.rows}
+    for row in found.rows:
+        assert row.cost_usd == pytest.approx(2.0 * costs[row.policy])
+        assert np.isnan(row.over_floor)
+    assert FLOOR in str(alone)
+    assert "x floor" in alone.table().headings
+    assert "x floor" not in found.table().headings
+    page = found.report(tmp_path / "page.html").read_text()
+    assert "x floor" not in page
+    found.record().write(tmp_path / "record")
+    assert render(BacktestRecord.read(tmp_path / "record")) == page
 
 
 @pytest.mark.usefixtures("in_project")

@@ -96,7 +96,7 @@ def test_the_help_lists_what_a_training_needs_and_all_commands_on_request(
         rows = [line.removeprefix("│ ").split(" ")[0] for line in capsys.readouterr().out.splitlines()]
         return [row for row in rows if row in {verb.name for verb in VERBS}]
 
-    assert len(listed("--help")) == 15
+    assert len(listed("--help")) == 14
     assert listed("--commands") == [verb.name for verb in VERBS]
 
 
@@ -108,7 +108,7 @@ def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) ->
     (runs / "no-run").mkdir()
     assert completed("ebbtide de", tmp_path) == ["demo", "describe"]
     assert completed("ebbtide status ", tmp_path) == ["tune-1"]
-    assert completed("ebbtide backtest --policies on-demand,rea", tmp_path) == ["on-demand,reactive"]
+    assert completed("ebbtide compare --policies on-demand,rea", tmp_path) == ["on-demand,reactive"]
     assert completed("ebbtide cookbook apply --billing ec2", tmp_path) == ["ec2-hourly", "ec2-second"]
     (runs / "tune-1" / "run.json").unlink()
     assert completed("ebbtide stop ", runs) == []
@@ -131,3 +131,18 @@ def test_help_is_wrapped_once_at_any_width(verb: Verb) -> None:
         for part in command.help.split("\n\n"):
             lines = part.splitlines()
             assert len(lines) <= 1 or all(line.split()[0] in ("ebbtide", "aws") for line in lines), part
+
+
+def test_former_commands_say_what_they_are_now(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("name: short\nsteps: 400\nother_steps_per_hour_per_vcpu: 400\n")
+    assert ended("backtest", str(job), "--generate", "3", "--starts", "1", "--policies", "reactive") == 0
+    told = capsys.readouterr()
+    assert told.err.splitlines()[0] == "`ebbtide backtest` is now `ebbtide compare`"
+    assert "reactive" in told.out
+    assert ended("recommend", str(job), "--generate", "3", "--top", "1") == 0
+    told = capsys.readouterr()
+    assert told.err.splitlines()[0] == "`ebbtide recommend` is now `ebbtide plan --runs 0`"
+    assert "kept 1 h" in told.out
+    assert ended("backtest", "--help") == 0
+    assert "Usage: ebbtide compare" in capsys.readouterr().out

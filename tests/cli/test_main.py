@@ -80,7 +80,7 @@ def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(
     for number in range(2):
         out = tmp_path / f"{number}.json"
         done = ebbtide(
-            "backtest",
+            "compare",
             JOB,
             "--prices",
             str(prices),
@@ -106,7 +106,7 @@ def test_a_backtest_prints_its_table_and_writes_the_same_json_twice(
 def test_a_record_becomes_a_report(ebbtide: Ebbtide, prices: Path, tmp_path: Path) -> None:
     record, direct, later = tmp_path / "record", tmp_path / "1.html", tmp_path / "2.html"
     done = ebbtide(
-        "backtest",
+        "compare",
         JOB,
         "--prices",
         str(prices),
@@ -142,11 +142,11 @@ def test_ingest_makes_a_file_that_backtest_takes(ebbtide: Ebbtide, tmp_path: Pat
     done = ebbtide("ingest", "export.csv", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "8 rows added to 0" in done.stdout
-    done = ebbtide("backtest", JOB, "--prices", "data/prices.parquet", "--starts", "3", cwd=tmp_path)
+    done = ebbtide("compare", JOB, "--prices", "data/prices.parquet", "--starts", "3", cwd=tmp_path)
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("command", [[], ["ingest"], ["describe"], ["backtest"], ["report"]])
+@pytest.mark.parametrize("command", [[], ["ingest"], ["describe"], ["compare"], ["report"]])
 def test_help_teaches(ebbtide: Ebbtide, command: list[str]) -> None:
     done = ebbtide(*command, "--help")
     assert done.returncode == 0
@@ -159,26 +159,26 @@ def test_help_teaches(ebbtide: Ebbtide, command: list[str]) -> None:
     ("arguments", "problem"),
     [
         (["fly"], "No such command 'fly'."),
-        (["backtest"], "Missing argument 'JOB.yaml'."),
-        (["backtest", JOB, "--fast"], "No such option: --fast"),
-        (["backtest", JOB, "--generate", "20", "--starts", "many"], "Invalid value for '--starts'"),
+        (["compare"], "Missing argument 'JOB.yaml'."),
+        (["compare", JOB, "--fast"], "No such option: --fast"),
+        (["compare", JOB, "--generate", "20", "--starts", "many"], "Invalid value for '--starts'"),
         (["plan", JOB, "--kind", "moon"], "Invalid value for '--kind': 'moon' is not one of 'today', 'gpu'"),
-        (["backtest", JOB], "give either --prices FILE or --generate DAYS"),
-        (["backtest", JOB, "--prices", "none.parquet"], "none.parquet: there is no such file"),
-        (["backtest", "none.yaml", "--generate", "20"], "none.yaml: there is no such file"),
+        (["compare", JOB], "give either --prices FILE or --generate DAYS"),
+        (["compare", JOB, "--prices", "none.parquet"], "none.parquet: there is no such file"),
+        (["compare", "none.yaml", "--generate", "20"], "none.yaml: there is no such file"),
         (
-            ["backtest", JOB, "--generate", "20", "--policies", "reactiv"],
+            ["compare", JOB, "--generate", "20", "--policies", "reactiv"],
             "unknown policy 'reactiv' (did you mean 'reactive'?)",
         ),
-        (["backtest", JOB, "--generate", "20", "--billing", "ec2-minutely"], "known: azure-spot, by-cloud"),
-        (["backtest", JOB, "--generate", "20", "--starts", "0"], "starts is 0; at least 1 is needed"),
-        (["backtest", JOB, "--generate", "0.01"], "can never finish"),
-        (["backtest", JOB, "--generate", "-3"], "days is -3.0; it must be positive"),
+        (["compare", JOB, "--generate", "20", "--billing", "ec2-minutely"], "known: azure-spot, by-cloud"),
+        (["compare", JOB, "--generate", "20", "--starts", "0"], "starts is 0; at least 1 is needed"),
+        (["compare", JOB, "--generate", "0.01"], "can never finish"),
+        (["compare", JOB, "--generate", "-3"], "days is -3.0; it must be positive"),
         (
-            ["backtest", JOB, "--generate", "20", "--from", "2012-01-01"],
+            ["compare", JOB, "--generate", "20", "--from", "2012-01-01"],
             "2012-01-01T00:00:00Z is outside the history",
         ),
-        (["backtest", JOB, "--generate", "20", "--to", "soon"], "'soon' is not a time"),
+        (["compare", JOB, "--generate", "20", "--to", "soon"], "'soon' is not a time"),
         (["describe", "none.parquet"], "none.parquet: there is no such file"),
         (["ingest"], "give either files to ingest or --ec2 REGION"),
         (["ingest", "none.csv"], "none.csv: "),
@@ -201,7 +201,7 @@ def test_bad_prices_leave_no_output_behind(
     outputs = [tmp_path / "out.json", tmp_path / "report.html", tmp_path / "record"]
     line = failing(
         capsys,
-        "backtest",
+        "compare",
         JOB,
         "--prices",
         str(bad),
@@ -228,7 +228,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(prices: Path) -> None:
 def test_the_backtest_of_the_documentation_on_real_prices(ebbtide: Ebbtide, traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = ebbtide(
-        "backtest",
+        "compare",
         "examples/one-day.yaml",
         "--prices",
         str(traces / "ec2-auction-2015.parquet"),

@@ -18,7 +18,7 @@ COMMANDS = (
     "backtest job.yaml --prices {0} --policies reactive --starts 1",
     "compare job.yaml --prices {0}",
     "plan job.yaml --prices {0}",
-    "recommend job.yaml --prices {0}",
+    "plan job.yaml --prices {0} --runs 0",
 )
 
 

@@ -54,7 +54,7 @@ def ran(*words: str) -> object:
 
 def test_unless_told_a_few_policies_are_asked(prices: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    assert ran("backtest", JOB, "--prices", prices, "--starts", "1", "--json", str(out)) == 0
+    assert ran("compare", JOB, "--prices", prices, "--starts", "1", "--json", str(out)) == 0
     assert list(json.loads(out.read_text())["policies"]) == list(USUAL)
 
 
@@ -89,7 +89,7 @@ def test_ones_own_policy_is_compared_whatever_the_workers(
             "--json",
             str(out),
         ]
-        assert ran("backtest", JOB, "--prices", prices, *words) == 0
+        assert ran("compare", JOB, "--prices", prices, *words) == 0
         texts.append(out.read_bytes())
     assert texts[0] == texts[1]
     assert list(json.loads(texts[0])["policies"]) == ["mine", "reactive"]
@@ -106,14 +106,13 @@ def test_mistakes_in_ones_own_policy_are_one_line(
         "my_policy.py:Costly": "needs arguments (budget_usd)",
         "reactiv": "did you mean 'reactive'?",
     }.items():
-        for command in ("backtest", "compare"):
-            assert ran(command, JOB, "--prices", prices, "--policies", name) == 2
-            captured = capsys.readouterr()
-            assert told in captured.err
-            assert captured.err.count("\n") == 1
-            assert captured.out == ""
+        assert ran("compare", JOB, "--prices", prices, "--policies", name) == 2
+        captured = capsys.readouterr()
+        assert told in captured.err
+        assert captured.err.count("\n") == 1
+        assert captured.out == ""
 
 
 def test_what_is_over_soon_says_nothing_of_how_far_it_is(prices: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ran("backtest", JOB, "--prices", prices, "--starts", "2", "--policies", "reactive") == 0
+    assert ran("compare", JOB, "--prices", prices, "--starts", "2", "--policies", "reactive") == 0
     assert capsys.readouterr().err == ""

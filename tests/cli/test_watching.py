@@ -1,7 +1,8 @@
-"""`ebbtide watch` on a real API, and `ebbtide recommend` on what it kept."""
+"""`ebbtide watch` on a real API, and `ebbtide plan` on what it kept."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_what_is_watched_can_be_asked_for(
         == 0
     )
     assert capsys.readouterr().out.splitlines()[1].endswith(": 0 changes")
-    assert ebbtide("recommend", job, "--prices", store, "--top", "2") == 0
+    assert ebbtide("plan", "--runs", "0", job, "--prices", store, "--top", "2") == 0
     assert "us-east-1a c3.xlarge" in capsys.readouterr().out
 
 
@@ -104,7 +105,7 @@ def test_the_best_place_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
     prices.write(tmp_path / "prices.parquet")
     (tmp_path / "job.yaml").write_text(JOB)
-    ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet")
+    ebbtide("plan", "--runs", "0", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet")
     # Ten hours of 0.15, or twenty of 0.04.
     late = [line.split() for line in capsys.readouterr().out.splitlines() if "us-east-1a" in line]
     assert [line[:6] for line in late] == [
@@ -115,9 +116,33 @@ def test_the_best_place_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[st
     granted, hour, whole = ([int(line[column].removesuffix("%")) for line in late] for column in (6, 7, 8))
     assert 50 < granted[0] < 100
     assert whole[0] < whole[1] < hour[0] < 100
-    ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet", "--at", eb_time(1800))
+    ebbtide(
+        "plan",
+        "--runs",
+        "0",
+        tmp_path / "job.yaml",
+        "--prices",
+        tmp_path / "prices.parquet",
+        "--at",
+        eb_time(1800),
+    )
     early = [line.split() for line in capsys.readouterr().out.splitlines() if "us-east-1a" in line]
     assert early[0][1] == "c3.xlarge"
+
+
+def test_the_markets_as_json_are_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    markets = [eb.Market("aws", "us-east-1", "us-east-1a", name) for name in ("c3.xlarge", "m3.medium")]
+    history({market: [(0, 0.05)] for market in markets}, hours=10).write(tmp_path / "prices.parquet")
+    (tmp_path / "job.yaml").write_text(JOB)
+    words = (tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet", "--runs", "0", "--top", "1")
+    assert ebbtide("plan", *words, "--json", tmp_path / "out.json") == 0
+    told = json.loads((tmp_path / "out.json").read_text())
+    printed = [line for line in capsys.readouterr().out.splitlines() if "us-east-1a" in line]
+    assert len(printed) == 1
+    assert [one["market"] for one in told["markets"]] == ["us-east-1a c3.xlarge", "us-east-1a m3.medium"]
+    best = told["markets"][0]
+    assert (best["usd_per_hour"], best["work_h"], best["usd"]) == (0.05, 10.0, 0.5)
+    assert 0.0 < best["kept"] < best["kept_1h"] < 1.0
 
 
 def eb_time(after_s: float) -> str:
@@ -130,7 +155,7 @@ def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (tmp_path / "job.yaml").write_text(JOB)
     market = eb.Market("aws", "us-east-1", "us-east-1a", "r3.large")
     history({market: [(0, 0.04)]}).write(tmp_path / "prices.parquet")
-    assert ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet") == 2
+    assert ebbtide("plan", "--runs", "0", tmp_path / "job.yaml", "--prices", tmp_path / "prices.parquet") == 2
     assert "can run in no market of these prices" in capsys.readouterr().err
-    assert ebbtide("recommend", tmp_path / "job.yaml", "--prices", tmp_path / "none.db") == 2
+    assert ebbtide("plan", "--runs", "0", tmp_path / "job.yaml", "--prices", tmp_path / "none.db") == 2
     assert "no such file" in capsys.readouterr().err

@@ -175,9 +175,9 @@ def test_names_that_a_terminal_would_obey_are_shown_as_written(
     path = str(tmp_path / "prices.parquet")
     for arguments in (
         ["describe", path],
-        ["recommend", str(tmp_path / "job.yaml"), "--prices", path],
+        ["plan", str(tmp_path / "job.yaml"), "--prices", path, "--runs", "0"],
         [
-            "backtest",
+            "compare",
             str(tmp_path / "job.yaml"),
             "--prices",
             path,
@@ -195,7 +195,7 @@ def test_names_that_a_terminal_would_obey_are_shown_as_written(
         told = capsys.readouterr()
         assert (end.value.code, told.err) == (0, "")
         assert not set("\x1b\x07\u202e") & set(told.out)
-        assert visible(name) in told.out or arguments[0] in ("backtest", "report")
+        assert visible(name) in told.out or arguments[0] in ("compare", "report")
         assert "[/red]" in told.out or arguments[0] == "describe"
 
 

@@ -168,9 +168,9 @@ _EC2_ENTRY = {
     "ProductDescription": "Linux/UNIX",
     "SpotPrice": "0.1",
 }
-_BACKTEST = "backtest job.yaml --prices prices.parquet --policies reactive --starts 2"
+_BACKTEST = "compare job.yaml --prices prices.parquet --policies reactive --starts 2"
 
-_OWN = "backtest job.yaml --prices prices.parquet --starts 1 --policies mine.py:Mine"
+_OWN = "compare job.yaml --prices prices.parquet --starts 1 --policies mine.py:Mine"
 
 
 def _with_policy(body: str, *fields: str) -> dict[str, Content]:
@@ -188,15 +188,15 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     # The command line itself.
     WrongInput("a verb that is not there", "fly", "No such command 'fly'"),
     WrongInput("an option that is not there", "describe prices.parquet --fast", "No such option: --fast"),
-    WrongInput("a missing argument", "backtest", "Missing argument"),
+    WrongInput("a missing argument", "compare", "Missing argument"),
     WrongInput("a missing option", "availability fit prices.parquet", "Missing option '--out'"),
     WrongInput(
-        "a number that is none", "backtest job.yaml --generate 20 --starts many", "Invalid value for '--starts'"
+        "a number that is none", "compare job.yaml --generate 20 --starts many", "Invalid value for '--starts'"
     ),
-    WrongInput("a number out of range", "recommend job.yaml --prices prices.parquet --top 0", "'--top'"),
+    WrongInput("a number out of range", "plan job.yaml --prices prices.parquet --top 0", "'--top'"),
     WrongInput("neither prices nor a generated market", "compare job.yaml", "--prices"),
     WrongInput(
-        "both prices and a generated market", "backtest job.yaml --prices prices.parquet --generate 5", "either"
+        "both prices and a generated market", "compare job.yaml --prices prices.parquet --generate 5", "either"
     ),
     # ingest
     WrongInput("nothing to ingest", "ingest", "give either files to ingest or --ec2 REGION"),
@@ -410,30 +410,30 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
         "describe prices.parquet --from 2015-04-05 --to 2015-04-03",
         "2015-04-0",
     ),
-    # backtest and compare
-    WrongInput("a job that is not there", "backtest none.yaml --generate 20", "none.yaml: there is no such file"),
+    # compare
+    WrongInput("a job that is not there", "compare none.yaml --generate 20", "none.yaml: there is no such file"),
     WrongInput(
         "a policy that is not known",
-        "backtest job.yaml --generate 20 --policies reactiv",
+        "compare job.yaml --generate 20 --policies reactiv",
         "did you mean 'reactive'?",
     ),
-    WrongInput("a policy twice", "backtest job.yaml --generate 20 --policies reactive,reactive", "'reactive'"),
-    WrongInput("no policy", "backtest job.yaml --generate 20 --policies ,", "no policy is named"),
+    WrongInput("a policy twice", "compare job.yaml --generate 20 --policies reactive,reactive", "'reactive'"),
+    WrongInput("no policy", "compare job.yaml --generate 20 --policies ,", "no policy is named"),
     WrongInput(
         "a billing rule that is not known", f"{_BACKTEST} --billing ec2-minutely", "known: azure-spot, by-cloud"
     ),
     WrongInput(
-        "no start", "backtest job.yaml --generate 20 --kind auction --policies reactive --starts 0", "starts"
+        "no start", "compare job.yaml --generate 20 --kind auction --policies reactive --starts 0", "starts"
     ),
     WrongInput(
         "a market of no days",
-        "backtest job.yaml --generate -3 --policies reactive",
+        "compare job.yaml --generate -3 --policies reactive",
         "days is -3.0; it must be positive",
     ),
-    WrongInput("a market of endless days", "backtest job.yaml --generate inf --policies reactive", "days is inf"),
+    WrongInput("a market of endless days", "compare job.yaml --generate inf --policies reactive", "days is inf"),
     WrongInput(
         "a market too short for the job",
-        "backtest job.yaml --generate 0.01 --policies reactive",
+        "compare job.yaml --generate 0.01 --policies reactive",
         "can never finish",
     ),
     WrongInput(
@@ -484,7 +484,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("YAML that is not closed", _BACKTEST, "row 1: is not YAML", _with_job("a: [")),
     WrongInput("a list for a job", _BACKTEST, "holds no job", _with_job("- a\n")),
     WrongInput("an empty job", _BACKTEST, "holds no job", _with_job("")),
-    WrongInput("a folder for a job", "backtest folder --generate 20", "folder", {"folder": Path.mkdir}),
+    WrongInput("a folder for a job", "compare folder --generate 20", "folder", {"folder": Path.mkdir}),
     WrongInput(
         "a report into a folder",
         f"{_BACKTEST} --report folder",
@@ -493,7 +493,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     ),
     WrongInput(
         "a sweep whose speed is not known, replayed",
-        "backtest sweep.yaml --prices prices.parquet --policies reactive --starts 2",
+        "compare sweep.yaml --prices prices.parquet --policies reactive --starts 2",
         "steps_per_hour",
         {"sweep.yaml": SWEEP.replace("steps_per_hour: {c3.xlarge: 1000}\n", "")},
     ),
@@ -570,7 +570,7 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     WrongInput("an own policy without a name", _OWN, "name", _with_policy("return []", "wakes_on = frozenset()")),
     # plan, run and live runs
     WrongInput("a plan for a job that is not there", "plan none.yaml --prices prices.parquet", "none.yaml"),
-    WrongInput("a plan that backtests nothing", "plan sweep.yaml --prices prices.parquet --runs 0", "--runs"),
+    WrongInput("fewer backtests than none", "plan sweep.yaml --prices prices.parquet --runs -1", "--runs"),
     WrongInput(
         "spells that are no JSON",
         "plan sweep.yaml --prices prices.parquet --spells spells.json",
@@ -679,23 +679,23 @@ WRONG_INPUTS: tuple[WrongInput, ...] = (
     # What predicts and recommends
     WrongInput(
         "recommending at a time outside the record",
-        "recommend job.yaml --prices prices.parquet --at 2030-01-01T00:00:00Z",
+        "plan job.yaml --prices prices.parquet --at 2030-01-01T00:00:00Z --runs 0",
         "outside the history",
     ),
     WrongInput(
         "a job that runs nowhere",
-        "recommend job.yaml --prices prices.parquet",
+        "plan job.yaml --prices prices.parquet --runs 0",
         "can run in no market",
         _with_job("name: a\nsteps: 1\nsteps_per_hour: {p4d.24xlarge: 1}\n"),
     ),
     WrongInput(
         "a file for a launcher that is not known",
-        "recommend job.yaml --prices prices.parquet --for nomad",
+        "plan job.yaml --prices prices.parquet --for nomad",
         "'--for'",
     ),
     WrongInput(
         "a file for a launcher of a job without a program",
-        "recommend job.yaml --prices prices.parquet --for slurm",
+        "plan job.yaml --prices prices.parquet --for slurm",
         "job.yaml, field command: missing; there is nothing to run",
     ),
     WrongInput("watching nothing", "watch", "no source asked for; write for example --ec2 us-east-1"),

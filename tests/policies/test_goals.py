@@ -166,7 +166,7 @@ def test_a_policy_sees_the_goals_through_every_verb(
     prices = eb.generate_prices(days=12, seed=1, kind="auction")
     assert eb.run(file, provider="replay", prices=prices, policy=sees).finished
     assert seen(tmp_path) == [whole]
-    cli("backtest", str(file), *short)
+    cli("compare", str(file), *short)
     assert seen(tmp_path) == [whole]
     cli("compare", "examples/one-day.yaml", *short, "--deadline", "26")
     assert seen(tmp_path) == [[26 * HOUR_S, {}, math.inf, None]]

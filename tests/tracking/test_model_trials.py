@@ -252,19 +252,18 @@ def test_the_command_takes_the_champions_and_says_which(
         told = capsys.readouterr()
         return int(ended.value.code or 0), told.out, told.err
 
-    backtest = ["backtest", "job.yaml", *words, "--policies", "spottune", "--starts", "2", "--from", until]
-    code, _, error = ebbtide(*backtest)
+    compare = ["compare", "job.yaml", *words, "--policies", "spottune", "--starts", "2", "--from", until]
+    code, _, error = ebbtide(*compare)
     assert code == 2
     assert "there is no model registry at sqlite:///.mlflow/mlflow.db" in error
     registry = Registry("sqlite:///.mlflow/mlflow.db", tmp_path / "artifacts")
     version = registry.register(good, "revpred")
-    code, _, error = ebbtide(*backtest)
+    code, _, error = ebbtide(*compare)
     assert code == 2
     assert "the model registry at sqlite:///.mlflow/mlflow.db has no champion of any kind" in error
     registry.promote("revpred", version, "it is the first")
     said = f"models: revpred 1 ({good.parts['revpred'].version})"
-    assert said in ebbtide(*backtest)[1]
-    assert said in ebbtide("compare", *backtest[1:])[1]
+    assert said in ebbtide(*compare)[1]
     run = ["run", "job.yaml", "--provider", "replay", "--policy", "spottune", "--start", until]
     (Path("sweep.yaml")).write_text(
         "name: s\ncommand: 'true {x}'\ngrid: {x: [1, 2]}\nmetric: loss\nmax_trial_steps: 400\n"

@@ -138,7 +138,7 @@ def test_the_command_takes_a_bundle_and_finds_that_of_the_folder(
     monkeypatch.chdir(tmp_path)
     prices.write("prices.parquet")
     Path("job.yaml").write_text("name: hours\nsteps: 4000\nother_steps_per_hour_per_vcpu: 400\n")
-    common = ["backtest", "job.yaml", "--prices", "prices.parquet", "--policies", "spottune", "--starts", 2]
+    common = ["compare", "job.yaml", "--prices", "prices.parquet", "--policies", "spottune", "--starts", 2]
     until = iso(bundle.trained_until_s)
     code, told, error = ebbtide(capsys, *common, "--models", bundle.folder)
     assert (code, told) == (2, "")

@@ -1,16 +1,17 @@
-"""A comparison of policies on one job, market, billing rule and the same starts, with a lower cost bound."""
+"""A comparison of policies on the same work, prices, billing rule and starts, with a lower bound of the cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from ebbtide.backtesting.backtest import check_policies, start_times
 from ebbtide.backtesting.policy_table import MeanAndDeviation, PolicyTable
+from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.replays import replay_all
 from ebbtide.backtesting.result import BacktestResult
 from ebbtide.backtesting.summary import SPREAD_NOTE, models_note, sample_std
@@ -20,7 +21,7 @@ from ebbtide.base.utc import HOUR_S
 from ebbtide.errors import InputError
 from ebbtide.forecasts.bundle import ModelBundle
 from ebbtide.forecasts.champions import read_models
-from ebbtide.jobs.job import Job
+from ebbtide.jobs.job import Job, jobs_of
 from ebbtide.jobs.job_files import measured
 from ebbtide.market.availability import Availability
 from ebbtide.market.billing import Billing, Refund, billing_preset
@@ -32,11 +33,24 @@ from ebbtide.replay.replayed_market import cleared_prices
 from ebbtide.replay.scenario import Scenario
 
 FLOOR = "all prices known"
+# Jobs that a title or an error names.
+_NAMED = 4
 
-_HEADINGS = ("cost USD", "cost p95", "x floor", "saved", "time h", "revoked", "refund USD", "missed")
+_X_FLOOR = "x floor"
+_HEADINGS = (
+    "cost USD",
+    "cost p95",
+    _X_FLOOR,
+    "saved",
+    "time h",
+    "revoked",
+    "refund USD",
+    "steps lost",
+    "missed",
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
     """The results of one policy.
 
@@ -45,13 +59,14 @@ class ComparisonRow:
         cost_usd: Mean cost over the starts it finished from, USD; NaN: none.
         cost_std_usd: Sample standard deviation of the cost, USD.
         cost_p95_usd: 95th percentile of the cost, USD.
-        over_floor: Mean cost as a multiple of the floor of the same starts.
+        over_floor: Mean cost as a multiple of the floor of the same starts; NaN: there are several jobs.
         saved: Saving against on-demand, as a fraction, on the starts both finished from.
         makespan_h: Mean time to finish, hours.
         revocations: Mean number of revocations.
         refund_usd: Mean refund of a start, USD.
+        steps_lost: Mean number of steps that were lost before they were saved.
         misses: Number of starts not finished by the deadline, or not within the record.
-        why_not: Why the policy cannot serve the job; empty: it can.
+        why_not: Why the policy cannot serve the work; empty: it can.
     """
 
     policy: str
@@ -63,6 +78,7 @@ class ComparisonRow:
     makespan_h: float = math.nan
     revocations: float = math.nan
     refund_usd: float = math.nan
+    steps_lost: float = math.nan
     misses: int = 0
     why_not: str = ""
 
@@ -72,7 +88,8 @@ class Comparison:
     """The results of all policies.
 
     Attributes:
-        rows: A row per policy and one for the floor, the cheapest first, those that cannot serve last.
+        rows: A row per policy and, for one job, one for the floor, the cheapest first; those that cannot serve
+            the work last.
         result: The backtest of the policies that can serve.
         notes: Remarks for the reader, one per line.
     """
@@ -84,13 +101,18 @@ class Comparison:
     def table(self) -> PolicyTable:
         """The rows as a table for the terminal; below it the policies that could not serve, and why."""
         able = [row for row in self.rows if not row.why_not]
-        job = ", ".join(job.name for job in self.result.scenario.jobs)
+        headings = [heading for heading in _HEADINGS if heading != _X_FLOOR or _has_floor(self.rows)]
         return PolicyTable(
-            f"{job}: {len(self.result.starts_s)} starts, billing {self.result.scenario.billing.name}",
-            [heading for heading in shown(able)[0] if heading not in ("policy", "why not")],
-            [(row.policy, _cells(row)) for row in able],
+            f"{self._work}: {len(self.result.starts_s)} starts, billing {self.result.scenario.billing.name}",
+            headings,
+            [(row.policy, [_cells(row)[heading] for heading in headings]) for row in able],
             [SPREAD_NOTE, *(f"{row.policy}: {row.why_not}" for row in self.rows if row.why_not)],
         )
+
+    @property
+    def _work(self) -> str:
+        first, *others = (job.name for job in self.result.scenario.jobs)
+        return f"{first} and {len(others)} more" if len(others) > _NAMED else ", ".join([first, *others])
 
     def __str__(self) -> str:
         return str(self.table())
@@ -100,6 +122,12 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
+
+    def record(self) -> BacktestRecord:
+        """The comparison and its backtest as tables, of which `ebbtide report` makes the same page again."""
+        found = self.result.record()
+        rows = [[(name, _kept(cell)) for name, cell in row.items()] for row in shown(self.rows)]
+        return replace(found, about={**found.about, "comparison": rows, "notes": list(self.notes)})
 
     def report(self, path: str | Path) -> Path:
         """Write the report: one HTML page that needs no network, this table first. Atomic.
@@ -112,16 +140,17 @@ class Comparison:
         """
         from ebbtide.backtesting.report import write_report
 
-        return write_report(self.result.record(), path, comparison=shown(self.rows), notes=self.notes)
+        return write_report(self.record(), path)
 
     def write_json(self, path: str | Path) -> None:
-        """Write the rows as JSON, atomically: the same bytes for the same inputs."""
-        write_text(path, json_text({"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}))
+        """Write the rows and each policy's statistics as JSON, atomically: the same bytes for the same inputs."""
+        rows = {"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}
+        write_text(path, json_text(rows | self.result.to_dict()))
 
 
 def compare(
     policies: Sequence[Policy],
-    job: Job,
+    job: Job | Sequence[Job],
     prices: PriceHistory,
     *,
     billing: str | Billing = "ec2-second",
@@ -135,17 +164,17 @@ def compare(
     workers: int = 1,
     on_progress: Callable[[int], None] | None = None,
 ) -> Comparison:
-    """Replay every policy that can serve the job.
+    """Replay every policy that can serve the work.
 
     Args:
         policies: Policies to compare; names must differ.
-        job: The job to run.
+        job: One job, or several that run together.
         prices: Price history of the markets.
         billing: Billing of spot leases: name of a preset, or a rule.
         starts: Number of starts to draw.
         seed: Seed of the starts and of all random numbers.
         deadline_h: Hours from each start to the deadline; None: the end of the record.
-        goals: Goals of the job, which policies see as `view.goals`; None: the deadline alone.
+        goals: Goals of the work, which policies see as `view.goals`; None: the deadline alone.
         availability: Recorded capacity of the markets; None: always available.
         catalogue: Instance types and their list prices; None: the built-in ones.
         models: The bundle of learnt models that the policies ask, the path of its folder, or `champion`; starts
@@ -154,17 +183,18 @@ def compare(
         on_progress: Called with the number of replays done so far.
 
     Raises:
-        InputError: No policy or two of one name, none that can serve the job, a job that can never finish, or less
-            than one worker.
-        PolicyError: A policy has a bug: that does not count as a job it cannot serve.
+        InputError: No policy or two of one name, none that can serve the work, a job that can never finish, or
+            less than one worker.
+        PolicyError: A policy has a bug: that does not count as work it cannot serve.
     """
     check_policies(policies)
     known = catalogue or default_catalogue()
     rule = billing_preset(billing) if isinstance(billing, str) else billing
     bundle = read_models(models)
-    job = job if bundle is None else measured(job, bundle.speeds)
+    jobs = jobs_of(job)
+    jobs = jobs if bundle is None else tuple(measured(each, bundle.speeds) for each in jobs)
     goals = goals or Goals(deadline_s=math.inf if deadline_h is None else deadline_h * HOUR_S)
-    scenario = Scenario((job,), prices, rule, availability, catalogue=known, seed=seed, goals=goals)
+    scenario = Scenario(jobs, prices, rule, availability, catalogue=known, seed=seed, goals=goals)
     starts_s = start_times(scenario, starts)
     if bundle is not None:
         bundle.check_unseen(starts_s)
@@ -178,24 +208,34 @@ def compare(
     )
     refused = {name: str(error) for name, error in replays.errors.items()}
     if not replays.outcomes:
-        raise InputError(f"no policy can serve job {job.name}: {next(iter(replays.errors.values()))}")
+        names = ", ".join(each.name for each in jobs[:_NAMED])
+        raise InputError(f"no policy can serve {names}: {next(iter(replays.errors.values()))}")
     able = tuple(policy for policy in policies if policy.name in replays.outcomes)
     versions = {} if bundle is None else bundle.versions
     result = BacktestResult(able, scenario, starts_s, replays.outcomes, versions)
-    floors = _floors(job, cleared_prices(prices, rule), result, deadline_h, known)
+    floors = None
+    if len(jobs) == 1:
+        floors = _floors(jobs[0], cleared_prices(prices, rule), result, deadline_h, known)
     on_demand = _costs(result, "on-demand", deadline_h) if "on-demand" in result.outcomes else None
     rows = [_row(name, result, floors, on_demand, deadline_h) for name in result.outcomes]
-    rows.append(
-        ComparisonRow(FLOOR, float(floors.mean()), sample_std(floors), float(np.quantile(floors, 0.95)), 1.0)
-    )
+    notes = []
+    if floors is not None:
+        bound = ComparisonRow(
+            policy=FLOOR,
+            cost_usd=float(floors.mean()),
+            cost_std_usd=sample_std(floors),
+            cost_p95_usd=float(np.quantile(floors, 0.95)),
+            over_floor=1.0,
+        )
+        rows.append(bound)
+        notes.append(
+            f"{FLOOR}: each step at the lowest price of any machine within the time that the slowest policy took "
+            "(or by the deadline), moved, started and saved for nothing. No schedule costs less."
+        )
+        if scenario.billing.refund is not Refund.NOTHING:
+            notes.append("The bound ignores refunds: a policy with large refunds may cost less.")
     rows.sort(key=lambda row: (math.isnan(row.cost_usd), row.cost_usd))
-    rows += [ComparisonRow(name, why_not=why) for name, why in refused.items()]
-    notes = [
-        f"{FLOOR}: each step at the lowest price of any machine within the time that the slowest policy took "
-        "(or by the deadline), moved, started and saved for nothing. No schedule costs less."
-    ]
-    if scenario.billing.refund is not Refund.NOTHING:
-        notes.append("The bound ignores refunds: a policy with large refunds may cost less.")
+    rows += [ComparisonRow(policy=name, why_not=why) for name, why in refused.items()]
     notes += [models_note(versions)] if versions else []
     return Comparison(tuple(rows), result, tuple(notes))
 
@@ -247,40 +287,55 @@ def _costs(result: BacktestResult, name: str, deadline_h: float | None) -> np.nd
 
 
 def _row(
-    name: str, result: BacktestResult, floors: np.ndarray, on_demand: np.ndarray | None, deadline_h: float | None
+    name: str,
+    result: BacktestResult,
+    floors: np.ndarray | None,
+    on_demand: np.ndarray | None,
+    deadline_h: float | None,
 ) -> ComparisonRow:
     costs = _costs(result, name, deadline_h)
     done = ~np.isnan(costs)
     if not done.any():
-        return ComparisonRow(name, misses=len(costs), why_not="it never finished in time")
+        return ComparisonRow(policy=name, misses=len(costs), why_not="it never finished in time")
     runs = [run for run, finished in zip(result.outcomes[name], done, strict=True) if finished]
-    both = done & ~np.isnan(on_demand) if on_demand is not None else np.zeros(len(done), dtype=bool)
+    saved = math.nan
+    if on_demand is not None and (both := done & ~np.isnan(on_demand)).any():
+        saved = float(1.0 - costs[both].mean() / on_demand[both].mean())
     return ComparisonRow(
-        name,
-        float(costs[done].mean()),
-        sample_std(costs[done]),
-        float(np.quantile(costs[done], 0.95)),
-        float(costs[done].mean() / floors[done].mean()),
-        float(1.0 - costs[both].mean() / on_demand[both].mean())
-        if on_demand is not None and both.any()
-        else math.nan,
-        float(np.mean([run.makespan_s for run in runs]) / HOUR_S),
-        float(np.mean([run.revocations for run in runs])),
-        float(np.mean([run.refund_usd for run in runs])),
-        int((~done).sum()),
+        policy=name,
+        cost_usd=float(costs[done].mean()),
+        cost_std_usd=sample_std(costs[done]),
+        cost_p95_usd=float(np.quantile(costs[done], 0.95)),
+        over_floor=math.nan if floors is None else float(costs[done].mean() / floors[done].mean()),
+        saved=saved,
+        makespan_h=float(np.mean([run.makespan_s for run in runs]) / HOUR_S),
+        revocations=float(np.mean([run.revocations for run in runs])),
+        refund_usd=float(np.mean([run.refund_usd for run in runs])),
+        steps_lost=float(np.mean([run.steps_lost for run in runs])),
+        misses=int((~done).sum()),
     )
 
 
 def shown(rows: Sequence[ComparisonRow]) -> list[Mapping[str, str | MeanAndDeviation]]:
     """Rows as formatted cells, for the tables of the terminal and the report."""
-    return [
-        {"policy": row.policy} | dict(zip(_HEADINGS, _cells(row), strict=True)) | {"why not": row.why_not}
-        for row in rows
-    ]
+    found = [{"policy": row.policy} | _cells(row) | {"why not": row.why_not} for row in rows]
+    left_out = () if _has_floor(rows) else (_X_FLOOR,)
+    return [{name: cell for name, cell in row.items() if name not in left_out} for row in found]
 
 
-def _cells(row: ComparisonRow) -> list[str | MeanAndDeviation]:
-    return [
+def _kept(cell: str | MeanAndDeviation) -> str | list[float | None]:
+    """Return a cell as plain values for JSON, which has no NaN."""
+    if isinstance(cell, str):
+        return cell
+    return [None if math.isnan(value) else value for value in (cell.mean, cell.std, cell.digits)]
+
+
+def _has_floor(rows: Sequence[ComparisonRow]) -> bool:
+    return any(row.policy == FLOOR for row in rows)
+
+
+def _cells(row: ComparisonRow) -> dict[str, str | MeanAndDeviation]:
+    cells = (
         MeanAndDeviation(row.cost_usd, row.cost_std_usd, 3),
         _formatted(row.cost_p95_usd, ".3f"),
         _formatted(row.over_floor, ".2f"),
@@ -288,8 +343,10 @@ def _cells(row: ComparisonRow) -> list[str | MeanAndDeviation]:
         _formatted(row.makespan_h, ".1f"),
         _formatted(row.revocations, ".2f"),
         _formatted(row.refund_usd, ".3f"),
+        _formatted(row.steps_lost, ".1f"),
         "" if row.policy == FLOOR else str(row.misses),
-    ]
+    )
+    return dict(zip(_HEADINGS, cells, strict=True))
 
 
 def _formatted(value: float, form: str) -> str:

@@ -122,7 +122,7 @@ class BacktestRecord:
                 raise InputError("holds no record", file=folder / _ABOUT)
         except InputError:
             raise InputError(
-                f"is not the record of a backtest: no readable {_ABOUT}; `ebbtide backtest --record` makes one",
+                f"is not the record of a backtest: no readable {_ABOUT}; `ebbtide compare --record` makes one",
                 file=folder,
             ) from None
         missing = [name for name in ("jobs", "starts", "seed", "billing") if name not in about]

@@ -23,8 +23,6 @@ def write_report(
     record: BacktestRecord | Mapping[str, BacktestRecord],
     path: str | Path,
     *,
-    comparison: Sequence[Mapping[str, str | MeanAndDeviation]] = (),
-    notes: Sequence[str] = (),
     solved: Sequence[Mapping[str, str]] = (),
 ) -> Path:
     """Write the report of a record or of several, atomically; returns its path.
@@ -32,20 +30,16 @@ def write_report(
     Args:
         record: Record of a backtest; or several by name, each a section of the page.
         path: The file to write.
-        comparison: Rows of the first table, by heading.
-        notes: Lines of text below that table.
         solved: Rows of what was solved: `system`, `job`, `decision`, `expected` and `deviation`.
     """
     path = Path(path)
-    write_text(path, render(record, comparison=comparison, notes=notes, solved=solved))
+    write_text(path, render(record, solved=solved))
     return path
 
 
 def render(
     record: BacktestRecord | Mapping[str, BacktestRecord],
     *,
-    comparison: Sequence[Mapping[str, str | MeanAndDeviation]] = (),
-    notes: Sequence[str] = (),
     solved: Sequence[Mapping[str, str]] = (),
 ) -> str:
     """The report as HTML; the arguments are those of `write_report`."""
@@ -57,6 +51,7 @@ def render(
         lstrip_blocks=True,
     )
     records = {"": record} if isinstance(record, BacktestRecord) else record
+    only = next(iter(records.values())).about if len(records) == 1 else {}
     sections = [
         _section(name, one, place, is_one_of_many=len(records) > 1)
         for place, (name, one) in enumerate(records.items())
@@ -67,12 +62,20 @@ def render(
         answers=[text for name, one in records.items() if (text := answer_of(name, one))],
         answers_note=ANSWERS_NOTE,
         solved=solved,
-        comparison=comparison,
-        notes=notes,
+        comparison=[{name: _cell(kept) for name, kept in row} for row in only.get("comparison", ())],
+        notes=only.get("notes", ()),
         spread_note=SPREAD_NOTE,
         version=ebbtide.__version__,
         inf=math.inf,
     )
+
+
+def _cell(kept: str | Sequence[float | None]) -> str | MeanAndDeviation:
+    """Return a cell of the table of a comparison, as the record has kept it."""
+    if isinstance(kept, str):
+        return kept
+    mean, std, digits = (math.nan if value is None else value for value in kept)
+    return MeanAndDeviation(mean, std, int(digits))
 
 
 def _section(name: str, record: BacktestRecord, place: int, *, is_one_of_many: bool) -> dict[str, Any]:

@@ -104,7 +104,6 @@ _TRAIN, _DECIDE, _MORE = "Train", "Decide what to rent", "Prices, forecasts and 
 
 VERBS = (
     Verb("run", "running", "run_command", _TRAIN),
-    Verb("plan", "planning", "plan_command", _TRAIN),
     Verb("rehearse", "rehearsing", "rehearse_command", _TRAIN),
     Verb("status", "runs", "status_command", _TRAIN),
     Verb("why", "explaining", "why_command", _TRAIN),
@@ -115,15 +114,14 @@ VERBS = (
     Verb("resume", "resuming", "resume_command", _TRAIN),
     Verb("down", "runs", "down_command", _TRAIN),
     Verb("demo", "demo", "demo_command", _DECIDE),
+    Verb("plan", "planning", "plan_command", _DECIDE),
     Verb("compare", "comparing", "compare_command", _DECIDE),
-    Verb("recommend", "watching", "recommend_command", _DECIDE),
     Verb("ingest", "prices", "ingest_command", _DECIDE),
     Verb("generate", "generating", "generate_command", _MORE),
     Verb("describe", "prices", "describe_command", _MORE),
     Verb("catalogue", "catalogue", "catalogue_app", _MORE),
     Verb("watch", "watching", "watch_command", _MORE),
     Verb("portfolio", "portfolio", "portfolio_command", _MORE),
-    Verb("backtest", "backtesting", "backtest_command", _MORE),
     Verb("benchmark", "benchmarking", "benchmark_command", _MORE),
     Verb("report", "reporting", "report_command", _MORE),
     Verb("availability", "availability", "availability_app", _MORE),
@@ -137,6 +135,9 @@ VERBS = (
 
 # Unlisted aliases of commands, for users of other tools.
 ALIASES = {"ls": "status", "list": "status", "ps": "status"}
+
+# Former commands, with what stands for them now.
+FORMER = {"backtest": ("compare",), "recommend": ("plan", "--runs", "0")}
 
 
 class _Unloaded(TyperCommand):
@@ -162,6 +163,14 @@ class VerbGroup(TyperGroup):
             return verb.load()
         hidden = self._listing == "usual" and verb.panel == _MORE
         return TyperCommand(cmd_name, help=verb.about(), rich_help_panel=verb.panel, hidden=hidden)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[:1] and args[0] in FORMER:
+            command, *options = FORMER[args[0]]
+            now = " ".join(("ebbtide", *FORMER[args[0]]))
+            typer.echo(f"`ebbtide {args[0]}` is now `{now}`", err=True)
+            args = [command, *args[1:], *options]
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         # `ebbtide --commands` asks for all; the first screen has those that a training needs.

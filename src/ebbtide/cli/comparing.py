@@ -1,4 +1,4 @@
-"""`ebbtide compare`: compare policies on one job, as a table, as JSON, and in a report."""
+"""`ebbtide compare`: policies on a job, a sweep or a list of jobs, as a table, as JSON, and in a report."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from ebbtide.cli.options import (
 )
 from ebbtide.cli.progress import progress
 from ebbtide.cli.replay_options import PoliciesOption, ReplayOptions, WorkersOption
-from ebbtide.errors import InputError
 from ebbtide.jobs.job_files import read_work
 from ebbtide.policies.api.goals import Goals
 from ebbtide.policies.for_job import deadline_remarks, policies_for
 from ebbtide.policies.registry import USUAL, names_of
 
-_HEADINGS = "saved: against on-demand; x floor: cost / the lowest possible with all prices known"
+_SAVED, _FLOOR = "saved: against on-demand", "; x floor: cost / the lowest possible with all prices known"
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,20 @@ class ComparisonFiles:
     """Files that the results are written to."""
 
     json_path: Annotated[
-        Path | None, typer.Option("--json", callback=to_be_written, help="File to write the rows to.")
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write rows and statistics to.")
     ] = None
     report: Annotated[
         Path | None,
         typer.Option(callback=to_be_written, help="File to write an HTML report to, this table first."),
     ] = None
+    record: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder to write tables to, for `ebbtide report`.")
+    ] = None
 
     def write(self, found: Comparison) -> None:
         """Write the files that options name."""
+        if self.record:
+            found.record().write(self.record)
         if self.json_path:
             found.write_json(self.json_path)
         if self.report:
@@ -55,7 +59,10 @@ class ComparisonFiles:
 @grouped
 def compare_command(
     *,
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job, as in examples/one-day.yaml.")],
+    job: Annotated[
+        Path,
+        typer.Argument(metavar="JOB.yaml", help="A job, as examples/one-day.yaml, a sweep, or a list of jobs."),
+    ],
     source: WindowedSource,
     names: PoliciesOption = None,
     deadline: Annotated[
@@ -71,21 +78,18 @@ def compare_command(
     workers: WorkersOption = 0,
     instance_types: InstanceTypesOption = None,
 ) -> None:
-    """Compare policies on one job: cost, spread, time, revocations, refunds, misses, and the lowest possible cost.
+    """Compare policies on recorded prices: cost, spread, time, revocations, refunds, misses, and the lowest cost.
 
-    Without --policies a few fast ones are compared, with --deadline also one that keeps to it; `--policies all`
-    compares every one, and a policy of your own is named by its file or module.
+    Every policy runs the work from the same start times, drawn so that runs can end within the history. The same
+    seed gives the same bytes. Without --policies a few fast ones are compared, with --deadline also one that keeps
+    to it; `--policies all` compares every one, and a policy of your own is named by its file or module.
 
         ebbtide compare examples/one-day.yaml --generate 60 --report compare.html
         ebbtide compare examples/one-day.yaml --generate 60 --policies all
+        ebbtide compare examples/one-day.yaml --generate 60 --policies on-demand,my_policy.py:Mine
     """
     catalogue = catalogue_with(instance_types)
     given = read_work(job, catalogue, learnt.speeds)
-    if given.sweep is not None and given.sweep.is_list:
-        raise InputError("is a list of jobs; `ebbtide backtest` replays policies on it", file=job)
-    work, *others = given.jobs
-    if others:
-        typer.echo(f"a sweep of {len(others) + 1} trials: one of them is compared; `ebbtide backtest` replays all")
     usual = names or (USUAL if deadline is None else (*USUAL, "deadline"))
     # Check the names first, to report a wrong one before prices are read.
     names_of(usual)
@@ -101,7 +105,7 @@ def compare_command(
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         found = compare(
             chosen,
-            work,
+            given.jobs,
             history,
             billing=replays.rule,
             availability=source.capacity(history, replays.seed, availability),
@@ -115,8 +119,8 @@ def compare_command(
             on_progress=state.done,
         )
     table_console().print(found.table())
-    typer.echo(_HEADINGS)
+    typer.echo(f"{_SAVED}{_FLOOR if len(given.jobs) == 1 else ''}")
     for note in found.notes:
         typer.echo(note)
     files.write(found)
-    print_written(files.json_path, files.report)
+    print_written(files.json_path, files.report, files.record)

@@ -56,7 +56,7 @@ def report_command(
         Path,
         typer.Argument(
             metavar="[FOLDER]",
-            help="A record written by `ebbtide backtest --record`, or the records of the pipeline.",
+            help="A record written by `ebbtide compare --record`, or the records of the pipeline.",
         ),
     ] = Path("data/record"),
     *,

@@ -295,7 +295,7 @@ def _print_list(listed: JobList, folder: Path, policy: str) -> None:
 
 
 def _print_speed(folder: RunFolder, work: Runnable) -> None:
-    """Print the measured speed of each job in the form that job files for `plan` and `backtest` need."""
+    """Print the measured speed of each job in the form that job files for `plan` and `compare` need."""
     # The end of the run, and any problem with its journal, has been reported already.
     with suppress(JournalError):
         for sweep in work.parts:
@@ -313,13 +313,13 @@ def _print_speed_of(folder: RunFolder, sweep: OneJob, work: Runnable) -> None:
         rate, cores = rates.other_steps_per_hour_per_vcpu, usable_cores()
         typer.echo(
             f"measured {speed_text(rate * cores / HOUR_S)} on this machine of {cores} cores; rented machines are "
-            "measured when they train. As a first estimate for `ebbtide plan` and `backtest` write"
+            "measured when they train. As a first estimate for `ebbtide plan` and `compare` write"
         )
         typer.echo(f"  other_steps_per_hour_per_vcpu: {rate:.4g}")
     else:
         known = rates.steps_per_hour.items()
         measured = ", ".join(f"{speed_text(rate / HOUR_S)} on {name}" for name, rate in known)
-        typer.echo(f"measured {measured}; for `ebbtide plan` and `backtest` write")
+        typer.echo(f"measured {measured}; for `ebbtide plan` and `compare` write")
         typer.echo(f"  steps_per_hour: {{{', '.join(f'{name}: {rate:g}' for name, rate in known)}}}")
     jobs = [job for number, job in enumerate(kept["engine"]["jobs"]) if work.part_of(number)[0] is sweep]
     done = max(job["steps_done"] for job in jobs)

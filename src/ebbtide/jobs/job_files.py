@@ -357,9 +357,9 @@ def _sweep_of(content: dict[str, Any], kind: FileKind, path: str | Path, catalog
     if kind is FileKind.JOB and ("steps" in content or "steps_per_hour" in content):
         job = Job.parse(content, path, catalogue)
         if job.coupling is not Coupling.GANG:
-            raise InputError("wants machines that work alone; `ebbtide backtest` replays that", file=path)
+            raise InputError("wants machines that work alone; `ebbtide compare` replays that", file=path)
         if job.dataset is not None:
-            raise InputError("dataset is for `ebbtide backtest`, which replays this job", file=path)
+            raise InputError("dataset is for `ebbtide compare`, which replays this job", file=path)
         fields = job.model_dump(mode="json", include=set(_OF_BOTH - {"steps"}))
         return validated(Sweep, fields | {"max_trial_steps": job.steps}, path)
     if kind is FileKind.SWEEP and "steps" in content and "max_trial_steps" not in content:

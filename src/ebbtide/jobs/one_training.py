@@ -71,7 +71,7 @@ def sweep_of(job: Job) -> Sweep:
             f"job {job.name} has nothing to run: give it a command, `command: python train.py`", field="command"
         )
     if job.coupling is not Coupling.GANG:
-        raise InputError(f"job {job.name} wants machines that work alone: `ebbtide backtest` replays it")
+        raise InputError(f"job {job.name} wants machines that work alone: `ebbtide compare` replays it")
     if job.dataset is not None:
         raise InputError(f"dataset of job {job.name} is for replays")
     shared = {name: getattr(job, name) for name in SingleTraining.model_fields if name in Job.model_fields}

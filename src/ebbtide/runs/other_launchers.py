@@ -1,6 +1,6 @@
 """Files for other launchers: a SkyPilot task, a Slurm script, a Kubernetes Job.
 
-Such a file requests the machines that `ebbtide recommend` names, the best first, runs each trial of a job or sweep
+Such a file requests the machines that `ebbtide plan` names, the best first, runs each trial of a job or sweep
 with its own checkpoint folder, and restarts trials that were revoked. A program that uses `ebbtide.trial` needs no
 agent for that: it finds the folder in EBBTIDE_CHECKPOINT_DIR, and saves and exits at SIGTERM.
 """

@@ -79,7 +79,7 @@ def test_an_imported_machine_is_recommended_and_backtested(
     catalogue = catalogue_with(own)
     assert catalogue.on_demand_usd_per_hour(H100, 1.9e9) == 2.5
     (tmp_path / "job.yaml").write_text("name: a\nsteps: 1000\nsteps_per_hour: {1H100.32V: 100}\n")
-    assert ebbtide("recommend", tmp_path / "job.yaml", "--prices", store, "--instance-types", own) == 0
+    assert ebbtide("plan", "--runs", "0", tmp_path / "job.yaml", "--prices", store, "--instance-types", own) == 0
     assert "FIN-02 1H100.32V" in capsys.readouterr().out
     series = PriceSeries(np.array([1.8e9]), np.array([0.9]))
     prices = eb.PriceHistory({H100: series}, start_s=1.8e9, end_s=1.8e9 + 5 * 86_400)
