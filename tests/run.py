@@ -101,7 +101,7 @@ def run_in_two_groups(arguments: Sequence[str]) -> Iterator[Run]:
         del os.environ[FILES_VARIABLE]
         # Collecting all files again takes each worker half a minute.
         places = files.read_text(encoding="utf-8").splitlines() if files.exists() else []
-    yield run("not long and processes", 3 * cores, in_files(arguments, places), "worksteal")
+    yield run("not long and processes", 4 * cores, in_files(arguments, places), "worksteal")
 
 
 def run_long(marks: str, arguments: Sequence[str]) -> Run:

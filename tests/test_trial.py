@@ -69,6 +69,7 @@ def undisturbed(steps: int) -> object:
     return Running(None, "--steps", steps).rest()[-1]["digest"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "where",
     [pytest.param(where, marks=pytest.mark.exhaustive) for where in ("between steps", "evaluation")] + ["warm-up"],
@@ -102,6 +103,7 @@ def test_wherever_it_is_asked_to_leave_it_saves_and_goes_on_bit_for_bit(where: s
     assert said[-1]["digest"] == undisturbed(40)
 
 
+@pytest.mark.long
 def test_asked_to_save_it_saves_and_goes_on(tmp_path: Path) -> None:
     running = Running(tmp_path, "--steps", 30, "--step-s", 0.1)
     running.until("step", 3)
@@ -113,6 +115,7 @@ def test_asked_to_save_it_saves_and_goes_on(tmp_path: Path) -> None:
     assert said[-1]["digest"] == undisturbed(30)
 
 
+@pytest.mark.long
 def test_killed_it_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
     running = Running(tmp_path, "--steps", 30, "--step-s", 0.1)
     running.until("step", 3)
@@ -130,6 +133,7 @@ def test_killed_it_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
     assert said[-1]["digest"] == undisturbed(30)
 
 
+@pytest.mark.long
 def test_alone_it_keeps_two_checkpoints_and_without_a_folder_none(tmp_path: Path) -> None:
     running = Running(tmp_path, "--steps", 40, "--step-s", 0.1, agent=False)
     for _ in range(3):

@@ -94,6 +94,7 @@ def weights(output: str) -> str:
     return re.findall(r"weights (\w+)", output)[-1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("device", DEVICES)
 def test_ddp_on_one_device_ends_with_the_same_weights_though_it_is_interrupted(

@@ -124,6 +124,7 @@ def test_whichever_is_asked_all_save_and_leave_at_one_step(tmp_path: Path, undis
     assert digest(said) == undisturbed
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_program_that_forgets_to_begin_its_group_is_told(tmp_path: Path) -> None:
     """Its processes would save at steps of their own, which do not belong together."""

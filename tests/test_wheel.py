@@ -109,6 +109,7 @@ def first_commands(ebbtide: list[str], folder: Path, environment: dict[str, str]
     assert "<html" in (folder / "report.html").read_text()[:500].lower()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_it_runs_where_the_sources_are_not(unzipped: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(unzipped)}

@@ -18,6 +18,8 @@ from tests.waiting import LIMIT_S
 from ebbtide.agent import bundle as bundles
 from ebbtide.agent.bundle import LEAST_PYTHON, bundle, bundle_key, own_modules
 
+MODULES = own_modules()
+
 # Loads all that an agent ever imports, with S3 at work, and tells where every module came from.
 LOADS = """
 import json, pathlib, sys
@@ -115,7 +117,7 @@ def test_it_is_small_and_always_the_same() -> None:
 
 def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_carries() -> None:
     allowed = {*sys.stdlib_module_names, "ebbtide", "boto3", "botocore", "urllib3"}
-    for name, path in own_modules().items():
+    for name, path in MODULES.items():
         # PyTorch and Dask are the user's own, and xxhash is used where it is.
         extra = {
             "ebbtide.trial_torch": {"torch", "numpy"},
@@ -124,7 +126,7 @@ def test_what_agents_import_is_ebbtide_the_standard_library_and_what_the_bundle_
             "ebbtide.storage.checkpoints.manifest": {"xxhash"},
         }.get(name, set())
         assert {imported.partition(".")[0] for imported in bundles._imported(path)} <= allowed | extra, name
-    rooms = {name.split(".")[1] for name in own_modules()}
+    rooms = {name.split(".")[1] for name in MODULES}
     assert rooms == {"agent", "base", "errors", "storage", "trial", "trial_processes", "trial_torch"}
 
 
@@ -143,9 +145,9 @@ NEWER = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(own_modules()))
+@pytest.mark.parametrize("name", sorted(MODULES))
 def test_its_modules_keep_to_the_least_python(name: str) -> None:
-    tree = ast.parse(own_modules()[name].read_text(encoding="utf-8"), feature_version=LEAST_PYTHON)
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"), feature_version=LEAST_PYTHON)
     used = {
         alias.name
         for node in ast.walk(tree)

@@ -109,6 +109,7 @@ def workers_of(cluster: Cluster) -> dict[str, object]:
     return dict(ask(cluster.scheduler, security_of(SECRET))["workers"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_workers_come_and_go_and_strangers_are_refused(cluster: Cluster) -> None:
     head, worker = cluster.start(0), cluster.start(1)
@@ -152,6 +153,7 @@ def ask_tasks(address: str) -> bool:
     return bool(ask(address, security_of(SECRET), "keys"))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_what_a_killed_worker_had_is_computed_again(cluster: Cluster) -> None:
     head, worker = cluster.start(0), cluster.start(1)

@@ -93,6 +93,7 @@ def started(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]
         process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_the_program_is_told_once(
     name: str, started: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path

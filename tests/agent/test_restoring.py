@@ -138,6 +138,7 @@ def test_storage_that_has_no_checkpoint_at_all_is_the_machine_s_problem(machine:
     assert "is it mounted?" in found.problem
 
 
+@pytest.mark.long
 def test_a_training_of_which_every_checkpoint_lacks_its_content_fails(machine: Machine) -> None:
     for number in (1, 2, 3):
         machine.part("run-000", number).unlink()
@@ -146,6 +147,7 @@ def test_a_training_of_which_every_checkpoint_lacks_its_content_fails(machine: M
     assert "weights of checkpoint 1 of trial run-000 is missing" in found.problem
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of_manifest", [False, True])
 def test_a_damaged_checkpoint_is_read_again_before_it_is_skipped(machine: Machine, of_manifest: bool) -> None:
     """Of a store without checksums, an answer may be cut off, and the next one whole."""
@@ -193,6 +195,7 @@ def test_no_single_damaged_read_costs_a_step(
     assert (found.manifest.number, found.problem, found.writer.kept) == (3, "", {2, 3})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of_manifest", [False, True])
 def test_a_training_of_which_every_checkpoint_is_damaged_does_not_begin_again(
     machine: Machine, of_manifest: bool

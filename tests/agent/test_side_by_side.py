@@ -135,6 +135,7 @@ def test_at_a_notice_all_are_saved_in_time(metadata: MetadataServer, tmp_path: P
         other.close()
 
 
+@pytest.mark.long
 def test_one_that_fails_ends_with_all_that_it_left_and_the_other_keeps_its_own(
     machine: Machine, tmp_path: Path
 ) -> None:

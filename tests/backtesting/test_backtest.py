@@ -154,6 +154,7 @@ def test_the_table_names_every_policy_with_mean_and_spread(result: eb.BacktestRe
     assert f"{result.summary()['reactive']['cost_usd']['mean']:.3f} ±" in text
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 def test_the_face_of_the_library_on_real_prices(
     traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -230,6 +230,7 @@ def test_the_same_in_two_processes_and_by_the_command(folder: Path, tmp_path: Pa
     assert f"{DEFAULT_NAME}, the default: mean regret" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_policy_that_cannot_serve_a_kind_is_left_out_and_named(folder: Path) -> None:
     found = benchmark(folder, policies=["spottune"], kinds=[CLUSTER], starts=1, only="prices ")
     assert {cell.policy for cell in found.cells} == {DEFAULT_NAME}

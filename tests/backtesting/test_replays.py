@@ -52,6 +52,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "_ALONE_S", 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("at_once")
 def test_the_bytes_are_the_same_however_many_workers(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     told: list[int] = []
@@ -167,6 +168,7 @@ def test_less_than_one_worker_is_refused(prices: eb.PriceHistory, one_day: eb.Jo
         eb.backtest(policies("reactive"), one_day, prices, starts=1, workers=0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("at_once")
 def test_a_comparison_is_the_same_with_workers(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     rows = [
@@ -202,6 +204,7 @@ eb.backtest(policies("spottune"), eb.Job.read("examples/one-day.yaml"), prices, 
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) -> None:
     # A program without a guard for its own import: nothing imports it again.
@@ -228,6 +231,7 @@ def test_workers_end_with_the_process_that_began_them(ending: signal.Signals) ->
     assert program.returncode != 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("at_once")
 def test_what_a_killed_worker_had_is_done_by_others(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     killed: list[int] = []

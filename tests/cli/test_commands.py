@@ -100,6 +100,7 @@ def test_the_help_lists_what_a_training_needs_and_all_commands_on_request(
     assert listed("--commands") == [verb.name for verb in VERBS]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_the_shell_is_offered_verbs_runs_policies_and_presets(tmp_path: Path) -> None:
     runs = tmp_path / RUNS

@@ -32,6 +32,7 @@ def probes(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_fitted_and_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "records"
     folder.mkdir()

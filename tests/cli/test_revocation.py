@@ -59,6 +59,7 @@ def test_evaluate_scores_and_writes(prices: Path, tmp_path: Path, capsys: pytest
     assert "Eq. 3 derived" in plot.read_text()
 
 
+@pytest.mark.long
 def test_train_then_predict(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = tmp_path / "model", tmp_path / "answers.json"
     code, shown, _ = run(

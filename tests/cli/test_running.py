@@ -77,6 +77,7 @@ def test_the_best_is_fetched_and_the_newest_where_it_is_asked_for(
         assert state.read_text() == step
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_program_runs_on_a_market_whose_prices_never_change_and_its_machine_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], in_project: None
@@ -95,6 +96,7 @@ def test_a_program_runs_on_a_market_whose_prices_never_change_and_its_machine_is
     assert not re.search(r"\d{4,}\.\d+", weighed)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_sweep_is_run_looked_at_and_cleared_away(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -155,6 +157,7 @@ def test_a_sweep_is_run_looked_at_and_cleared_away(
     assert "lr=[red]x" in out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_trial_s_run_in_mlflow_goes_on_wherever_it_trains(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -34,6 +34,7 @@ def rented(request: pytest.FixtureRequest, tmp_path: Path, machine_python: str) 
         yield one
 
 
+@pytest.mark.long
 def test_a_sweep_ends_through_refusals_and_a_revocation(rented: Renter) -> None:
     cloud, api, machines = rented.cloud, rented.api, rented.machines
     refusals = cloud.refusals(api)
@@ -81,6 +82,7 @@ def test_a_sweep_ends_through_refusals_and_a_revocation(rented: Renter) -> None:
 
 
 # How machines of a run are found is tested for each cloud in its folder; it is one `down` that ends them.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rented",
     [pytest.param(EC2, marks=pytest.mark.exhaustive), pytest.param(GCP, marks=pytest.mark.exhaustive), SKYPILOT],

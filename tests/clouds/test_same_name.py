@@ -48,6 +48,7 @@ def has_trained(one: Renter) -> bool:
     return one.trains() and one.steps() >= STEPS - 5
 
 
+@pytest.mark.long
 def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(rented: Renter, tmp_path: Path) -> None:
     machines = rented.machines
     # Tests before this one may have left objects there.

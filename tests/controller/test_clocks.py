@@ -36,6 +36,7 @@ def test_no_machine_ends_itself_while_its_controller_lives(
     assert (run.violations, run.state, run.machines) == ([], "finished", 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["cheapest-spot", "fickle"])
 @pytest.mark.parametrize("behind_s", [45.0, 3600.0])
 def test_a_controller_whose_clock_is_behind_the_cloud_s_goes_on(

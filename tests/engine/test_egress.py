@@ -170,6 +170,7 @@ def test_migrate_counts_the_saves_to_come() -> None:
     assert moves == {"none": 1, "here": 0, "there": 1}
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(list(MoveWhen)),

@@ -111,6 +111,7 @@ def rates() -> list[Any]:
     return [keras.callbacks.LearningRateScheduler(lambda _, rate: rate * 0.5), WarmUp()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "options", "steps"),
     [

@@ -95,6 +95,7 @@ def _quiet() -> None:
 SOME = (1, 4, 5, 6, 9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
@@ -157,6 +158,7 @@ def test_a_generator_that_is_not_known_before_the_loader_begins_is_an_error() ->
         trainer.fit(WithLoader())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_trainer_is_made_where_mpi4py_has_no_library_to_load() -> None:
     """As on a machine with the package mpi4py and without MPI."""

@@ -72,6 +72,7 @@ def train(**options: Any) -> str:
     return digest(model)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("options", "steps"),
@@ -108,6 +109,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
         return undisturbed(train, folder, patch), folder / "undisturbed"
 
 
+@pytest.mark.long
 def test_several_notices(whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, began = after_notices(train, tmp_path, monkeypatch, [2, 3, 5, 6, 12])
     assert found == whole[0]

@@ -82,6 +82,7 @@ def test_each_kind_is_decided_live_as_in_replay(policy: str, kind: str) -> None:
     assert sum(run.revocations for run in cell.runs) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name not in dict(_CELLS)])
 def test_each_other_policy_decides_for_one_kind_live_as_in_replay(policy: str) -> None:
     """Each runs on one tape of the first kind, from its own place in the list of kinds on, that it fits."""

@@ -75,6 +75,7 @@ BATCHES = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(BATCHES)
 def test_however_it_is_cut_up_it_holds_what_the_prices_say(batches: list[list[tuple[int, float]]]) -> None:

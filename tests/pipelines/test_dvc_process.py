@@ -45,6 +45,7 @@ def killed(project: Path) -> DvcProcess:
     return DvcProcess(project / "state")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", ["", '{"read": {}, "wri'])
 def test_a_torn_file_of_who_reads_and_writes_does_not_end_the_next_night(project: Path, left: str) -> None:
     torn = project / ".dvc" / "tmp" / "rwlock"

@@ -96,6 +96,7 @@ def night(number: int, content: str) -> str:
     return commit_night("nightly", NIGHT_S + number * DAY_S, versioned_files(Path("reports"), jobs))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("kind", ["s3", "folder"])
 def test_a_night_two_weeks_old_is_restored_in_a_fresh_clone(
@@ -131,6 +132,7 @@ def test_a_night_two_weeks_old_is_restored_in_a_fresh_clone(
     assert Path("input").read_text() == "the first night\n"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_night_that_is_continued_makes_one_commit(project: Path, tmp_path: Path) -> None:
     night(0, "x")
@@ -186,6 +188,7 @@ def test_a_branch_that_cannot_be_is_told_before_the_night(project: Path, branch:
     check_branch("nightly/own")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_the_code_of_a_later_commit_hides_no_night(project: Path) -> None:
     first = night(0, "x")

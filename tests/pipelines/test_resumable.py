@@ -45,6 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_killed_stage_computes_what_is_missing(folder: Path, prefect_server: str) -> None:
     def run(killed: str = "-", value: str = "1") -> str:

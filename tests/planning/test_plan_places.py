@@ -190,6 +190,7 @@ def test_a_plan_names_the_kind_of_market_that_is_generated(capsys: pytest.Captur
     assert "today" not in said
 
 
+@pytest.mark.long
 def test_the_example_plans_where_to_train_on_a_market_of_today(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

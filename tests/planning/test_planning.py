@@ -158,6 +158,7 @@ def test_where_capacity_decides_the_plan_draws_it_and_is_never_late() -> None:
     assert every_min > usual_min
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machines", [4, {"min": 2, "max": 4}])
 def test_machines_that_work_as_one_are_planned_for_as_they_are_replayed(machines: object) -> None:
     """Four machines that are always there cost four spot machines; drawn capacity has all four, too."""

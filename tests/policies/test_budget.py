@@ -118,6 +118,7 @@ def test_prices_are_looked_up_a_few_times_however_finely_the_time_is_sought(
     assert 0 < len(looked_up) < 60
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("billing", ["ec2-second", "gcp-spot"])
 @pytest.mark.parametrize("deadline_h", [math.inf, 40.0])
 def test_a_budget_that_is_not_reached_changes_no_decision(billing: str, deadline_h: float) -> None:

@@ -53,6 +53,7 @@ def policies(*, capacity: bool) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", range(4))
 def test_a_market_that_takes_its_machines_is_left(place: int) -> None:
     """Without the hazard, policies go on renting where it is 2 % cheaper, and lose what is not saved."""
@@ -209,6 +210,7 @@ class Watching:
             yield eb.Request(C3, 1.0, job=0)
 
 
+@pytest.mark.long
 def test_what_a_run_sees_of_a_market_raises_its_risk() -> None:
     watching = Watching()
     backtest([watching], job(20 * 3600), PRICES, billing="gcp-spot", starts=[START_S + DAY_S], availability=TAKEN)
@@ -228,6 +230,7 @@ def test_reasons_say_which_hazard_decided_and_from_which_data() -> None:
         assert any("hazard of 7 records" in how for how in told), policy.name
 
 
+@pytest.mark.long
 def test_by_default_a_market_that_takes_its_machines_is_not_gone_back_to() -> None:
     """Though it is 5 % cheaper, as long as it has taken all machines after half an hour."""
     prices = history({C3: [(0, 0.095)], OTHER: [(0, 0.1)]}, hours=400.0)

@@ -220,6 +220,7 @@ def test_a_decorated_function_is_called_here_and_trained_once_there(notebook: No
     assert run.kept.settings.seed == 3
 
 
+@pytest.mark.long
 def test_the_table_of_a_run_escapes_all_that_a_program_or_its_user_wrote(notebook: Notebook, runs: Path) -> None:
     notebook.cell("def fit(name):\n    raise ValueError('<script>' + name)\n")
     metric = "<b>loss</b>"
@@ -295,6 +296,7 @@ def test_nothing_begins_while_a_machine_imports(notebook: Notebook, monkeypatch:
         eb.sweep(notebook["fit"], {"lr": [1]}, metric="loss")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "metric", "printed"),
     [

@@ -134,6 +134,7 @@ time.sleep(0.1); print("total 1.0", flush=True)
     assert outcome.revocations == sum(lease.state == "revoked" for lease in outcome.leases)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_training_fails_from_is_set_aside(begun: list[RunFolder], tmp_path: Path) -> None:
     program = """
 import json, pathlib, sys
@@ -155,6 +156,7 @@ print("total 30", flush=True)
     assert totals(folder) == {0: 30.0}
 
 
+@pytest.mark.long
 def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(
     begun: list[RunFolder], tmp_path: Path
 ) -> None:
@@ -215,6 +217,7 @@ def test_two_controllers_do_not_share_a_run(begun: list[RunFolder], tmp_path: Pa
     assert os.path.exists(folder.journal)
 
 
+@pytest.mark.long
 def test_a_local_cloud_that_nobody_uses_ends_itself_and_one_whose_controller_is_paused_does_not(
     tmp_path: Path,
 ) -> None:

@@ -173,6 +173,7 @@ def script(launcher: Launcher, work: Sweep, folder: Path) -> str:
     return text.replace("=/checkpoints/", f"={folder}/kept/")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("launcher", list(Launcher))
 def test_a_training_that_was_told_to_end_resumes_without_an_agent(launcher: Launcher, begun: Path) -> None:

@@ -31,6 +31,7 @@ def someone(tmp_path: Path) -> Iterator[User]:
         yield one
 
 
+@pytest.mark.long
 def test_a_run_is_killed_looked_at_and_resumed(someone: User, postgres: PostgresServer) -> None:
     someone.write(trials=2, steps=150, every_h=5.0)
     controller = someone.start_run("--journal", postgres.address)

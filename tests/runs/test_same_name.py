@@ -27,6 +27,7 @@ def has_trained(one: User) -> bool:
     return one.trains() and one.steps() >= STEPS - 5
 
 
+@pytest.mark.long
 def test_runs_of_one_name_share_no_machine_no_checkpoint_and_no_end(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         users: list[User] = []

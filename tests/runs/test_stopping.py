@@ -135,6 +135,7 @@ def test_machines_that_ended_without_a_controller_cost_no_more(
     assert out.strip().splitlines()[-1].startswith("controller gone, and no machine runs")
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
     someone.write(trials=1, steps=600, every_h=5.0)
     controller = someone.start_run()
@@ -160,6 +161,7 @@ def test_ctrl_c_stops_and_a_run_goes_on_where_it_was(someone: User) -> None:
     assert leases[len(first)]["requested_s"] >= first[-1]["ended_s"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_from_a_service_manager_or_a_closed_terminal_stops_as_ctrl_c_does(
     number: signal.Signals, someone: User
@@ -268,6 +270,7 @@ def test_down_ends_a_run_whose_policy_sleeps_for_ever(someone: User) -> None:
     assert not someone.machines()
 
 
+@pytest.mark.long
 def test_stop_interrupts_a_policy_that_thinks_for_ever_and_gives_all_back(someone: User) -> None:
     hangs = hanging(someone, "loops")
     assert someone.do("stop")[0] == 0
@@ -281,6 +284,7 @@ def test_stop_interrupts_a_policy_that_thinks_for_ever_and_gives_all_back(someon
     assert not someone.machines()
 
 
+@pytest.mark.long
 def test_the_budget_interrupts_a_policy_that_thinks_for_ever(someone: User) -> None:
     hangs = hanging(someone, "loops", speed=600.0, budget_usd=0.06)
     _, errors = hangs.communicate(timeout=LIMIT_S)
@@ -313,6 +317,7 @@ def states(someone: User) -> list[str]:
     return [lease["state"] for lease in Journal(someone.run.journal).run()["engine"]["leases"]]
 
 
+@pytest.mark.long
 def test_machines_that_ended_while_nobody_looked_are_charged_as_the_cloud_has_them(someone: User) -> None:
     someone.write(trials=1, steps=100_000, every_h=5.0)
     controller = someone.start_run()
@@ -369,6 +374,7 @@ def test_down_finds_what_the_machines_of_a_killed_cloud_left(someone: User) -> N
     assert not someone.machines()
 
 
+@pytest.mark.long
 def test_down_ends_the_machines_of_a_cloud_that_is_frozen_and_has_lost_its_prices(someone: User) -> None:
     someone.write(trials=1, program=SILENT, every_h=5.0)
     controller = someone.start_run()

@@ -81,6 +81,7 @@ def study_in(folder: Path, **options: Any) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_trials_are_trained_and_told(tmp_path: Path) -> None:
     trained = trials(tmp_path / "code", {0: 3.0, 1: 1.0, 2: 9.5})
@@ -112,6 +113,7 @@ class After:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_trial_that_is_left_is_gone_on_with(tmp_path: Path) -> None:
     trained = trials(tmp_path / "code", {0: 4.0}, pause_s=0.6)
@@ -157,6 +159,7 @@ class Always:
         return True
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_trial_that_is_pruned_gives_its_machine_back(tmp_path: Path) -> None:
     trained = trials(tmp_path / "code", {0: 4.0}, pause_s=0.6)
@@ -294,6 +297,7 @@ def test_two_programs_on_a_host_train_one_study(tmp_path: Path, caplog: pytest.L
     assert "trial 0 is left to a program on host" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_grid_is_searched_whole(tmp_path: Path) -> None:
     plain = trials(tmp_path / "code")

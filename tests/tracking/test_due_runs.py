@@ -66,6 +66,7 @@ def end(due: DueRun) -> list[float]:
     return shown
 
 
+@pytest.mark.long
 def test_a_job_is_trained_once_for_each_time(jobs: Path) -> None:
     (jobs / "small.yaml").write_text(due_job(steps=150))
     (due,) = of(jobs)

@@ -23,6 +23,9 @@ from ebbtide.market.prices import PriceHistory
 from ebbtide.policies.registry import ASK_MODELS
 from ebbtide.tracking.execute_stage import WITHOUT, JobRun, prepared
 
+# All of them share the records of every job.
+pytestmark = pytest.mark.long
+
 # One start each, but for the cookbook, whose starts are a day apart.
 RUNS = {name: replace(run, starts=1 + (name == "workflow")) for name, run in runs().items()}
 

@@ -103,6 +103,7 @@ def test_every_kind_of_model_has_something_that_asks_it_or_is_known_to_have_noth
     }
 
 
+@pytest.mark.long
 def test_the_cheaper_version_becomes_champion_and_the_one_with_the_better_score_does_not(
     good: ModelBundle, bad: ModelBundle, setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_program_imports_ebbtide_s_trial_on_a_machine_that_has_nothing(ec2: Re
     assert Journal(ec2.run.journal).state("outcome")["steps_lost"] == 0
 
 
+@pytest.mark.long
 def test_down_beside_a_live_controller_ends_it_and_nothing_is_rented_again(ec2: Renter) -> None:
     machines = ec2.machines
     ec2.write(trials=2, steps=100_000)
@@ -122,6 +123,7 @@ def test_a_machine_whose_end_is_refused_is_told_to_end_itself(ec2: Renter) -> No
     assert not ec2.machines.running
 
 
+@pytest.mark.long
 def test_a_machine_that_cannot_be_set_up_ends_and_is_not_rented_for_ever(ec2: Renter) -> None:
     machines = ec2.machines
     ec2.write(settings=ec2.settings.model_copy(update={"setup": ["true", "false"]}), trials=1, steps=10)

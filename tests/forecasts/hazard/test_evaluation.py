@@ -26,6 +26,7 @@ def by_estimate(rows: tuple[HazardScore, ...], data: str, event: str, horizon_s:
     return {row.estimate: row for row in found}
 
 
+@pytest.mark.long
 def test_a_drawn_record() -> None:
     """Machines of one zone go eight times as often: models of markets beat a constant, and are calibrated."""
     record = [drawn("a", 0.1, 1), drawn("b", 0.8, 2), drawn("c", 0.3, 3)]
@@ -76,6 +77,7 @@ def test_shares_that_leave_nothing_are_errors() -> None:
         evaluate_hazard([drawn("a", 0.1, 1, 50)], "x", learnt_share=1.0)
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 def test_the_hazard_beats_its_rivals_on_recorded_capacity() -> None:
     record = read_observations(TRACES / "gcp-h100-capacity-2025.parquet", lambda *_: None)

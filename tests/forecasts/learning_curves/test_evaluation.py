@@ -75,6 +75,7 @@ def test_earlycurve_is_better_than_its_rivals_from_the_papers_theta_on(
         assert found[theta]["relative_error_mean"] < slaq + 0.012  # type: ignore[index]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_workload_is_scored_with_what_was_chosen_on_the_others(tmp_path: Path) -> None:
     curves = [curve for curve in table_two_curves() if curve.workload in ("resnet", "alexnet")]
@@ -107,6 +108,7 @@ def test_bad_calibrations_are_told(tmp_path: Path) -> None:
         read_calibration(tmp_path / "bad.json")
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 @pytest.mark.parametrize("name", ["learning-curves-resnet.parquet", "learning-curves-nanogpt.parquet"])
 def test_real_curves_that_nobody_here_trained(traces: Path, name: str) -> None:

@@ -22,6 +22,7 @@ def fitted(minutes: Minutes, split: Split, *, shared: bool = True) -> NetworkMod
     return model
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_the_same_weights_whatever_the_number_of_processes(
     minutes: Minutes, split: Split, monkeypatch: pytest.MonkeyPatch

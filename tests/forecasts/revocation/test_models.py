@@ -70,6 +70,7 @@ def test_the_base_rate_is_the_past_frequency_of_such_a_rise() -> None:
     assert found[3] == 1.0
 
 
+@pytest.mark.long
 def test_revpred_learns_what_the_base_rate_cannot_know() -> None:
     """A market that warns: it ripples in the hour before each spike. Only who reads the hour can tell."""
     points: list[tuple[float, float]] = []
@@ -94,6 +95,7 @@ def test_revpred_learns_what_the_base_rate_cannot_know() -> None:
     assert scores["revpred"].brier < 0.8 * scores["base-rate"].brier
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_model(minutes: Minutes, split: Split, fitted: NetworkModel) -> None:
     again, other = quick(), quick(seed=1)
     for model in (again, other):

@@ -71,6 +71,7 @@ def test_gaps_and_beginnings_are_those_of_the_whole_record(hours: float) -> None
     same_as_of_the_whole_record(prices, round(hours * 60), 30.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["revpred", "tributary", "logistic", "base-rate"])
 def test_every_model_answers_from_past_prices_what_it_answers_from_the_record(
     lively: PriceHistory, models: dict[str, RevocationModel], name: str

@@ -25,6 +25,7 @@ QUICK = (
 )
 
 
+@pytest.mark.long
 def test_every_invariant_holds() -> None:
     report = simulate_all(0, RUNS, processes=1)
     assert report.runs == RUNS
@@ -60,6 +61,7 @@ def test_a_broken_run_is_shrunk_to_the_faults_that_break_it() -> None:
     assert f"of {len(run.faults)} faults are enough" in str(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_a_defect_that_there_once_was_is_found(name: str) -> None:
     assert name in MUTANTS

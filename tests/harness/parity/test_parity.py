@@ -35,6 +35,7 @@ class TestMemoryStore(ObjectStoreContract):
         return MemoryStore()
 
 
+@pytest.mark.long
 def test_each_policy_decides_live_as_in_replay(models: eb.ModelBundle) -> None:
     """Each policy runs on one tape; `make parity` runs each on all."""
     on = [

@@ -58,6 +58,7 @@ def test_table_two_has_six_algorithms_of_sixteen_settings() -> None:
         assert len({json.dumps(setting) for setting in chosen.settings}) == 16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BENCHMARKS)
 @pytest.mark.parametrize("stop", [1, 5])
 def test_a_restored_trial_goes_on_bit_for_bit(name: str, stop: int, tmp_path: Path) -> None:
@@ -215,6 +216,7 @@ def test_killed_twenty_times_a_training_ends_with_the_weights_of_one_that_was_no
     assert same(killed, whole)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_bad_input_ends_the_program_with_one_line(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ebbtide_papers.cumulon.calibration import calibrated, distance
 from ebbtide_papers.cumulon.market import TransitionRates
 
@@ -17,6 +19,7 @@ def test_the_rates_bring_the_papers_four_figures_out() -> None:
         )
 
 
+@pytest.mark.long
 def test_the_search_goes_towards_them() -> None:
     begun, gone = calibrated(evaluations=1, traces=500), calibrated(evaluations=12, traces=500)
     assert distance(gone, traces=500) < distance(begun, traces=500)

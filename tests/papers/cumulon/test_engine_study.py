@@ -13,6 +13,7 @@ from ebbtide_papers.cumulon.engine_study import engine_study
 from ebbtide_papers.cumulon.study import cumulon_study
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 def test_on_real_prices_none_is_late(auction_2015: eb.PriceHistory) -> None:
     found = engine_study(auction_2015, default_catalogue(), starts=8, seed=1)

@@ -36,6 +36,7 @@ def study() -> ZonesStudy:
     return ZonesStudy(records, problem, 600.0, np.inf, others | alone)
 
 
+@pytest.mark.long
 def test_no_policy_is_below_the_bound_of_the_three_cheapest_zones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach_study, "RUNS", 300)
     reach = study_reach(study())

@@ -314,6 +314,7 @@ def rounds() -> pd.DataFrame:
     )
 
 
+@pytest.mark.long
 def test_what_cannot_be_computed_is_a_row_that_does_not_hold_with_the_reason(tmp_path: Path) -> None:
     """Probes without prices and rounds without list prices, beside a record of one zone that is long enough."""
     ticks(73.0).to_parquet(tmp_path / "ticks.parquet")
@@ -345,6 +346,7 @@ def test_where_nothing_can_be_computed_all_reasons_are_told(tmp_path: Path) -> N
         reproduce_deadlines(read_inputs([tmp_path]))
 
 
+@pytest.mark.long
 def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are(gangs: dict[bool, ZonesStudy]) -> None:
     """Ids and words of both kinds of rows come from two places; they must not drift apart."""
     one, whole = gangs[False], gangs[True]

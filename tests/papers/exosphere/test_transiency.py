@@ -50,6 +50,7 @@ def test_the_fewer_markets_the_more_a_loss_costs_and_saving_helps_where_all_is_l
     assert waits == sorted(waits, reverse=True)
 
 
+@pytest.mark.long
 def test_a_single_market_without_checkpoints_begins_anew() -> None:
     """Lost after half of the time in the mean, and five minutes until the new machines are there."""
     found = overhead(spark(checkpoints=False), Loss(1), draws=40)
@@ -57,6 +58,7 @@ def test_a_single_market_without_checkpoints_begins_anew() -> None:
     assert overhead(bag_of_tasks(lazy=True), Loss(15), draws=3) < 0.02
 
 
+@pytest.mark.long
 def test_an_answer_is_waited_for_until_the_markets_are_back_and_machines_have_read_their_data() -> None:
     """Lost after 3.3 of 6 minutes in the mean, gone for a quarter of an hour, asked for every five, five to come."""
     lost = Loss(5, lost=5, back_h=0.25)

@@ -163,6 +163,7 @@ def test_an_elastic_job_goes_on_with_those_that_are_left() -> None:
     assert outcome.cost_usd == pytest.approx(4 * 12.0, rel=0.03)
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 4), min_size=40, max_size=40),

@@ -84,6 +84,7 @@ def is_late(outcome: Outcome, hours: float) -> bool:
     return not outcome.finished or outcome.makespan_s > hours * HOUR_S + 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rule", "number"), [(DeadlineRule.TABLE, TABLE), (DeadlineRule.FAILOVER, FAILOVER)])
 def test_the_engine_and_the_compiled_runs_agree(rule: DeadlineRule, number: int) -> None:
     """Twelve hours of work in eighteen, on drawn records: the engine asks and pays, the compiled run computes."""
@@ -199,6 +200,7 @@ def test_a_deadline_that_is_not_given_leaves_time_for_starts() -> None:
         scenario(np.ones((2, HOURS * 6), bool), job(1 / 60)).run(Deadline(deadline_s=360.0), BEGINS_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "chosen", [Deadline(deadline_s=30 * HOUR_S), Ebbtide(deadline_s=30 * HOUR_S)], ids=lambda one: one.name
 )
@@ -229,6 +231,7 @@ def test_markets_that_are_backed_off_from_are_not_asked() -> None:
     assert not is_late(never.run(BacksOff(Deadline(deadline_s=14 * HOUR_S, start_s=720.0)), BEGINS_S), 14.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", [Deadline(deadline_s=20 * HOUR_S), Ebbtide(deadline_s=20 * HOUR_S)])
 def test_where_an_on_demand_machine_is_refused_the_next_zone_is_asked(
     chosen: Any, monkeypatch: pytest.MonkeyPatch
@@ -391,6 +394,7 @@ def recorded_v100() -> tuple[eb.PriceHistory, Availability, np.ndarray]:
     return eb.PriceHistory.read(TRACES / "ec2-v100-2023.parquet"), Availability(capacity), times_s
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 def test_on_real_zones_every_policy_is_in_time() -> None:
     """40 h in 60 h, from three starts; and deadline costs least."""

@@ -87,6 +87,7 @@ def test_where_prices_are_above_the_list_price_most_of_the_time_it_waits_for_the
     assert ("c3.xlarge", True) in rented(hasty)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("billing", ["ec2-hourly", "ec2-second"])
 @pytest.mark.parametrize("profile", [
     MarketProfile(ratio=0.3, spikes_per_day=6, spike_length_min=40, spike_height=3, share_stuck=0.3),

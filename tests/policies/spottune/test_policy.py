@@ -203,6 +203,7 @@ def test_a_metric_to_be_maximised_and_trials_that_tell_none() -> None:
     assert all(found.steps_saved == 3600 for found in silent.jobs)
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 @pytest.mark.parametrize("billing", ["ec2-second", "gcp-preemptible"])
 @pytest.mark.parametrize("name", ["spottune-full", "spottune-bid"])

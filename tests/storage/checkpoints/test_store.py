@@ -229,6 +229,7 @@ FORGED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forged", FORGED)
 def test_a_manifest_that_nobody_here_would_write_is_skipped(
     objects: ObjectStore, tmp_path: Path, forged: str
