@@ -38,7 +38,7 @@ ROOMS = [
     "ui",
     "cli",
 ]
-LAYERS = [*(f"ebbtide.{room}" for room in ROOMS), "ebbtide_papers", "flows", "pipelines"]
+LAYERS = [*(f"ebbtide.{room}" for room in ROOMS), "ebbtide.types", "ebbtide_papers", "flows", "pipelines"]
 
 
 def modules() -> dict[str, Path]:
@@ -141,7 +141,7 @@ def mentions(name: str) -> set[str]:
 
 def entry_points() -> set[str]:
     """What a user, DVC, Prefect or a machine starts or imports by name."""
-    found = {"ebbtide", "ebbtide.cli.main", "ebbtide.trial", "ebbtide.trial_torch", "ebbtide.trial_sharded"}
+    found = {f"ebbtide.{name}" for name in ("cli.main", "trial", "trial_torch", "trial_sharded", "types")}
     found |= {verb.module if "." in verb.module else f"ebbtide.cli.{verb.module}" for verb in VERBS}
     found |= {
         name for name in MODULES if re.fullmatch(r"ebbtide_papers\.\w+\.command|(flows|pipelines)\.\w+", name)
@@ -149,7 +149,8 @@ def entry_points() -> set[str]:
     # Programs of users import them, by the framework that they use, and tests of users' own clouds.
     rooms = ("ebbtide.frameworks.", "ebbtide.search.", "ebbtide.testing.")
     found |= {name for name in MODULES if name.startswith(rooms)}
-    for public in ("ebbtide", "ebbtide.testing"):
+    for public in ("ebbtide", "ebbtide.policies", "ebbtide.testing"):
+        found.add(public)
         stub = MODULES[public].with_suffix(".pyi").read_text(encoding="utf-8")
         found |= {f"{public}.{name}" for name in re.findall(r"^from \.([\w.]+) import", stub, re.MULTILINE)}
     pages = [ROOT / "README.md", ROOT / "Makefile", ROOT / "dvc.yaml", ROOT / ".ci" / "run"]

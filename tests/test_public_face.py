@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,53 @@ from tests.runs.commands import user
 from tests.waiting import LIMIT_S
 
 FOR_POLICIES = (
-    "Action Alternative Assign Event GiveUp Hold JobView LeaseState LeaseView Market Policy Reason Release Request "
-    "Save Stop View Wake WakeAt WakeAtStep"
+    "Action Alternative Assign Event GiveUp Goals Hold JobView LeaseState LeaseView Policy Reason Release Request "
+    "Save Stop View Wake WakeAt WakeAtStep WithinBudget"
 )
+MOST_NAMES = 25
 ERRORS = "CheckpointError CloudError InputError PolicyError StorageError TrainingError"
 
 
 def test_all_that_is_named_is_there_and_nothing_else() -> None:
-    assert {*FOR_POLICIES.split(), *ERRORS.split(), "EbbtideError"} <= set(eb.__all__)
-    assert all(getattr(eb, name) is not None for name in eb.__all__)
-    assert not any(name.startswith("_") for name in eb.__all__)
+    names = set(eb.__all__) - {"errors", "policies", "types"}
+    assert len(names) <= MOST_NAMES
+    assert set(FOR_POLICIES.split()) <= set(eb.policies.__all__)
+    for module in (eb, eb.policies, eb.types):
+        assert all(getattr(module, name) is not None for name in module.__all__)
+        assert not any(name.startswith("_") for name in module.__all__)
+
+
+def test_no_two_names_differ_by_case_alone() -> None:
+    assert [name for name in eb.__all__ if name.lower() in {each for each in eb.__all__ if each != name}] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("View", "policies"),
+        ("Reactive", "policies"),
+        ("Run", "types"),
+        ("Outcome", "types"),
+        ("CloudError", "errors"),
+        ("PRESETS", "market.billing"),
+        ("sweep", "runs.functions"),
+    ],
+)
+def test_former_names_work_and_say_where_they_are_now(name: str, place: str) -> None:
+    with pytest.warns(FutureWarning, match=rf"^ebbtide\.{name} is now ebbtide\.{place}\.{name}$") as told:
+        found = getattr(eb, name)
+    assert found is getattr(import_module(f"ebbtide.{place}"), name)
+    assert told[0].filename == __file__
+
+
+def test_a_name_that_never_was_is_an_attribute_error() -> None:
+    for name in ("Rune", "rune", "_Rune"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(eb, name)
 
 
 def test_every_error_is_ebbtide_s_own() -> None:
-    assert all(issubclass(getattr(eb, name), eb.EbbtideError) for name in ERRORS.split())
+    assert all(issubclass(getattr(eb.errors, name), eb.EbbtideError) for name in ERRORS.split())
     assert issubclass(InputError, ValueError)
 
 
@@ -45,7 +79,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "math",
         "collections.abc",
         "dataclasses",
-        "ebbtide",
+        "ebbtide.policies",
     }
     file = tmp_path_factory.mktemp("own") / "own.py"
     file.write_text(code)

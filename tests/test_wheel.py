@@ -27,7 +27,7 @@ import json, sys
 import ebbtide as eb
 prices = eb.generate_prices(days=10, seed=1, kind="auction")
 job = eb.Job.read("job.yaml")
-result = eb.backtest([eb.CheapestSpot(), eb.OnDemand()], job, prices, billing="ec2-second", starts=2, seed=1)
+result = eb.backtest([eb.policies.CheapestSpot(), eb.policies.OnDemand()], job, prices, billing="ec2-second", starts=2, seed=1)
 print(result, file=sys.stderr)
 places = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "ebbtide"}
 print(json.dumps({"version": eb.__version__, "places": places}))

@@ -25,11 +25,11 @@ def prices() -> eb.PriceHistory:
 
 
 @pytest.fixture(scope="module")
-def result(prices: eb.PriceHistory, one_day: eb.Job) -> eb.BacktestResult:
+def result(prices: eb.PriceHistory, one_day: eb.Job) -> eb.types.BacktestResult:
     return eb.backtest(policies(ALL), one_day, prices, billing="ec2-hourly", starts=12, seed=1)
 
 
-def test_statistics_are_those_of_the_outcomes(result: eb.BacktestResult) -> None:
+def test_statistics_are_those_of_the_outcomes(result: eb.types.BacktestResult) -> None:
     costs = np.array([outcome.cost_usd for outcome in result.outcomes["reactive"]])
     told = result.summary()["reactive"]["cost_usd"]
     assert told == {
@@ -39,7 +39,7 @@ def test_statistics_are_those_of_the_outcomes(result: eb.BacktestResult) -> None
     }
 
 
-def test_the_json_is_as_promised(result: eb.BacktestResult, tmp_path: Path) -> None:
+def test_the_json_is_as_promised(result: eb.types.BacktestResult, tmp_path: Path) -> None:
     result.write_json(tmp_path / "out.json")
     told = json.loads((tmp_path / "out.json").read_text())
     assert list(told["policies"]) == ALL.split(",")
@@ -58,9 +58,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_others(prices: eb.PriceH
 
 
 def test_policies_do_not_see_each_other(
-    result: eb.BacktestResult, prices: eb.PriceHistory, one_day: eb.Job
+    result: eb.types.BacktestResult, prices: eb.PriceHistory, one_day: eb.Job
 ) -> None:
-    alone = eb.backtest([eb.Reactive()], one_day, prices, billing="ec2-hourly", starts=12, seed=1)
+    alone = eb.backtest([eb.policies.Reactive()], one_day, prices, billing="ec2-hourly", starts=12, seed=1)
     assert alone.summary()["reactive"] == result.summary()["reactive"]
 
 
@@ -76,16 +76,18 @@ def test_starts_leave_room_and_begin_when_half_the_markets_have() -> None:
 
 
 def test_starts_can_be_named(prices: eb.PriceHistory, one_day: eb.Job) -> None:
-    result = eb.backtest([eb.Reactive()], one_day, prices, starts=["2015-04-03T00:00:00Z"])
+    result = eb.backtest([eb.policies.Reactive()], one_day, prices, starts=["2015-04-03T00:00:00Z"])
     assert result.starts_s == (to_epoch_s("2015-04-03T00:00:00Z"),)
     with pytest.raises(InputError, match="outside the history"):
-        eb.backtest([eb.Reactive()], one_day, prices, starts=["2012-04-03T00:00:00Z"])
+        eb.backtest([eb.policies.Reactive()], one_day, prices, starts=["2012-04-03T00:00:00Z"])
 
 
 def test_runs_cut_off_by_the_end_are_counted_and_left_out_of_the_statistics() -> None:
     prices = history({C3: [(0, 0.1)], R3: [(0, 0.01)]}, hours=10)
     starts = [START_S, START_S + 8 * 3600]
-    result = eb.backtest([eb.FastestSpot(), eb.CheapestSpot()], job(6 * 3600), prices, starts=starts)
+    result = eb.backtest(
+        [eb.policies.FastestSpot(), eb.policies.CheapestSpot()], job(6 * 3600), prices, starts=starts
+    )
     row = result.summary()["fastest-spot"]
     assert row["unfinished"] == 1
     assert row["makespan_h"]["mean"] == pytest.approx(6, abs=0.1)
@@ -101,7 +103,7 @@ def test_runs_cut_off_by_the_end_are_counted_and_left_out_of_the_statistics() ->
         ({"billing": "ec2"}, "unknown billing preset 'ec2'"),
         ({"starts": 0}, "starts is 0; at least 1 is needed"),
         ({"policies": []}, "no policy to backtest"),
-        ({"policies": [eb.Reactive(), eb.Reactive(0.5)]}, "two policies are named 'reactive'"),
+        ({"policies": [eb.policies.Reactive(), eb.policies.Reactive(0.5)]}, "two policies are named 'reactive'"),
         ({"job": []}, "no job to run"),
         ({"job": job(10**9)}, "can never finish: 1000000000 steps take .* and the history covers"),
         ({"job": eb.Job(name="x", steps=9, steps_per_hour={"p3.2xlarge": 1})}, "can never finish: it has no rate"),
@@ -112,12 +114,12 @@ def test_runs_cut_off_by_the_end_are_counted_and_left_out_of_the_statistics() ->
     ],
 )
 def test_what_makes_no_sense_is_told(prices: eb.PriceHistory, one_day: eb.Job, change: dict, problem: str) -> None:
-    arguments = {"policies": [eb.Reactive()], "job": one_day, "prices": prices, "starts": 1} | change
+    arguments = {"policies": [eb.policies.Reactive()], "job": one_day, "prices": prices, "starts": 1} | change
     with pytest.raises(InputError, match=problem):
         eb.backtest(**arguments)
 
 
-def test_a_replay_is_the_run_again_with_its_timeline(result: eb.BacktestResult) -> None:
+def test_a_replay_is_the_run_again_with_its_timeline(result: eb.types.BacktestResult) -> None:
     again = result.replay("reactive", 3)
     assert again.cost_usd == result.outcomes["reactive"][3].cost_usd
     assert len(again.timeline) > 0
@@ -125,7 +127,7 @@ def test_a_replay_is_the_run_again_with_its_timeline(result: eb.BacktestResult) 
         result.replay("x")
 
 
-def test_a_record_is_written_and_read_whole(result: eb.BacktestResult, tmp_path: Path) -> None:
+def test_a_record_is_written_and_read_whole(result: eb.types.BacktestResult, tmp_path: Path) -> None:
     record = result.record()
     record.write(tmp_path / "record")
     again = BacktestRecord.read(tmp_path / "record")
@@ -140,7 +142,7 @@ def test_a_record_is_written_and_read_whole(result: eb.BacktestResult, tmp_path:
         BacktestRecord.read(tmp_path / "record")
 
 
-def test_the_picture_has_prices_leases_costs_and_progress(result: eb.BacktestResult, tmp_path: Path) -> None:
+def test_the_picture_has_prices_leases_costs_and_progress(result: eb.types.BacktestResult, tmp_path: Path) -> None:
     figure = result.plot(tmp_path / "plot.html")
     names = {trace.name for trace in figure.data}
     assert set(ALL.split(",")) <= names
@@ -148,7 +150,7 @@ def test_the_picture_has_prices_leases_costs_and_progress(result: eb.BacktestRes
     assert "<html>" in (tmp_path / "plot.html").read_text()[:200]
 
 
-def test_the_table_names_every_policy_with_mean_and_spread(result: eb.BacktestResult) -> None:
+def test_the_table_names_every_policy_with_mean_and_spread(result: eb.types.BacktestResult) -> None:
     text = str(result)
     assert all(name in text for name in result.outcomes)
     assert f"{result.summary()['reactive']['cost_usd']['mean']:.3f} ±" in text

@@ -31,7 +31,7 @@ def bare_queue_s(events: int) -> float:
     return time.perf_counter() - began
 
 
-class Watching(eb.Reactive):
+class Watching(eb.policies.Reactive):
     """Reactive, woken by every price: the most events a replay can have."""
 
     wakes_on = frozenset({Wake.PRICE})

@@ -37,7 +37,7 @@ def test_sixteen_trials_twenty_starts_six_workloads_four_policies(
     known = forecasts(minutes, train_until=40 * 1440, stride=120, seed=1, tell=lambda _text: None)["revpred"]
     sweeps = sweeps_of(table_two_curves(), auction_2015, eb.default_catalogue())
     starts = [float(minutes.times_s[60 * 1440 + 4_000 * number]) for number in range(STARTS)]
-    baselines: list[Policy] = [eb.CheapestSpot(), eb.FastestSpot()]
+    baselines: list[Policy] = [eb.policies.CheapestSpot(), eb.policies.FastestSpot()]
     ours: list[Policy] = [
         SpotTune(theta=1.0, provisioner=StepCost(known), name="spottune-full"),
         SpotTune(theta=0.7, provisioner=StepCost(known), name="spottune"),

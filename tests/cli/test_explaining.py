@@ -161,7 +161,7 @@ def test_a_machine_that_is_none_is_an_error(
 
 def test_the_same_from_python(runs: Path) -> None:
     (folder,) = runs.iterdir()
-    run = eb.Run(RunFolder(folder))
+    run = eb.types.Run(RunFolder(folder))
     assert run.why(0)[0].decision.lease_ids == (0,)
     assert len(run.why()) >= len(run.why("m0000"))
 

@@ -20,7 +20,7 @@ def on(market: eb.Market) -> Outcome:
     rises = PriceSeries(np.array([0.0, RISE_S]), np.array([0.1, 1.0]))
     prices = eb.PriceHistory({AWS: rises, GCP: rises}, end_s=20_000.0)
     job = eb.Job(name="job", steps=3_600, steps_per_hour={"c3.xlarge": 3_600, "n1-standard-4": 3_600})
-    script = Scripted({eb.Wake.START: lambda _view, _event: [eb.Request(market, 0.2, job=0)]})
+    script = Scripted({eb.policies.Wake.START: lambda _view, _event: [eb.policies.Request(market, 0.2, job=0)]})
     return replay(script, [job], prices, "by-cloud")
 
 

@@ -36,7 +36,7 @@ def job(hours: int = 3, **more: object) -> eb.Job:
     )  # type: ignore[arg-type]
 
 
-def moved(market: eb.Market, work: eb.Job) -> eb.Outcome:
+def moved(market: eb.Market, work: eb.Job) -> eb.types.Outcome:
     """From the east, where the price leaps after an hour, to another market."""
     policy = Scripted(
         {
@@ -105,7 +105,7 @@ def six_days(seed: int) -> eb.PriceHistory:
 def test_a_budget_is_not_passed_by_egress(when: MoveWhen, budget_usd: float, seed: int, overlap: bool) -> None:
     prices = six_days(seed)
     dataset = Dataset(size_bytes=10 * GIB, cloud="aws", region="us-east-1")
-    policy = eb.WithinBudget(DeepSpotCloud(when, overlap=overlap), budget_usd)
+    policy = eb.policies.WithinBudget(DeepSpotCloud(when, overlap=overlap), budget_usd)
     found = eb.backtest([policy], job(30, dataset=dataset), prices, starts=[prices.start_s + 3600])
     (outcome,) = found.outcomes[policy.name]
     assert outcome.cost_usd <= budget_usd
@@ -115,7 +115,7 @@ def test_a_budget_is_not_passed_by_egress(when: MoveWhen, budget_usd: float, see
 US_EAST, US_WEST = (Bucket(cloud="aws", region=region) for region in ("us-east-1", "us-west-2"))
 
 
-def uploads_and_downloads(outcome: eb.Outcome) -> list[tuple[int, float]]:
+def uploads_and_downloads(outcome: eb.types.Outcome) -> list[tuple[int, float]]:
     """Lease and USD of each line of egress, in order."""
     return [
         (line.lease_id, pytest.approx(line.usd)) for line in outcome.ledger.lines if line.entry is LineKind.EGRESS
@@ -150,7 +150,7 @@ def test_a_save_to_another_region_takes_the_time_of_its_upload() -> None:
 def test_every_periodic_save_is_charged() -> None:
     periodic = Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=GIB, interval_s=1800.0)
     work = job().model_copy(update={"checkpoint": periodic, "bucket": US_EAST})
-    outcome = replay(eb.CheapestSpot(), [work], history({EUROPE: [(0, 0.1)]}))
+    outcome = replay(eb.policies.CheapestSpot(), [work], history({EUROPE: [(0, 0.1)]}))
     assert outcome.finished
     # Each half hour but for the first half minute, and at the end.
     assert outcome.checkpoints == 3 * 2 + 1
@@ -187,7 +187,7 @@ def test_a_budget_is_not_passed_by_uploads(
         save_s=10.0, restore_s=10.0, size_bytes=2 * GIB, interval_s=interval_s, by_region=True
     )
     update = {"checkpoint": checkpoint, "bucket": Bucket(cloud="aws", region=region)}
-    policy = eb.WithinBudget(DeepSpotCloud(when), budget_usd)
+    policy = eb.policies.WithinBudget(DeepSpotCloud(when), budget_usd)
     result = eb.backtest([policy], job(6).model_copy(update=update), prices, starts=[prices.start_s + 3600])
     (outcome,) = result.outcomes[policy.name]
     assert outcome.cost_usd <= budget_usd

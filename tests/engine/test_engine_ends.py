@@ -25,9 +25,9 @@ class Rents:
     name = "rents"
     wakes_on: frozenset[Wake] = frozenset()
 
-    def decide(self, view: eb.View) -> list[eb.Action]:
+    def decide(self, view: eb.policies.View) -> list[eb.policies.Action]:
         short = [each for each in view.jobs if not each.is_finished and not view.leases_of(each.job_id)]
-        return [eb.Request(C3, job=each.job_id) for each in short]
+        return [eb.policies.Request(C3, job=each.job_id) for each in short]
 
 
 class EndsWithTheJob(ReplayProvider):

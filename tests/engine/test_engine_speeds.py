@@ -35,7 +35,7 @@ class Measuring(ReplayProvider):
 
 
 def engine(provider: ReplayProvider) -> Engine:
-    return Engine(eb.Reactive(), [JOB], provider, billing_preset("ec2-second"))
+    return Engine(eb.policies.Reactive(), [JOB], provider, billing_preset("ec2-second"))
 
 
 def test_measured_speeds_take_the_place_of_declared_ones() -> None:
@@ -84,7 +84,7 @@ def test_saves_take_their_share_of_a_declared_rate_and_are_in_a_measured_one_alr
         (ReplayProvider(market, catalogue=eb.default_catalogue()), 0.9),
         (Declared(MeasuredSpeeds()), 1.0),
     ):
-        view = Engine(eb.Reactive(), [saved], provider, billing_preset("ec2-second")).view
+        view = Engine(eb.policies.Reactive(), [saved], provider, billing_preset("ec2-second")).view
         # Asked again, it is the same.
         assert [view.steps_per_s(view.jobs[0].job, FAST) for _ in range(2)] == pytest.approx([rate, rate])
     assert given == [1.0, 1.0]

@@ -127,7 +127,7 @@ class Honest(Reactive):
         yield WakeAt(view.now_s + 600.0)
 
 
-def replayed(policy: eb.Policy) -> eb.Outcome:
+def replayed(policy: eb.policies.Policy) -> eb.types.Outcome:
     result = eb.backtest([policy], job(), PRICES, billing="ec2-second", starts=[START_S])
     (outcome,) = result.outcomes[policy.name]
     return outcome

@@ -99,9 +99,9 @@ class Restless:
     """Rents, releases and saves at random, and gives its job other machines, or the same in another order."""
 
     name: str = "restless"
-    wakes_on: frozenset[eb.Wake] = frozenset()
+    wakes_on: frozenset[eb.policies.Wake] = frozenset()
 
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         (job,), random = view.jobs, view.random
         view.memory["calls"] = calls = view.memory.get("calls", 0) + 1
         if job.is_finished:
@@ -114,22 +114,22 @@ class Restless:
             markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
             market = markets[random.integers(len(markets))]
             max_price = view.price(market) * random.uniform(1.0, 3.0)
-            yield eb.Request(market, max_price, job=job.job_id, count=int(random.integers(missing)) + 1)
+            yield eb.policies.Request(market, max_price, job=job.job_id, count=int(random.integers(missing)) + 1)
         # Towards the end it lets its job finish.
         if calls < _RESTLESS_CALLS:
-            yield eb.WakeAt(view.now_s + random.uniform(5.0, 900.0))
+            yield eb.policies.WakeAt(view.now_s + random.uniform(5.0, 900.0))
             match random.integers(8):
                 case 0 | 1:
-                    yield eb.Assign(job.job_id, random.permutation(booted).tolist())
+                    yield eb.policies.Assign(job.job_id, random.permutation(booted).tolist())
                 case 2 if len(booted) > 1:
-                    yield eb.Assign(job.job_id, random.permutation(booted).tolist()[1:])
-                    yield eb.Assign(job.job_id, booted)
+                    yield eb.policies.Assign(job.job_id, random.permutation(booted).tolist()[1:])
+                    yield eb.policies.Assign(job.job_id, booted)
                 case 3 | 4:
-                    yield eb.Save(job.job_id)
+                    yield eb.policies.Save(job.job_id)
                 case 5 if steady:
-                    yield eb.Release(steady[random.integers(len(steady))])
+                    yield eb.policies.Release(steady[random.integers(len(steady))])
         elif not steady:
-            yield eb.WakeAt(view.now_s + 60.0)
+            yield eb.policies.WakeAt(view.now_s + 60.0)
 
 
 def test_machines_that_change_often_change_live_as_in_replay() -> None:

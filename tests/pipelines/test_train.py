@@ -65,7 +65,7 @@ def test_the_flow_trains_what_is_due_and_says_what_failed(folder: Path, prefect_
     )
     assert "wrong: jobs/wrong.yaml: one of schedule and once is needed" in line
     (run,) = known_runs(folder / ".ebbtide" / "runs")
-    assert eb.Run(run).status().state == "finished"
+    assert eb.types.Run(run).status().state == "finished"
     # What has ended is not due again.
     (folder / "jobs" / "lost.yaml").unlink()
     (folder / "jobs" / "wrong.yaml").unlink()

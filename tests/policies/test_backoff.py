@@ -27,7 +27,7 @@ def capacity(*points: tuple[float, int]) -> CapacitySeries:
     return CapacitySeries(START_S + np.array(times, dtype=float), np.array(nodes), START_S + HOURS * 3600)
 
 
-def asked(outcome: eb.Outcome) -> Sequence[tuple[str, float]]:
+def asked(outcome: eb.types.Outcome) -> Sequence[tuple[str, float]]:
     """Which type was asked for when, in seconds after START_S."""
     return [(lease.market.instance_type, lease.requested_s - START_S) for lease in outcome.leases]
 

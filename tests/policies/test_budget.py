@@ -27,7 +27,9 @@ from ebbtide.testing.scripted import Scripted, replay
 NAMES = ["spottune", "spottune-bid", "cheapest-spot", "reactive", "on-demand"]
 
 
-def run(policy: eb.Policy, jobs: list[eb.Job], prices: eb.PriceHistory, billing: str = "ec2-second") -> Outcome:
+def run(
+    policy: eb.policies.Policy, jobs: list[eb.Job], prices: eb.PriceHistory, billing: str = "ec2-second"
+) -> Outcome:
     result = eb.backtest([policy], jobs, prices, billing=billing, starts=[prices.start_s + 86_400], seed=1)
     (outcome,) = result.outcomes[policy.name]
     return outcome
@@ -36,7 +38,7 @@ def run(policy: eb.Policy, jobs: list[eb.Job], prices: eb.PriceHistory, billing:
 def test_by_hand_an_hour_of_a_machine_is_what_the_budget_pays() -> None:
     """0.10 USD an hour and 0.15 USD: an hour and a half, less what may be needed to end it at the list price."""
     prices = history({R3: [(0, 0.10)]})
-    outcome = run(WithinBudget(eb.CheapestSpot(), 0.15), [job(36_000)], prices)
+    outcome = run(WithinBudget(eb.policies.CheapestSpot(), 0.15), [job(36_000)], prices)
     assert not outcome.finished
     assert outcome.gave_up.startswith("budget of 0.15 USD reached: 0.1")
     assert 0.145 < outcome.cost_usd <= 0.15
@@ -47,10 +49,10 @@ def test_by_hand_an_hour_of_a_machine_is_what_the_budget_pays() -> None:
 
 def test_a_whole_hour_is_not_begun_if_it_cannot_be_paid() -> None:
     prices = history({R3: [(0, 0.10)]})
-    outcome = run(WithinBudget(eb.CheapestSpot(), 0.55), [job(36_000)], prices, "ec2-hourly")
+    outcome = run(WithinBudget(eb.policies.CheapestSpot(), 0.55), [job(36_000)], prices, "ec2-hourly")
     # The next hour could cost the list price of 0.175.
     assert outcome.cost_usd == pytest.approx(0.40)
-    nothing = run(WithinBudget(eb.CheapestSpot(), 0.05), [job(36_000)], prices, "ec2-hourly")
+    nothing = run(WithinBudget(eb.policies.CheapestSpot(), 0.05), [job(36_000)], prices, "ec2-hourly")
     assert nothing.cost_usd == 0
     assert nothing.gave_up
     assert not nothing.leases
@@ -60,7 +62,7 @@ def test_enough_is_no_hindrance() -> None:
     prices = eb.generate_prices(days=10, seed=3, kind="auction")
     jobs = [eb.Job(name="j", steps=4_000, other_steps_per_hour_per_vcpu=200.0)]
     # Max prices drawn from an interval would depend on how often the policy is asked.
-    policy = eb.SpotTune(provisioner=StepCost(delta=(0.05, 0.05)))
+    policy = eb.policies.SpotTune(provisioner=StepCost(delta=(0.05, 0.05)))
     free = run(policy, jobs, prices)
     capped = run(WithinBudget(policy, 100.0), jobs, prices)
     assert capped.finished
@@ -96,14 +98,14 @@ def test_a_budget_is_never_passed(name: str, billing: str, budget_usd: float, se
 def test_a_leap_of_the_price_in_the_notice_ends_the_machine_at_once() -> None:
     """At sixty dollars an hour the two minutes of notice alone would cost more than the budget."""
     prices = history({C3: [(0, 0.05), (86_400 + 5_000, 60.0)]})
-    outcome = run(WithinBudget(eb.CheapestSpot(), 0.3), [job(36_000)], prices)
+    outcome = run(WithinBudget(eb.policies.CheapestSpot(), 0.3), [job(36_000)], prices)
     assert outcome.cost_usd <= 0.3
     assert outcome.leases[0].ended_s == START_S + 86_400 + 5_000
 
 
 def test_a_budget_is_positive() -> None:
     with pytest.raises(InputError, match="must be positive"):
-        WithinBudget(eb.SpotTune(), 0.0)
+        WithinBudget(eb.policies.SpotTune(), 0.0)
 
 
 def test_prices_are_looked_up_a_few_times_however_finely_the_time_is_sought(
@@ -113,7 +115,7 @@ def test_prices_are_looked_up_a_few_times_however_finely_the_time_is_sought(
     looked_up: list[int] = []
     rate = budget._rate
     monkeypatch.setattr(budget, "_rate", lambda *given: (looked_up.append(1), rate(*given))[1])
-    outcome = run(WithinBudget(eb.CheapestSpot(), 0.15), [job(36_000)], history({R3: [(0, 0.10)]}))
+    outcome = run(WithinBudget(eb.policies.CheapestSpot(), 0.15), [job(36_000)], history({R3: [(0, 0.10)]}))
     assert not outcome.finished
     assert 0 < len(looked_up) < 60
 
@@ -154,4 +156,4 @@ def test_the_last_second_that_the_budget_pays_is_not_waited_for(hours: int) -> N
 
 def test_a_budget_cannot_be_changed_while_it_binds() -> None:
     with pytest.raises(FrozenInstanceError):
-        WithinBudget(eb.CheapestSpot(), 1.0).budget_usd = 2.0  # type: ignore[misc]
+        WithinBudget(eb.policies.CheapestSpot(), 1.0).budget_usd = 2.0  # type: ignore[misc]

@@ -62,7 +62,7 @@ def seen(
 
 
 def within(usd: float = 100.0) -> WithinBudget:
-    return WithinBudget(eb.CheapestSpot(), usd)
+    return WithinBudget(eb.policies.CheapestSpot(), usd)
 
 
 @pytest.mark.parametrize(("interval_s", "every_s"), [(None, UPLOAD_S), (5.0, 5.0), (600.0, UPLOAD_S)])

@@ -42,7 +42,11 @@ def test_a_word_given_as_plain_text_is_that_word(kind: Any, field: str, word: An
 
 
 def test_the_goal_decides_however_it_is_written() -> None:
-    assert eb.DynamicPricing("cost").name == eb.DynamicPricing(Goal.COST).name == "dynamic-pricing-cost"  # type: ignore[arg-type]
+    assert (
+        eb.policies.DynamicPricing("cost").name
+        == eb.policies.DynamicPricing(Goal.COST).name
+        == "dynamic-pricing-cost"
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["3", None, True, math.nan])

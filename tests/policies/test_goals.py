@@ -38,7 +38,7 @@ import ebbtide as eb
 class Mine:
     goals: object = None
     name: str = "mine"
-    wakes_on: frozenset[eb.Wake] = frozenset()
+    wakes_on: frozenset[eb.policies.Wake] = frozenset()
 
     def for_goals(self, goals):
         return replace(self, goals=goals)
@@ -47,7 +47,7 @@ class Mine:
         for job in view.jobs:
             if not job.is_finished and not view.leases_of(job.job_id):
                 market = min((m for m in view.markets if view.steps_per_s(job.job, m) > 0), key=view.on_demand_price)
-                yield eb.Request(market, on_demand=True, job=job.job_id)
+                yield eb.policies.Request(market, on_demand=True, job=job.job_id)
 """
 
 # It notes the deadline, the budget and theta that the view shows.
@@ -62,13 +62,13 @@ import ebbtide as eb
 @dataclass(frozen=True)
 class Sees:
     name: str = "sees"
-    wakes_on: frozenset[eb.Wake] = frozenset()
+    wakes_on: frozenset[eb.policies.Wake] = frozenset()
 
     def decide(self, view):
         goals = view.goals
         with open(os.environ["SEEN_GOALS"], "a") as out:
             out.write(json.dumps([goals.deadline_s, dict(goals.deadlines_s), goals.budget_usd, goals.theta]) + chr(10))
-        return eb.OnDemand().decide(view)
+        return eb.policies.OnDemand().decide(view)
 """
 
 KEEP_DEADLINES = {

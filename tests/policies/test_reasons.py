@@ -26,7 +26,7 @@ _tapes = cache(tapes)
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> eb.ModelBundle:
+def models(tmp_path_factory: pytest.TempPathFactory) -> eb.types.ModelBundle:
     return small_bundle(_tapes()[0].known, tmp_path_factory.mktemp("bundle") / "models")
 
 
@@ -43,7 +43,7 @@ def _told(made: Decision) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_says_why_live_as_in_replay(name: str, models: eb.ModelBundle) -> None:
+def test_every_policy_says_why_live_as_in_replay(name: str, models: eb.types.ModelBundle) -> None:
     number = list(POLICIES).index(name)
     tape = _tapes()[0 if name.startswith("spottune") else number % 3]
     scenario = scenario_of(name, tape, BILLINGS[number % 2])

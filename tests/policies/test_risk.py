@@ -113,14 +113,14 @@ class Asking:
         self.evidence = Evidence()
         self.counted = False
 
-    def decide(self, view: eb.View) -> Any:
+    def decide(self, view: eb.policies.View) -> Any:
         risk = MarketRisk.now(view, default_hazard())
         self.evidence, self.counted = risk.evidence, risk.counts(C3)
         since_s = view.now_s - START_S - DAY_S
         for market, max_price in self.asks.pop(since_s, []):
-            yield eb.Request(market, max_price, job=0, keep=True)
+            yield eb.policies.Request(market, max_price, job=0, keep=True)
         for later_s in self.asks:
-            yield eb.WakeAt(START_S + DAY_S + later_s)
+            yield eb.policies.WakeAt(START_S + DAY_S + later_s)
 
 
 def asked(
@@ -200,14 +200,14 @@ class Watching:
     def __init__(self) -> None:
         self.seen: list[tuple[float, float, float]] = []
 
-    def decide(self, view: eb.View) -> Any:
+    def decide(self, view: eb.policies.View) -> Any:
         risk = MarketRisk.now(view, default_hazard())
         again = MarketRisk.now(view, default_hazard())
         assert again.losses(C3) == risk.losses(C3)
         self.seen.append((view.now_s, risk.losses(C3), risk.life_s(C3)))
-        yield eb.WakeAt(view.now_s + 1800.0)
+        yield eb.policies.WakeAt(view.now_s + 1800.0)
         if not view.leases and view.now_s < START_S + 3 * DAY_S:
-            yield eb.Request(C3, 1.0, job=0)
+            yield eb.policies.Request(C3, 1.0, job=0)
 
 
 @pytest.mark.long
@@ -261,7 +261,7 @@ def test_by_default_a_job_that_is_saved_too_slowly_leaves_a_market_that_loses_it
     work = job(10 * 3600, save_s=300.0, restore_s=300.0)
     start_s = START_S + DAY_S
 
-    def outcome(*, capacity: bool) -> eb.Outcome:
+    def outcome(*, capacity: bool) -> eb.types.Outcome:
         policy = Ebbtide(capacity=capacity)
         return replay(policy, [work], prices, billing="gcp-spot", start_s=start_s, availability=often)
 

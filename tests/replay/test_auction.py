@@ -31,7 +31,7 @@ BIDDING = "reactive,fixed,dba,skyline,cookbook,cookbook-dynamic,spottune-bid"
 
 def rents(max_price: float) -> Scripted:
     """One machine at the start, at most at a price."""
-    return Scripted({eb.Wake.START: lambda _view, _event: [eb.Request(C3, max_price, job=0)]})
+    return Scripted({eb.policies.Wake.START: lambda _view, _event: [eb.policies.Request(C3, max_price, job=0)]})
 
 
 def test_a_lease_by_hand() -> None:
@@ -42,7 +42,7 @@ def test_a_lease_by_hand() -> None:
     outcome = replay(policy, [job(36_000)], prices, "mithril-auction")
     (lease,) = outcome.leases
     assert (lease.started_s - START_S, lease.state) == (120.0, LeaseState.REVOKED)
-    assert policy.times(eb.Wake.NOTICE) == [600.0]
+    assert policy.times(eb.policies.Wake.NOTICE) == [600.0]
     # Five minutes after the notice, though by the round of 720 the price is below the bid again.
     assert lease.ended_s - START_S == 900.0
     # 480 s at 0.20, 120 s at 0.80, 180 s at 0.40 USD per hour; nothing is refunded.
@@ -65,7 +65,9 @@ def test_a_bid_at_the_clearing_price_wins_and_one_below_it_is_refused() -> None:
 
 
 def test_a_machine_on_demand_waits_for_no_round() -> None:
-    policy = Scripted({eb.Wake.START: lambda _view, _event: [eb.Request(C3, on_demand=True, job=0)]})
+    policy = Scripted(
+        {eb.policies.Wake.START: lambda _view, _event: [eb.policies.Request(C3, on_demand=True, job=0)]}
+    )
     (lease,) = replay(policy, [job(600)], history({C3: [(0, 0.10)]}), "mithril-auction").leases
     assert lease.started_s - START_S == 20.0
 
@@ -73,12 +75,12 @@ def test_a_machine_on_demand_waits_for_no_round() -> None:
 def test_quotes_do_not_tell_of_the_round_under_way() -> None:
     seen = []
 
-    def look(view: eb.View, _event: eb.Event) -> list[eb.Action]:
+    def look(view: eb.policies.View, _event: eb.policies.Event) -> list[eb.policies.Action]:
         seen.append((view.now_s - START_S, view.price(C3)))
-        return [eb.WakeAt(view.now_s + 50)] if view.now_s < START_S + 200 else []
+        return [eb.policies.WakeAt(view.now_s + 50)] if view.now_s < START_S + 200 else []
 
     replay(
-        Scripted({eb.Wake.START: look, eb.Wake.TIMER: look}),
+        Scripted({eb.policies.Wake.START: look, eb.policies.Wake.TIMER: look}),
         [job(60)],
         history({C3: [(0, 0.10), (40, 0.90), (130, 0.20)]}, hours=0.1),
         "mithril-auction",

@@ -31,11 +31,11 @@ def _job(machines: int) -> Job:
 
 
 def test_head_and_workers_work_and_no_more_workers_than_it_asks_for() -> None:
-    def start(_: eb.View, __: eb.Event) -> Iterable[eb.Action]:
-        yield eb.Request(C3, on_demand=True, job=0)
-        yield eb.Request(C3, math.inf, job=0, count=5)
+    def start(_: eb.policies.View, __: eb.policies.Event) -> Iterable[eb.policies.Action]:
+        yield eb.policies.Request(C3, on_demand=True, job=0)
+        yield eb.policies.Request(C3, math.inf, job=0, count=5)
 
-    outcome = replay(Scripted({eb.Wake.START: start}), [_job(3)], history({C3: [(0, 0.04)]}))
+    outcome = replay(Scripted({eb.policies.Wake.START: start}), [_job(3)], history({C3: [(0, 0.04)]}))
     # A head and three of five workers.
     assert outcome.makespan_s == pytest.approx(READY_S + 3600 / 4)
 
@@ -69,14 +69,14 @@ def test_only_machines_that_work_alone_are_a_cluster() -> None:
 def test_a_worker_that_has_booted_first_waits_for_the_head() -> None:
     """The engine gives a job machines that have booted."""
 
-    def start(view: eb.View, _: eb.Event) -> Iterable[eb.Action]:
-        yield eb.Request(C3, math.inf, job=0)
-        yield eb.WakeAt(view.now_s + 60.0)
+    def start(view: eb.policies.View, _: eb.policies.Event) -> Iterable[eb.policies.Action]:
+        yield eb.policies.Request(C3, math.inf, job=0)
+        yield eb.policies.WakeAt(view.now_s + 60.0)
 
-    def later(_: eb.View, __: eb.Event) -> Iterable[eb.Action]:
-        yield eb.Request(C3, on_demand=True, job=0)
+    def later(_: eb.policies.View, __: eb.policies.Event) -> Iterable[eb.policies.Action]:
+        yield eb.policies.Request(C3, on_demand=True, job=0)
 
-    script = Scripted({eb.Wake.START: start, eb.Wake.TIMER: later})
+    script = Scripted({eb.policies.Wake.START: start, eb.policies.Wake.TIMER: later})
     outcome = replay(script, [_job(1)], history({C3: [(0, 0.04)]}))
     assert outcome.makespan_s == pytest.approx(60.0 + READY_S + 3600 / 2)
 

@@ -29,14 +29,14 @@ def _elastic(least: int, most: int) -> Job:
 def _replaced(machines: int) -> Scripted:
     """Request machines that get their notice after 1000 s, and a slower one then, once."""
 
-    def start(_: eb.View, __: eb.Event) -> Iterable[eb.Action]:
-        yield eb.Request(C3, 0.2, job=0, count=machines)
+    def start(_: eb.policies.View, __: eb.policies.Event) -> Iterable[eb.policies.Action]:
+        yield eb.policies.Request(C3, 0.2, job=0, count=machines)
 
-    def notice(view: eb.View, _: eb.Event) -> Iterable[eb.Action]:
+    def notice(view: eb.policies.View, _: eb.policies.Event) -> Iterable[eb.policies.Action]:
         if len(view.leases) == machines:
-            yield eb.Request(R3, job=0)
+            yield eb.policies.Request(R3, job=0)
 
-    return Scripted({eb.Wake.START: start, eb.Wake.NOTICE: notice})
+    return Scripted({eb.policies.Wake.START: start, eb.policies.Wake.NOTICE: notice})
 
 
 def test_a_job_moves_at_once_from_a_machine_under_notice_to_its_replacement() -> None:

@@ -27,22 +27,22 @@ class Watching:
     """Rents one machine, and notes each hour which speed it is shown."""
 
     name: str = "watching"
-    wakes_on: frozenset[eb.Wake] = frozenset()
+    wakes_on: frozenset[eb.policies.Wake] = frozenset()
     seen: list[float | None] = field(default_factory=list)
 
-    def decide(self, view: eb.View) -> Any:
+    def decide(self, view: eb.policies.View) -> Any:
         (one,) = view.jobs
         if not view.leases:
-            yield eb.Request(C3, 1.0, job=0)
+            yield eb.policies.Request(C3, 1.0, job=0)
         self.seen.append(view.seen_steps_per_s(one.job, C3))
-        yield eb.WakeAt(view.now_s + HOUR_S)
+        yield eb.policies.WakeAt(view.now_s + HOUR_S)
 
 
 def lease(number: int) -> Lease:
     return Lease(number, C3, 1.0, on_demand=False, requested_s=0.0)
 
 
-def run(noise: float, seed: int = 0) -> tuple[eb.Outcome, list[float | None]]:
+def run(noise: float, seed: int = 0) -> tuple[eb.types.Outcome, list[float | None]]:
     scenario = Scenario((job(STEPS),), PRICES, billing_preset("ec2-second"), seed=seed, speed_noise=noise)
     watching = Watching()
     return scenario.run(watching, START_S), watching.seen

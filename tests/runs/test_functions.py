@@ -1,4 +1,4 @@
-"""`eb.sweep` and `eb.train`: functions of scripts, modules and notebooks, trained for real on the local cloud."""
+"""`eb.train`: functions of scripts, modules and notebooks, trained for real on the local cloud."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_script_sweeps_a_function_of_its_own(tmp_path: Path) -> None:
             return {"loss": beside.FACTOR * lr**power, "more": 1.0}
 
         if __name__ == "__main__":
-            run = eb.sweep(fit, {"lr": [0.5, 0.25], "power": [2]}, metric="loss", speed=120)
+            run = eb.train(fit).sweep({"lr": [0.5, 0.25], "power": [2]}, metric="loss", speed=120)
             assert run.result().finished
             print(run.results().to_csv())
         """,
@@ -133,7 +133,7 @@ def test_a_guard_in_a_comment_is_none(tmp_path: Path) -> None:
         def fit(lr):
             return lr
 
-        eb.sweep(fit, {"lr": [0.5]}, metric="loss")
+        eb.train(fit).sweep({"lr": [0.5]}, metric="loss")
         """,
         tmp_path,
     )
@@ -151,7 +151,7 @@ def test_a_guard_that_is_none_is_told_by_the_machine(tmp_path: Path) -> None:
             return lr
 
         if __name__:  # no guard: it holds wherever the script is imported
-            run = eb.sweep(fit, {"lr": [0.5]}, metric="loss", speed=120)
+            run = eb.train(fit).sweep({"lr": [0.5]}, metric="loss", speed=120)
             run.wait()
             print(run.status().trials[0].tail[-1])
         """,
@@ -168,8 +168,7 @@ def test_a_revoked_training_from_a_notebook_gives_the_undisturbed_result(
     notebook.cell(KEPT)
     notebook.cell('@eb.train(metric="loss", name="fitted")' + FIT)
     notebook.cell("def slow(lr, trial): return fit(lr, trial, float(Path('data.txt').read_text()))")
-    run = eb.sweep(
-        notebook["slow"],
+    run = eb.train(notebook["slow"]).sweep(
         {"lr": [0.1, 0.2]},
         metric="loss",
         max_steps=300,
@@ -210,7 +209,7 @@ def test_a_decorated_function_is_called_here_and_trained_once_there(notebook: No
     )
     fit = notebook["fit"]
     assert fit(1.0) == fit(lr=1.0) == 2.0
-    assert isinstance(fit, eb.TrainingFunction)
+    assert isinstance(fit, eb.types.TrainingFunction)
     assert (fit.__name__, repr(fit)) == ("fit", "<function fit that trains>")
     run = fit.run(lr=1.0, seed=5, runs=runs)
     assert run.result(LIMIT_S).finished
@@ -224,8 +223,8 @@ def test_a_decorated_function_is_called_here_and_trained_once_there(notebook: No
 def test_the_table_of_a_run_escapes_all_that_a_program_or_its_user_wrote(notebook: Notebook, runs: Path) -> None:
     notebook.cell("def fit(name):\n    raise ValueError('<script>' + name)\n")
     metric = "<b>loss</b>"
-    run = eb.sweep(notebook["fit"], {"name": ["<i>&"]}, metric=metric, speed=120, runs=runs)
-    with pytest.raises(eb.TrainingError) as failed:
+    run = eb.train(notebook["fit"]).sweep({"name": ["<i>&"]}, metric=metric, speed=120, runs=runs)
+    with pytest.raises(eb.errors.TrainingError) as failed:
         run.result(LIMIT_S)
     assert run.status().state is State.FAILED
     for page in (run._repr_html_(), failed.value.outcome._repr_html_()):
@@ -274,7 +273,7 @@ def test_what_is_wrong_is_told_before_anything_begins(
 ) -> None:
     notebook.cell(cell)
     with pytest.raises(eb.InputError, match=why):
-        eb.sweep(notebook["fit"], grid, **{"metric": "loss", "runs": runs, **more})
+        eb.train(notebook["fit"]).sweep(grid, **{"metric": "loss", "runs": runs, **more})
     assert not list(runs.glob("*"))
 
 
@@ -293,7 +292,7 @@ def test_nothing_begins_while_a_machine_imports(notebook: Notebook, monkeypatch:
     monkeypatch.setenv(IMPORTING, "fit:fit")
     notebook.cell(SIMPLE)
     with pytest.raises(eb.InputError, match="each machine imports this script to call fit"):
-        eb.sweep(notebook["fit"], {"lr": [1]}, metric="loss")
+        eb.train(notebook["fit"]).sweep({"lr": [1]}, metric="loss")
 
 
 @pytest.mark.long

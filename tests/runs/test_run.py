@@ -51,7 +51,7 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
     catalogue = eb.default_catalogue() + [OWN]  # noqa: RUF005
     run = eb.run(
         work,
-        eb.CheapestSpot(),
+        eb.policies.CheapestSpot(),
         prices=of_own_type(),
         start=START_S,
         speed=120.0,
@@ -74,7 +74,7 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
     with pytest.raises(eb.InputError, match="no controller"):
         run.stop()
     with pytest.raises(eb.InputError, match="not started by this handle"):
-        eb.Run(run.kept).result()
+        eb.types.Run(run.kept).result()
     # Its catalogue and its policy are kept with it.
     assert OWN in run.kept.catalogue.instance_types
     outcome = eb.resume(runs=runs).result(LIMIT_S)
@@ -93,7 +93,7 @@ def test_a_job_on_machines_of_the_user_s_own_type_is_stopped_and_resumed(tmp_pat
 def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs: Path) -> None:
     command = [sys.executable, "-c", "print('no data'); raise SystemExit(3)"]
     run = eb.run(eb.Job(command=command), "reactive", prices=flapping(), start=START_S, folder=tmp_path, runs=runs)
-    with pytest.raises(eb.TrainingError, match="trial 0 failed: .* with exit code 3: no data") as failed:
+    with pytest.raises(eb.errors.TrainingError, match="trial 0 failed: .* with exit code 3: no data") as failed:
         run.result(LIMIT_S)
     assert run.id in str(failed.value)
     assert failed.value.outcome.cost_usd > 0.0
@@ -101,7 +101,7 @@ def test_a_program_that_fails_is_an_error_with_the_outcome(tmp_path: Path, runs:
 
 
 def test_a_run_that_is_named_is_written_down_once_and_whole(tmp_path: Path, runs: Path) -> None:
-    options: eb.RunOptions = {"prices": flapping(), "runs": runs, "name": "nightly-1"}
+    options: eb.types.RunOptions = {"prices": flapping(), "runs": runs, "name": "nightly-1"}
     # A process that was killed has left a folder, and no run in it.
     (runs / "nightly-1" / "logs").mkdir(parents=True)
     run = begin(sweep(tmp_path), tmp_path, "cheapest-spot", "local", options)
@@ -113,7 +113,13 @@ def test_a_run_that_is_named_is_written_down_once_and_whole(tmp_path: Path, runs
 
 
 def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Path) -> None:
-    begin(sweep(tmp_path), tmp_path, eb.Deadline(deadline_s=7200.0), "local", {"prices": flapping(), "runs": runs})
+    begin(
+        sweep(tmp_path),
+        tmp_path,
+        eb.policies.Deadline(deadline_s=7200.0),
+        "local",
+        {"prices": flapping(), "runs": runs},
+    )
     with pytest.raises(eb.InputError, match="was given as an object: give it again"):
         eb.resume(runs=runs)
 
@@ -122,7 +128,9 @@ def test_a_policy_that_no_name_leads_to_is_given_again(tmp_path: Path, runs: Pat
 def test_a_policy_in_a_file_is_found_from_any_folder(
     tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    (tmp_path / "own.py").write_text("import ebbtide as eb\n\nclass Cheapest(eb.CheapestSpot):\n    pass\n")
+    (tmp_path / "own.py").write_text(
+        "import ebbtide as eb\n\nclass Cheapest(eb.policies.CheapestSpot):\n    pass\n"
+    )
     (tmp_path / "own.yaml").write_text("policy: deepspotcloud-migrate\n")
     monkeypatch.chdir(tmp_path)
     run = begin(sweep(tmp_path), tmp_path, name, "local", {"prices": flapping(), "runs": runs})
@@ -131,7 +139,7 @@ def test_a_policy_in_a_file_is_found_from_any_folder(
     # A file of parameters is read once: they are kept with the run.
     kept = str(tmp_path / name) if ".py" in name else "deepspotcloud-migrate"
     assert run.kept.settings.policy == kept
-    assert eb.Run(run.kept).policy.name == run.policy.name
+    assert eb.types.Run(run.kept).policy.name == run.policy.name
 
 
 def test_two_runs_of_one_second_are_two(tmp_path: Path, runs: Path) -> None:
@@ -142,7 +150,7 @@ def test_two_runs_of_one_second_are_two(tmp_path: Path, runs: Path) -> None:
 
 @pytest.mark.usefixtures("processes")
 def test_what_the_controller_fails_with_is_the_result(tmp_path: Path, runs: Path) -> None:
-    class Wrong(eb.CheapestSpot):
+    class Wrong(eb.policies.CheapestSpot):
         def decide(self, _view):
             raise RuntimeError("wrong")
 
@@ -161,7 +169,7 @@ def test_what_the_controller_fails_with_is_the_result(tmp_path: Path, runs: Path
     ],
 )
 def test_what_a_policy_or_the_prices_do_not_fit_is_refused_before_anything_is_made(
-    tmp_path: Path, runs: Path, more: dict[str, object], policy: str | eb.Policy, told: str
+    tmp_path: Path, runs: Path, more: dict[str, object], policy: str | eb.policies.Policy, told: str
 ) -> None:
     work = Sweep.parse({"name": "s", "command": "true"} | more)
     with pytest.raises(eb.InputError, match=told):
@@ -174,7 +182,7 @@ def test_what_a_policy_or_the_prices_do_not_fit_is_refused_before_anything_is_ma
 
 @pytest.mark.usefixtures("processes")
 def test_what_a_policy_refuses_at_its_first_decision_is_not_to_be_resumed(tmp_path: Path, runs: Path) -> None:
-    class Refuses(eb.CheapestSpot):
+    class Refuses(eb.policies.CheapestSpot):
         def decide(self, _view):
             raise eb.InputError("no such work")
 
@@ -190,7 +198,7 @@ def test_what_a_policy_refuses_at_its_first_decision_is_not_to_be_resumed(tmp_pa
 
 def test_in_replay_it_gives_what_came_of_it(tmp_path: Path) -> None:
     prices = history({C3: [(0, 0.36)]})
-    outcome = eb.run(job(7200), eb.CheapestSpot(), "replay", prices=prices, start=OF_MARKETS_S)
+    outcome = eb.run(job(7200), eb.policies.CheapestSpot(), "replay", prices=prices, start=OF_MARKETS_S)
     assert outcome.finished
     assert str(outcome).startswith("cheapest-spot: finished after 2.0 h for 0.7")
     assert len(outcome.timeline) == 5
@@ -213,7 +221,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, runs: Path) -> None:
     with pytest.raises(eb.InputError, match="unknown provider 'cloud'"):
         eb.run(job(), provider="cloud")  # type: ignore[call-overload]
     with pytest.raises(eb.InputError, match="the job comes first"):
-        eb.run(eb.CheapestSpot(), job())  # type: ignore[arg-type]
+        eb.run(eb.policies.CheapestSpot(), job())  # type: ignore[arg-type]
     with pytest.raises(eb.InputError, match="no rate for any instance type"):
         eb.run(job(), provider="replay", prices=history({unlisted: [(0, 0.05)]}))
     with pytest.raises(eb.InputError, match="no job to run"):
@@ -231,7 +239,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, runs: Path) -> None:
         eb.run(eb.Job(command="python train.py", steps=100), provider="replay", prices=prices)
     with pytest.raises(eb.InputError, match="needs --machines"):
         eb.run(sweep(tmp_path), provider="ec2", folder=tmp_path, runs=runs)
-    with pytest.raises(eb.PolicyError, match="policy int: has no name"):
+    with pytest.raises(eb.errors.PolicyError, match="policy int: has no name"):
         eb.run(sweep(tmp_path), 3, folder=tmp_path, runs=runs)  # type: ignore[call-overload]
     with pytest.raises(eb.InputError, match="train.py is not in"):
         eb.run(eb.Job(command="python train.py"), folder=tmp_path, runs=runs)
@@ -245,6 +253,6 @@ def test_a_run_keeps_its_policy_s_parameters_whatever_becomes_of_their_file(tmp_
     (tmp_path / "mine.yaml").unlink()
     kept = begun.kept.settings
     assert (kept.policy, kept.parameters) == ("reactive", {"name": "mine", "max_price_ratio": 0.5})
-    assert Run(begun.kept).policy == eb.Reactive(max_price_ratio=0.5, name="mine") == begun.policy
+    assert Run(begun.kept).policy == eb.policies.Reactive(max_price_ratio=0.5, name="mine") == begun.policy
     with pytest.raises(eb.InputError, match="parameters are for a policy that is named"):
-        begin(asked, tmp_path, eb.Reactive(), "local", {**options, "parameters": {"max_price_ratio": 2}})
+        begin(asked, tmp_path, eb.policies.Reactive(), "local", {**options, "parameters": {"max_price_ratio": 2}})

@@ -18,20 +18,20 @@ class Good:
     """Rents the cheapest machine that can run the job; each test spoils one thing."""
 
     name = "good"
-    wakes_on: frozenset[eb.Wake] = frozenset()
+    wakes_on: frozenset[eb.policies.Wake] = frozenset()
 
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         for job in view.jobs:
             if job.is_finished or view.leases_of(job.job_id):
                 continue
             market = min(self.able(view, job), key=view.price, default=None)
-            refused = any(event.wake is eb.Wake.LAUNCH_FAILED for event in view.events)
+            refused = any(event.wake is eb.policies.Wake.LAUNCH_FAILED for event in view.events)
             if market is None or refused:
-                yield eb.WakeAt(view.now_s + 300.0)
+                yield eb.policies.WakeAt(view.now_s + 300.0)
             else:
-                yield eb.Request(market, job=job.job_id)
+                yield eb.policies.Request(market, job=job.job_id)
 
-    def able(self, view: eb.View, job: eb.JobView) -> list[eb.Market]:
+    def able(self, view: eb.policies.View, job: eb.policies.JobView) -> list[eb.Market]:
         return [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
 
 
@@ -40,16 +40,16 @@ class Padded(Good):
 
 
 class Idle(Good):
-    def decide(self, _view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, _view: eb.policies.View) -> Iterable[eb.policies.Action]:
         return []
 
 
 class Guessing(Good):
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         for job in view.jobs:
             if not job.is_finished and not view.leases_of(job.job_id):
-                yield eb.Request(random.choice(view.markets), job=job.job_id)
-                yield eb.WakeAt(view.now_s + random.random())
+                yield eb.policies.Request(random.choice(view.markets), job=job.job_id)
+                yield eb.policies.WakeAt(view.now_s + random.random())
 
 
 class Counting(Good):
@@ -58,10 +58,10 @@ class Counting(Good):
     def __init__(self) -> None:
         self.asked = 0
 
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         self.asked += 1
         yield from super().decide(view)
-        yield eb.WakeAt(view.now_s + 100.0 + self.asked)
+        yield eb.policies.WakeAt(view.now_s + 100.0 + self.asked)
 
 
 class Remembering(Good):
@@ -69,7 +69,7 @@ class Remembering(Good):
 
     value: Any = None
 
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         view.memory.setdefault("kept", self.value)
         return super().decide(view)
 
@@ -87,39 +87,39 @@ class Numbered(Remembering):
 
 
 class Meddling(Good):
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         for job in view.jobs:
             object.__setattr__(job.job, "steps", 1)
         return super().decide(view)
 
 
 class Greedy(Good):
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
-        yield eb.Request(view.markets[0], job=7)
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
+        yield eb.policies.Request(view.markets[0], job=7)
 
 
 class Careless(Good):
     """Forgets that a job cannot run everywhere."""
 
-    def able(self, view: eb.View, _job: eb.JobView) -> list[eb.Market]:
+    def able(self, view: eb.policies.View, _job: eb.policies.JobView) -> list[eb.Market]:
         return list(view.markets)
 
 
 class Hasty(Good):
     """Gives nothing another try."""
 
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
-        starts = any(event.wake is eb.Wake.START for event in view.events)
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
+        starts = any(event.wake is eb.policies.Wake.START for event in view.events)
         return super().decide(view) if starts else []
 
 
 class Insisting(Good):
     """Asks again at once for a machine that was refused."""
 
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         for job in view.jobs:
             if not job.is_finished and not view.leases_of(job.job_id):
-                yield eb.Request(min(view.markets, key=view.price), job=job.job_id)
+                yield eb.policies.Request(min(view.markets, key=view.price), job=job.job_id)
 
 
 class GoodIsChecked(PolicyContract):

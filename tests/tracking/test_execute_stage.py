@@ -180,8 +180,8 @@ def test_starts_of_every_day_leave_room_for_the_deadline(models: ModelBundle, la
 def test_an_own_policy_stands_under_its_own_name(models: ModelBundle, later: PriceHistory, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(
-        "import ebbtide as eb\n\nclass Own:\n    name, wakes_on = 'own', eb.Reactive().wakes_on\n"
-        "    def decide(self, view):\n        return eb.Reactive().decide(view)\n"
+        "import ebbtide as eb\n\nclass Own:\n    name, wakes_on = 'own', eb.policies.Reactive().wakes_on\n"
+        "    def decide(self, view):\n        return eb.policies.Reactive().decide(view)\n"
     )
     run = replace(RUNS["one-day"], policies=(f"{file}:Own", "default"), starts=1)
     record = executed(run, models, later)

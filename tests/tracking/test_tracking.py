@@ -51,7 +51,9 @@ def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, o
 def test_a_log_that_breaks_is_marked_failed(tmp_path: Path, one_day: eb.Job) -> None:
     from mlflow.tracking import MlflowClient
 
-    record = eb.backtest([eb.Reactive()], one_day, eb.generate_prices(days=15, kind="auction"), starts=1).record()
+    record = eb.backtest(
+        [eb.policies.Reactive()], one_day, eb.generate_prices(days=15, kind="auction"), starts=1
+    ).record()
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with pytest.raises(Exception, match="none"):
         log_record(

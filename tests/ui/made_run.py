@@ -6,6 +6,8 @@ import copy
 import math
 import os
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ from ebbtide.replay.replayed_market import ReplayedMarket
 
 STEPS = 3_000
 
+# Engines of runs that were made, by jobs and time.
+_MADE: dict[tuple[str, float], dict[str, Any]] = {}
+
 
 def made_run(
     runs: Path, trials: int = 200, *, name: str = "made", setting: str = "", stops_after_h: float = 1.2
@@ -52,37 +57,13 @@ def made_run(
     wanted = sweep(
         runs, trials=1, steps=STEPS, grid=grid, budget_usd=40.0, billing="ec2-second", deadline_h=12.0, **options
     )
-    rule = billing_preset("ec2-second")
-    prices = _prices()
-    provider = ReplayProvider(ReplayedMarket(prices, START_S, rule))
-    kept: dict[str, Any] = {}
-
-    def keep(engine: Engine) -> None:
-        if engine.now_s < START_S + stops_after_h * HOUR_S or kept:
-            return
-        engine._provider.refresh()
-        log = PriceLog(engine)
-        kept.update(
-            engine=copy.deepcopy(snapshot(engine)),
-            prices=log.changes(),
-            figures={
-                "time_s": engine.now_s,
-                "at_epoch_s": time.time(),
-                "spent_usd": engine.spent_usd,
-                "usd_per_hour": sum(engine.price(lease.market) for lease in engine.leases),
-                "speed": 1.0,
-                "open_usd": list(engine.open_usd.items()),
-            },
-        )
-
-    Engine(
-        Ebbtide(deadline_s=12 * HOUR_S),
-        wanted.live_jobs(eb.default_catalogue()),
-        provider,
-        rule,
-        record=True,
-        keep=keep,
-    ).run()
+    jobs = wanted.live_jobs(eb.default_catalogue())
+    # Many tests begin with the same run, and making it takes most of their time.
+    key = repr(jobs), stops_after_h
+    if key not in _MADE:
+        _MADE[key] = _half_done(jobs, stops_after_h)
+    kept = copy.deepcopy(_MADE[key])
+    kept["figures"]["at_epoch_s"] = time.time()
     run = {"engine": kept["engine"], "provider": _provider(kept["engine"])}
     folder = RunFolder(runs / name)
     folder.begin(
@@ -98,6 +79,40 @@ def made_run(
         kept["prices"],  # type: ignore[arg-type]
     )
     return folder
+
+
+class _IsKeptError(Exception):
+    """The time is reached at which the run is written down."""
+
+
+def _half_done(jobs: Sequence[eb.Job], stops_after_h: float) -> dict[str, Any]:
+    """Run jobs for some hours; returns snapshot, prices and figures of the engine."""
+    rule = billing_preset("ec2-second")
+    provider = ReplayProvider(ReplayedMarket(_prices(), START_S, rule))
+    kept: dict[str, Any] = {}
+
+    def keep(engine: Engine) -> None:
+        if engine.now_s < START_S + stops_after_h * HOUR_S:
+            return
+        engine._provider.refresh()
+        log = PriceLog(engine)
+        kept.update(
+            engine=copy.deepcopy(snapshot(engine)),
+            prices=log.changes(),
+            figures={
+                "time_s": engine.now_s,
+                "spent_usd": engine.spent_usd,
+                "usd_per_hour": sum(engine.price(lease.market) for lease in engine.leases),
+                "speed": 1.0,
+                "open_usd": list(engine.open_usd.items()),
+            },
+        )
+        raise _IsKeptError
+
+    engine = Engine(Ebbtide(deadline_s=12 * HOUR_S), jobs, provider, rule, record=True, keep=keep)
+    with suppress(_IsKeptError):
+        engine.run()
+    return kept
 
 
 def _prices() -> eb.PriceHistory:

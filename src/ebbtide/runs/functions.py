@@ -66,7 +66,7 @@ def sweep(
 ) -> Run:
     """Train by a function, once for each setting of a grid.
 
-        run = eb.sweep(fit, {"lr": [0.1, 0.01]}, metric="loss", max_steps=1_000)
+        run = eb.train(fit).sweep({"lr": [0.1, 0.01]}, metric="loss", max_steps=1_000)
         run.result()
         run.results()
 
@@ -137,7 +137,7 @@ class TrainingFunction(Generic[P, R]):
 
         Args:
             grid: Values of each parameter; every combination is tried.
-            **more: Options as for `eb.sweep`, which override those of `train`.
+            **more: Options as for `sweep`, which override those of `train`.
         """
         return sweep(self.function, grid, **_known(self.options | more))
 
@@ -145,7 +145,7 @@ class TrainingFunction(Generic[P, R]):
         """Train once.
 
         Args:
-            **values: Parameters of the function, by name; all other names are options of `eb.sweep`.
+            **values: Parameters of the function, by name; all other names are options of `sweep`.
         """
         function = inspect.unwrap(self.function)
         own = inspect.signature(function).parameters

@@ -105,7 +105,7 @@ def test_it_moves_by_price_and_by_force_and_pays_for_what_crosses_regions(ec2: R
     assert outcome["failed"] == []
     # One move was for the price. The other was forced by the notice, even if the machine was left before its time.
     told = [kind for _, kind, *_ in journal.moments()]
-    assert told.count(str(eb.Wake.NOTICE)) == 1
+    assert told.count(str(eb.policies.Wake.NOTICE)) == 1
     assert outcome["revocations"] <= 1
     # The result is that of a training that nobody has disturbed.
     (log,) = (folder.path / "logs").iterdir()

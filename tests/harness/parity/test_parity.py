@@ -26,7 +26,7 @@ _tapes = cache(tapes)
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> eb.ModelBundle:
+def models(tmp_path_factory: pytest.TempPathFactory) -> eb.types.ModelBundle:
     return small_bundle(_tapes()[0].known, tmp_path_factory.mktemp("bundle") / "models")
 
 
@@ -36,7 +36,7 @@ class TestMemoryStore(ObjectStoreContract):
 
 
 @pytest.mark.long
-def test_each_policy_decides_live_as_in_replay(models: eb.ModelBundle) -> None:
+def test_each_policy_decides_live_as_in_replay(models: eb.types.ModelBundle) -> None:
     """Each policy runs on one tape; `make parity` runs each on all."""
     on = [
         (name, _tapes()[0 if name.startswith("spottune") else number % 3], BILLINGS[number % 2])
@@ -52,7 +52,7 @@ def test_each_policy_decides_live_as_in_replay(models: eb.ModelBundle) -> None:
     assert sum(each.revocations for each in found) > 5
 
 
-def test_spottune_selects_the_same_trials(models: eb.ModelBundle) -> None:
+def test_spottune_selects_the_same_trials(models: eb.types.ModelBundle) -> None:
     tape = _tapes()[1]
     scenario = scenario_of("spottune", tape, "ec2-second")
     made = eb.policy("spottune", models)
@@ -71,28 +71,30 @@ class Everything:
 
     period_lead_s: float = 90.0
     name: str = "everything"
-    wakes_on: frozenset[eb.Wake] = frozenset({eb.Wake.PRICE, eb.Wake.PERIOD_END, eb.Wake.REBALANCE})
+    wakes_on: frozenset[eb.policies.Wake] = frozenset(
+        {eb.policies.Wake.PRICE, eb.policies.Wake.PERIOD_END, eb.policies.Wake.REBALANCE}
+    )
 
-    def decide(self, view: eb.View) -> Iterable[eb.Action]:
+    def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
         (job,) = view.jobs
         for event in view.events:
-            if event.wake is eb.Wake.PRICE:
+            if event.wake is eb.policies.Wake.PRICE:
                 view.memory["prices"] = view.memory.get("prices", 0) + 1
                 if view.memory["prices"] % 30 == 0:
-                    yield eb.Save(job.job_id)
-            elif event.wake is eb.Wake.PERIOD_END:
+                    yield eb.policies.Save(job.job_id)
+            elif event.wake is eb.policies.Wake.PERIOD_END:
                 view.memory["ends"] = view.memory.get("ends", 0) + 1
                 # Wake-ups at a step that is done already, twice, and at a future step.
                 per_cent = min(int(100.0 * job.steps_done / job.job.steps) + 2, 100)
                 for step in (1, 1, job.job.steps * per_cent // 100):
-                    yield eb.WakeAtStep(job.job_id, step)
+                    yield eb.policies.WakeAtStep(job.job_id, step)
                 if view.memory["ends"] % 2:
-                    yield eb.Release(event.lease_id)
+                    yield eb.policies.Release(event.lease_id)
         steady = [lease for lease in view.leases_of(job.job_id) if lease.revoke_at_s == float("inf")]
         if not job.is_finished and not steady:
             markets = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
             cheap = sorted(markets, key=lambda market: (view.price(market), market))
-            yield eb.Request(cheap[len(view.memory) % 2], 2.0 * view.price(cheap[-1]), job=0)
+            yield eb.policies.Request(cheap[len(view.memory) % 2], 2.0 * view.price(cheap[-1]), job=0)
 
 
 @pytest.mark.parametrize("billing", BILLINGS)
@@ -109,7 +111,7 @@ def test_every_wake_comes_live_as_in_replay(billing: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["deepspotcloud-migrate", "deepspotcloud-best-price", "reactive", "deadline"])
-def test_what_goes_through_a_bucket_is_charged_live_as_in_replay(name: str, models: eb.ModelBundle) -> None:
+def test_what_goes_through_a_bucket_is_charged_live_as_in_replay(name: str, models: eb.types.ModelBundle) -> None:
     """The tape's markets are in the east and the west of the US; the bucket is in one of them."""
     tape = _tapes()[1]
     scenario = scenario_of(name, tape, BILLINGS[1])
@@ -135,7 +137,7 @@ def _live_without_prices(scenario: Scenario, policy: Policy, start_s: float) -> 
     """Make a live run that gets no price events."""
 
     class Deaf:
-        name, wakes_on, decide = policy.name, policy.wakes_on - {eb.Wake.PRICE}, policy.decide
+        name, wakes_on, decide = policy.name, policy.wakes_on - {eb.policies.Wake.PRICE}, policy.decide
 
     return run_live(scenario, Deaf(), start_s)
 
@@ -156,13 +158,13 @@ def test_a_policy_that_knows_where_it_runs_is_found() -> None:
     @dataclass(frozen=True)
     class Forgetful:
         name: str = "forgetful"
-        wakes_on: frozenset[eb.Wake] = frozenset()
+        wakes_on: frozenset[eb.policies.Wake] = frozenset()
 
-        def decide(self, view: eb.View) -> Iterable[eb.Action]:
+        def decide(self, view: eb.policies.View) -> Iterable[eb.policies.Action]:
             asked.append(view.now_s)
-            yield from eb.Reactive().decide(view)
+            yield from eb.policies.Reactive().decide(view)
             if len(asked) == 1:
-                yield eb.WakeAt(view.now_s + 60.0)
+                yield eb.policies.WakeAt(view.now_s + 60.0)
 
     tape = _tapes()[0]
     found = compare("forgetful", scenario_of("reactive", tape, BILLINGS[0]), "calm", tape.start_s, Forgetful())

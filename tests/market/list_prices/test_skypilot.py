@@ -84,7 +84,9 @@ def test_an_imported_machine_is_recommended_and_backtested(
     series = PriceSeries(np.array([1.8e9]), np.array([0.9]))
     prices = eb.PriceHistory({H100: series}, start_s=1.8e9, end_s=1.8e9 + 5 * 86_400)
     job = eb.Job.read(tmp_path / "job.yaml", catalogue)
-    result = eb.backtest([eb.OnDemand(), eb.CheapestSpot()], job, prices, starts=1, seed=1, catalogue=catalogue)
+    result = eb.backtest(
+        [eb.policies.OnDemand(), eb.policies.CheapestSpot()], job, prices, starts=1, seed=1, catalogue=catalogue
+    )
     costs = result.to_frame().groupby("policy")["cost_usd"].mean()
     assert costs["on-demand"] == pytest.approx(25.0, rel=0.05)
     assert costs["cheapest-spot"] == pytest.approx(9.0, rel=0.05)

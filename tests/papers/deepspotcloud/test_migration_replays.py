@@ -55,7 +55,7 @@ POINTS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(
     points=st.tuples(POINTS, POINTS, POINTS),
-    billing=st.sampled_from(sorted(set(eb.PRESETS) - {"on-demand", "by-cloud"})),
+    billing=st.sampled_from(sorted(set(eb.market.billing.PRESETS) - {"on-demand", "by-cloud"})),
     policy=st.sampled_from(POLICIES),
     measured=st.booleans(),
     save_s=st.sampled_from([0.0, 5.0, 25.0, 110.0, 130.0]),

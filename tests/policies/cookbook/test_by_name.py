@@ -54,7 +54,9 @@ def history(**series: PriceSeries) -> eb.PriceHistory:
 TWO = history(a=alternating(0.02, 0.5), b=alternating(0.18, 0.19))
 
 
-def run(made: ByCookbook, prices: eb.PriceHistory = TWO, billing: Any = BY_HOUR, *jobs: eb.Job) -> eb.Outcome:
+def run(
+    made: ByCookbook, prices: eb.PriceHistory = TWO, billing: Any = BY_HOUR, *jobs: eb.Job
+) -> eb.types.Outcome:
     scenario = Scenario(jobs or (job(),), prices, billing, delay=StartDelay(made.delay_s, 0.0))
     return scenario.run(made, START_S)
 
@@ -203,7 +205,7 @@ CALM = alternating(0.95, 1.0)
 DEARER = PriceSeries(CALM.times_s, CALM.prices + 0.5)
 
 
-def on_gpus(machines: dict[eb.Market, list[tuple[float, int]]], **fields: Any) -> tuple[eb.Outcome, Any]:
+def on_gpus(machines: dict[eb.Market, list[tuple[float, int]]], **fields: Any) -> tuple[eb.types.Outcome, Any]:
     """Run a job of six machine-hours within twelve, in markets with so many machines from some hour on."""
     work = job(steps=6000, steps_per_hour={"p3.2xlarge": 1000.0}, machines=1)
     prices = eb.PriceHistory({EAST: CALM, WEST: DEARER}, start_s=BEGAN_S, end_s=START_S + 3 * DAY_S)

@@ -33,7 +33,7 @@ WORK = rsvd_workflow().model_copy(update={"start_work_h": 0.0, "stop_work_h": 0.
 BILLING = replace(billing_preset("ec2-hourly"), notice_s=0.0, on_demand=ON_DEMAND_HOURLY)
 
 
-def on_the_engine(policy: RunCluster, trace: np.ndarray) -> eb.Outcome:
+def on_the_engine(policy: RunCluster, trace: np.ndarray) -> eb.types.Outcome:
     times_s = MONDAY_S + np.arange(len(trace)) * TICK_S
     changed = np.append(True, np.diff(trace.astype(int)) != 0)
     series = PriceSeries(times_s[changed], described_chain().prices[trace][changed])

@@ -37,7 +37,7 @@ def book() -> Cookbook:
     return solve(CookbookProblem(WORK, ChargeModel(chain().prices, *steps), most=15, work_unit_h=0.5))
 
 
-def on_the_engine(book: Cookbook, trace: np.ndarray, dynamic: bool) -> eb.Outcome:
+def on_the_engine(book: Cookbook, trace: np.ndarray, dynamic: bool) -> eb.types.Outcome:
     times_s = MONDAY_S + np.arange(len(trace)) * TICK_S
     changed = np.append(True, np.diff(trace.astype(int)) != 0)
     series = PriceSeries(times_s[changed], chain().prices[trace][changed])

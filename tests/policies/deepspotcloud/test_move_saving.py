@@ -30,7 +30,7 @@ class Now:
     now_s: float
     billing: Billing
     prices: dict[eb.Market, float]
-    catalogue: eb.Catalogue = field(default_factory=eb.default_catalogue)
+    catalogue: eb.types.Catalogue = field(default_factory=eb.default_catalogue)
 
     def price(self, market: eb.Market) -> float:
         return self.prices[market]

@@ -62,7 +62,7 @@ def test_each_job_goes_where_its_steps_cost_least() -> None:
 
 def test_where_its_type_is_refused_everywhere_a_job_takes_another_at_once() -> None:
     """A live run hides markets that have just refused; a round may last for hours."""
-    none = eb.Availability({R3: PriceSeries(np.array([START_S]), np.array([0.0]))})
+    none = eb.types.Availability({R3: PriceSeries(np.array([START_S]), np.array([0.0]))})
     policy = BacksOff(DynamicPricing(Goal.COST))
     outcome = replay(policy, [named("a", c3=2700, r3=1800)], CALM, "gcp-spot", availability=none)
     assert outcome.finished
@@ -138,7 +138,7 @@ def test_on_generated_prices_all_is_done_and_every_step_accounted_for(goal: Goal
 def test_on_prices_of_2020_it_is_not_dearer_than_the_cheapest_by_the_step(traces: Path) -> None:
     prices = eb.PriceHistory.read(traces / "ec2-gpu-2020.parquet")
     work = eb.Job(name="w", steps=10_000, steps_per_hour={"p2.xlarge": 100.0, "p3.2xlarge": 330.0})
-    policies = [DynamicPricing(Goal.COST), eb.Reactive()]
+    policies = [DynamicPricing(Goal.COST), eb.policies.Reactive()]
     found = eb.backtest(policies, work, prices, starts=3, seed=1).outcomes
     ours, reactive = (sum(outcome.cost_usd for outcome in found[policy.name]) for policy in policies)
     assert ours <= 1.02 * reactive
@@ -158,7 +158,7 @@ def test_a_job_that_goes_to_another_cloud_pays_for_its_checkpoint_and_once_for_i
         checkpoint={"size_bytes": 2**30},
         dataset={"size_bytes": 10 * 2**30, "cloud": "aws", "region": "us-east-1"},
     )  # type: ignore[arg-type]
-    policy = eb.DynamicPricing()
+    policy = eb.policies.DynamicPricing()
     (outcome,) = eb.backtest([policy], work, prices, starts=[prices.start_s]).outcomes[policy.name]
     assert outcome.finished
     clouds = [lease.market.cloud for lease in outcome.leases]

@@ -74,7 +74,7 @@ def scenario(
     return Scenario(parsed, prices, billing, delay=delay or StartDelay(0.0, 0.0))
 
 
-def run(policy: ExoSphere, where: Scenario) -> eb.Outcome:
+def run(policy: ExoSphere, where: Scenario) -> eb.types.Outcome:
     return where.run(policy, START_S)
 
 

@@ -106,7 +106,7 @@ def test_where_moving_gains_nothing_it_stays() -> None:
 def test_without_refunds_it_is_no_dearer_than_cheapest_spot(billing: str) -> None:
     prices = history({C3: [(0, 0.36)], R3: [(0, 0.10)]})
     jobs, curves = sweep([0.1, 0.2])
-    policies = [SpotTune(theta=1.0, name="spottune-full"), eb.CheapestSpot()]
+    policies = [SpotTune(theta=1.0, name="spottune-full"), eb.policies.CheapestSpot()]
     result = eb.backtest(policies, jobs, prices, billing=billing, starts=[START_S + 86_400], curves=curves)
     ours, cheapest = (result.outcomes[policy.name][0].cost_usd for policy in policies)
     assert ours <= 1.03 * cheapest
@@ -168,7 +168,7 @@ def test_every_step_is_run_once_in_the_winning_history(seed: int) -> None:
 def test_it_is_found_by_name() -> None:
     names = [policy.name for policy in policies("spottune,spottune-full,spottune-bid")]
     assert names == ["spottune", "spottune-full", "spottune-bid"]
-    assert eb.SpotTune is SpotTune
+    assert eb.policies.SpotTune is SpotTune
 
 
 class Fleet:
@@ -213,7 +213,9 @@ def test_where_revocations_are_rare_it_does_not_lose_to_cheapest_spot(
     """Prices of 2020 move once a day at most; with `gcp-preemptible` nothing is refunded either."""
     prices = eb.PriceHistory.read(traces / "ec2-gpu-2020.parquet")
     work = eb.Job(name="w", steps=4_000, steps_per_hour={"p2.xlarge": 100.0, "p3.2xlarge": 300.0})
-    found = eb.backtest([eb.policy(name), eb.CheapestSpot()], work, prices, billing=billing, starts=2, seed=1)
+    found = eb.backtest(
+        [eb.policy(name), eb.policies.CheapestSpot()], work, prices, billing=billing, starts=2, seed=1
+    )
     ours, cheapest = (np.mean([out.cost_usd for out in outcomes]) for outcomes in found.outcomes.values())
     assert ours <= 1.03 * cheapest
 

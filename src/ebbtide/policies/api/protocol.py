@@ -17,29 +17,29 @@ class Policy(Protocol):
     """Decides what to rent.
 
     Write a frozen dataclass whose fields are the policy's parameters, and give it to `backtest`, `compare`, `plan`
-    and `run`, or name it on the command line as `FILE.py:CLASS`. Everything that it needs comes from `ebbtide`:
+    and `run`, or name it on the command line as `FILE.py:CLASS`. Everything that it needs comes from `ebbtide.policies`:
 
         import math
         from collections.abc import Iterable
         from dataclasses import dataclass
 
-        import ebbtide as eb
+        from ebbtide.policies import Action, Request, View, Wake, WakeAt
 
         @dataclass(frozen=True)
         class Cheapest:
             most_usd_per_hour: float = math.inf
             name: str = "cheapest"
-            wakes_on: frozenset[eb.Wake] = frozenset()
+            wakes_on: frozenset[Wake] = frozenset()
 
-            def decide(self, view: eb.View) -> Iterable[eb.Action]:
+            def decide(self, view: View) -> Iterable[Action]:
                 for job in view.jobs:
                     if not job.is_finished and not view.leases_of(job.job_id):
                         able = [market for market in view.markets if view.steps_per_s(job.job, market) > 0]
                         if able:
                             market = min(able, key=view.price)
-                            yield eb.Request(market, self.most_usd_per_hour, job=job.job_id)
+                            yield Request(market, self.most_usd_per_hour, job=job.job_id)
                         else:
-                            yield eb.WakeAt(view.now_s + 300.0)
+                            yield WakeAt(view.now_s + 300.0)
 
     The life of a policy in one run:
 

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from ebbtide.jobs.job import Job
 from ebbtide.jobs.progress import JobProgress
 from ebbtide.jobs.transfers import Transfer
-from ebbtide.market.leases import Lease, LeaseState
+from ebbtide.market.leases import Lease
+from ebbtide.market.leases import LeaseState as LeaseState
 from ebbtide.market.markets import Market, Place
 
 
