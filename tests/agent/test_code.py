@@ -88,6 +88,21 @@ def test_a_link_to_what_is_no_code_is_refused_by_name(tmp_path: Path, target: st
         folders.packed(folder)
 
 
+@pytest.mark.parametrize("target", ["conf/secrets.yaml", "prod.env", "private.txt", "vault/a.txt"])
+def test_a_link_to_what_is_left_out_is_refused(target: str, tmp_path: Path) -> None:
+    """The link has a harmless name; a target that the user says is code may be linked."""
+    folder = tmp_path / "code"
+    for name in ("conf/secrets.yaml", "prod.env", "private.txt", "vault/a.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("password: hunter2hunter2\n")
+    (folder / ".ebbtideignore").write_text("private.txt\nvault/\n")
+    (folder / "settings.txt").symlink_to(target)
+    with pytest.raises(InputError, match=rf"settings.txt is a link to {target}, which is no code"):
+        code_files(folder)
+    (folder / ".ebbtideignore").write_text("!prod.env\n!secrets.yaml\n")
+    assert folder / "settings.txt" in code_files(folder).files
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
 def test_an_archive_with_links_is_none_of_ours(tmp_path: Path, kind: bytes) -> None:
     buffer = io.BytesIO()
@@ -157,7 +172,7 @@ def test_keys_and_credentials_stay_here(tmp_path: Path, caplog: pytest.LogCaptur
     assert code_of(tmp_path) == {*code, "hub_token.txt"}
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any("left out" in line and "client_secret_12.json" in line and "more" in line for line in told)
-    assert any("hub_token.txt: sent to machines" in line for line in told)
+    assert any("credentials.py, hub_token.txt, secrets.py: sent to machines" in line for line in told)
     # Who names a file as none is believed; a .gitignore that takes all JSON back names no secret.
     written(tmp_path, ".gitignore", text="!*.json\n")
     assert "credentials.json" not in code_of(tmp_path)
@@ -304,13 +319,21 @@ def test_what_may_be_a_secret_by_its_name_or_folder_is_named(tmp_path: Path) -> 
 
 def test_what_may_be_a_secret_by_its_content_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "config.yaml").write_text("aws_access_key_id: AKIAIOSFODNN7EXAMPLE\n")
+    (tmp_path / "database.ini").write_text("url = postgresql://me:hunter2hunter2@host/db\n")
+    (tmp_path / "settings.py").write_text("HF = 'hf_abcdefghijklmnopqrstuv'\n")
+    (tmp_path / "secrets.py").write_text("WANDB = '0123456789abcdef'\n")
+    (tmp_path / "train.py").write_text("url = f'postgresql://{user}:{password}@host/db'\n")
     (tmp_path / "bundle.txt").write_text("Bag Attributes\n-----BEGIN PRIVATE KEY-----\n")
     (tmp_path / "README.md").write_text("A key looks like this:\n-----BEGIN PRIVATE KEY-----\n")
     found = code_files(tmp_path)
-    assert [path.name for path in found.files] == ["README.md", "config.yaml"]
+    suspects = ["config.yaml", "database.ini", "secrets.py", "settings.py"]
+    assert [path.name for path in found.files] == ["README.md", *suspects, "train.py"]
     assert ([str(path) for path in found.secrets], [str(path) for path in found.suspects]) == (
         ["bundle.txt"],
-        ["config.yaml"],
+        suspects,
     )
     found.warn()
-    assert "config.yaml: sent to machines with the code, and by name or content perhaps a secret" in caplog.text
+    assert (
+        "config.yaml, database.ini, secrets.py, settings.py: sent to machines with the code, and by name or content perhaps a secret"
+        in caplog.text
+    )

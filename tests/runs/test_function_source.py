@@ -225,6 +225,31 @@ def test_plain_constants_are_exactly_those() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (("def fit(lr, *, api_key=os.environ['KEY']): return lr\n",), "the default of api_key of fit"),
+        (("def fit(lr, api_key=os.environ['KEY']): return lr\n",), "the default of api_key of fit"),
+        (("def fit(lr): return lr\n", "fit.token = os.environ['KEY']\n"), "fit.token"),
+        (("class C:\n    token = os.environ['KEY']\n", "def fit(lr): return C.token\n"), "C.token"),
+        (("TOKEN = os.environ['KEY']\n", "def fit(lr): return TOKEN\n"), "`TOKEN`, which fit uses,"),
+    ],
+)
+def test_a_secret_that_would_be_written_into_the_source_is_warned_of(
+    cells: tuple[str, ...],
+    told: str,
+    notebook: Notebook,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("KEY", "sk-abcdefghijklmnopqrstuvwxyz0123")
+    notebook.cell("import os\n")
+    for cell in cells:
+        notebook.cell(cell)
+    assert "sk-abcdefghijklmnopqrstuvwxyz0123" in program_text(notebook["fit"])
+    assert f"{told} may be a secret, and is sent in plain text with the code" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("TOKEN", "0123456789"),
@@ -232,6 +257,8 @@ def test_plain_constants_are_exactly_those() -> None:
         ("CONF", {"db": {"password": "hunter22"}}),
         ("awsAccessKey", "AKIA0123456789ABCDEF"),
         ("KEYS", ["-----BEGIN RSA PRIVATE KEY-----"]),
+        ("HEADERS", {"Authorization": "Bearer sk-abcdefghijklmnopqrst"}),
+        ("URL", "postgresql://me:hunter2hunter2@host/db"),
     ],
 )
 def test_what_looks_like_a_secret(name: str, value: object) -> None:
@@ -245,6 +272,7 @@ def test_what_looks_like_a_secret(name: str, value: object) -> None:
         ("eos_token", "<|endoftext|>"),
         ("tokenizer", "bert-base-uncased"),
         ("SECRETARY", "Ann Smith"),
+        ("URL", "postgresql://me@host/db"),
     ],
 )
 def test_what_is_none(name: str, value: object) -> None:

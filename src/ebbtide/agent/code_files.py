@@ -40,24 +40,30 @@ _ACCOUNT = re.compile(rb'"private_key"\s*:|"refresh_token"\s*:')
 _MOST_READ_BYTES = 64 << 10
 # Suffixes of programs and texts, which may have a key as an example in them.
 _TEXTS = frozenset({".py", ".pyi", ".ipynb", ".md", ".rst"})
+_PROGRAMS = frozenset({".py", ".ipynb", ".js", ".ts", ".r", ".jl"})
 
-# A file with one of these words in its name may be a secret, if its suffix is not that of a program or of data.
+# A file with one of these words in its name may be a secret, if its suffix is not that of a program or of data; a
+# program may be one by its content.
 _WORDS = frozenset(
     {"token", "password", "passwords", "passwd", "secret", "secrets", "credential", "credentials"}
     | {"apikey", "apikeys"}
 )
+# Names of programs that hold little else.
+_SECRET_PROGRAMS = frozenset({"secrets", "credentials", "passwords"})
 _PAIRS = frozenset({"apikey", "privatekey", "accesskey", "secretkey"})
-_PLAIN = frozenset({"", ".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".csv", ".sh"})
+_PLAIN = frozenset(
+    {"", ".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".csv", ".sh", ".tfvars"}
+)
 _MOST_NAMED = 5
 # Beginnings of keys and tokens: Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, Google, JWTs, private keys.
 _VALUE = re.compile(
     r"(hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abps]-)\S{8}|(AKIA|ASIA)[0-9A-Z]{16}|AIza\S{30}|eyJ\S+\.eyJ"
     r"|\s*-----BEGIN [A-Z ]*PRIVATE KEY"
 )
-# The same within a file.
+# The same within a text or a file, and an address with a password.
 _WITHIN = re.compile(
     rb"\b(hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abps]-)[\w-]{16}|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza\S{30}"
-    rb"|aws_secret_access_key\W+\w{16}"
+    rb"|aws_secret_access_key\W+\w{16}|://[^/\s:@'\"]+:[^/\s:@'\"{}<>$]{6,}@"
 )
 # Named classes of characters in patterns of .gitignore.
 _CLASSES = {
@@ -125,7 +131,7 @@ def code_files(folder: Path) -> CodeFiles:
         InputError: A file is a link to one that would not be sent itself.
     """
     found = _Search(folder)
-    files = tuple(found.below(folder, tuple(_rules_above(folder.resolve()))))
+    files = tuple(found.below(folder, found.rules_above))
     return CodeFiles(files, tuple(found.secrets), tuple(found.suspects), found.ignored)
 
 
@@ -155,14 +161,16 @@ def sounds_secret(name: str) -> bool:
 
 
 def is_like_secret(name: str, value: object) -> bool:
-    """Return whether a named value, or one nested in it, may be a secret, by its name or how it begins."""
+    """Return whether a named value, or one nested in it, may be a secret, by its name or by what is in it."""
     if isinstance(value, Mapping):
         return any(is_like_secret(str(key), one) for key, one in value.items())
     if isinstance(value, list | tuple):
         return any(is_like_secret(name, one) for one in value)
     if not isinstance(value, str):
         return False
-    return bool(_VALUE.match(value)) or (bool(_NAMED_VALUE.match(value)) and sounds_secret(name))
+    if _VALUE.match(value) or _WITHIN.search(value.encode(errors="replace")):
+        return True
+    return bool(_NAMED_VALUE.match(value)) and sounds_secret(name)
 
 
 class _Search:
@@ -170,6 +178,7 @@ class _Search:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._home = folder, folder.resolve()
+        self.rules_above = tuple(_rules_above(self._home))
         self.secrets: list[Path] = []
         self.suspects: list[Path] = []
         self.ignored = 0
@@ -194,10 +203,8 @@ class _Search:
                 if not sure and is_secret(path):
                     self.secrets.append(below)
                     continue
-                self._check_link(path, below)
-                is_plain = not sure and path.suffix.lower() in _PLAIN
-                is_named = any(map(sounds_secret, (*below.parts[:-1], path.stem)))
-                if is_plain and (is_named or _WITHIN.search(_content_of(path))):
+                self._check_link(path, below, sure=sure)
+                if not sure and _is_suspect(path, below):
                     self.suspects.append(below)
                 yield path
 
@@ -205,13 +212,35 @@ class _Search:
         """The path without links on the way to the folder of the code."""
         return self._home / path.relative_to(self._folder)
 
-    def _check_link(self, path: Path, below: Path) -> None:
-        if path.is_symlink() and _leads_out(path, self._home):
+    def _check_link(self, path: Path, below: Path, *, sure: bool) -> None:
+        """Check that a link leads to a file that is sent itself; `sure`: the user says that it is no secret."""
+        if path.is_symlink() and (_leads_out(path, self._home) or not (sure or self._is_sent(path.resolve()))):
             raise InputError(
-                f"{below} is a link to {os.readlink(path)}, which is no code of this folder and would be sent to "
-                "machines; put a copy in its place, or the data into storage",
+                f"{below} is a link to {os.readlink(path)}, which is no code of this folder (outside, hidden, "
+                "ignored or secret) and would be sent to machines; put a copy in its place, or the data into storage",
                 file=self._folder,
             )
+
+    def _is_sent(self, path: Path) -> bool:
+        """Return whether a file of the folder is neither ignored, nor within an ignored folder, nor a secret."""
+        rules, place = self.rules_above, self._home
+        for part in path.relative_to(self._home).parts:
+            rules += tuple(_rules_of(place))
+            place /= part
+            if _answer(rules, place) is True:
+                return False
+        return _answer((each for each in rules if each.is_ours), path) is False or not is_secret(path)
+
+
+def _is_suspect(path: Path, below: Path) -> bool:
+    """Return whether a file that is sent may be a secret, by its name or content."""
+    suffix = path.suffix.lower()
+    if suffix in _PROGRAMS:
+        return path.stem.lower() in _SECRET_PROGRAMS or _WITHIN.search(_content_of(path)) is not None
+    if suffix not in _PLAIN:
+        return False
+    is_named = any(map(sounds_secret, (*below.parts[:-1], path.stem)))
+    return is_named or _WITHIN.search(_content_of(path)) is not None
 
 
 def _leads_out(path: Path, home: Path) -> bool:

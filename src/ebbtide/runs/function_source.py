@@ -138,7 +138,7 @@ class _Writer:
         self._add(state.text(), found.__name__, name)
 
     def _state(self, source: str) -> AsItIs:
-        return AsItIs(source, self._value_of, self._is_stable, self._check_current)
+        return AsItIs(source, self._value_of, self._is_stable, self._check_current, _warn_of_secret)
 
     def _check_current(self, value: object, what: str) -> None:
         """Check that functions and classes in a value are those that their names mean now."""
@@ -271,12 +271,7 @@ class _Writer:
                     "on a machine a change of one would not be one of the other; make it within the function"
                 )
             self._parts[id(part)] = name
-        if is_like_secret(name, value):
-            _LOGGER.warning(
-                "%s uses `%s`, which may be a secret, and is sent in plain text with its code: name an "
-                "environment variable in `secrets`, and read it within %s",
-                *(user, name, user),
-            )
+        _warn_of_secret(name, value, f"`{name}`, which {user} uses,")
         self._constants.append(self._constant(name, value, user))
 
     def _constant(self, name: str, value: object, user: str) -> str:
@@ -493,3 +488,12 @@ def _imported(module: str, attribute: str) -> object:
     if not attribute:
         return found
     return getattr(found, attribute, None) or sys.modules.get(f"{module}.{attribute}")
+
+
+def _warn_of_secret(name: str, value: object, what: str) -> None:
+    if is_like_secret(name, value):
+        _LOGGER.warning(
+            "%s may be a secret, and is sent in plain text with the code: name an environment variable in "
+            "`secrets`, and read it within the function",
+            what,
+        )

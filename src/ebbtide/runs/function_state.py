@@ -30,6 +30,8 @@ class AsItIs:
         is_stable: Whether all names of an expression still mean what they meant when it was evaluated.
         check_current: Raises `InputError` if a value holds a function or a class that has been defined again; also
             takes the name of that value.
+        warn_of_secret: Warns if a value that is written into the source may be a secret; takes its own name, the
+            value, and its name in words.
         edits: Ranges of bytes in the source, each with the text that replaces it.
         after: Lines to run after the source.
     """
@@ -38,6 +40,7 @@ class AsItIs:
     value_of: ValueOf
     is_stable: Callable[[ast.expr], bool]
     check_current: Callable[[object, str], None]
+    warn_of_secret: Callable[[str, object, str], None]
     edits: list[tuple[int, int, str]] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
 
@@ -63,7 +66,7 @@ class AsItIs:
                 f"the defaults of {name} ({changed}) were changed after its definition: define it again"
             )
         for parameter, expression in written.items():
-            self._value(expression, actual[parameter], f"the default of {parameter} of {name}")
+            self._value(expression, actual[parameter], parameter, f"the default of {parameter} of {name}")
         for one in node.decorator_list:
             if not self.is_stable(one):
                 raise InputError(
@@ -74,7 +77,7 @@ class AsItIs:
             if attribute == "__wrapped__":
                 continue
             if is_plain(value):
-                self.after.append(f"{name}.{attribute} = {value!r}")
+                self._set(name, attribute, value)
             elif not node.decorator_list:
                 raise InputError(
                     f"{name}.{attribute} was set to a {type(value).__name__}, which is not sent to machines"
@@ -109,7 +112,7 @@ class AsItIs:
             if name in written or name.startswith("_"):
                 continue
             if is_plain(value):
-                self.after.append(f"{found.__name__}.{name} = {value!r}")
+                self._set(found.__name__, name, value)
             elif isinstance(value, FunctionType) and value.__module__ == module:
                 raise InputError(f"{found.__name__}.{name} was set after its class was defined: define it there")
 
@@ -121,6 +124,7 @@ class AsItIs:
             self._value(
                 written[parameter],
                 actual[parameter],
+                parameter,
                 f"the default of {parameter} of {found.__name__}.{node.name}",
             )
 
@@ -129,14 +133,19 @@ class AsItIs:
         literal = _literal(expression)
         if literal is _NONE_SUCH:
             if is_plain(value):
-                self._value(expression, value, f"{found.__name__}.{name}")
+                self._value(expression, value, name, f"{found.__name__}.{name}")
             elif not self.is_stable(expression):
                 raise InputError(f"{found.__name__}.{name} {_MADE_OF_OTHERS}")
         elif is_plain(value) and not _same(literal, value):
             # The definition stays, since a dataclass takes its default from there.
-            self.after.append(f"{found.__name__}.{name} = {value!r}")
+            self._set(found.__name__, name, value)
 
-    def _value(self, expression: ast.expr, value: object, what: str) -> None:
+    def _set(self, owner: str, name: str, value: object) -> None:
+        """Set an attribute of a function or a class after its definition."""
+        self.warn_of_secret(name, value, f"{owner}.{name}")
+        self.after.append(f"{owner}.{name} = {value!r}")
+
+    def _value(self, expression: ast.expr, value: object, name: str, what: str) -> None:
         """Make an expression give a value."""
         literal = _literal(expression)
         now = self.value_of(expression) if literal is _NONE_SUCH else literal
@@ -148,6 +157,7 @@ class AsItIs:
         if is_same and (value is not None or literal is None):
             return
         if is_plain(value):
+            self.warn_of_secret(name, value, what)
             self.edits.append((*self._place(expression), repr(value)))
         elif literal is not _NONE_SUCH or _is_name(expression):
             raise InputError(f"{what} is a {type(value).__name__} that is not sent to machines: make it within it")

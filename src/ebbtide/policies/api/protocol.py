@@ -17,7 +17,8 @@ class Policy(Protocol):
     """Decides what to rent.
 
     Write a frozen dataclass whose fields are the policy's parameters, and give it to `backtest`, `compare`, `plan`
-    and `run`, or name it on the command line as `FILE.py:CLASS`. Everything that it needs comes from `ebbtide.policies`:
+    and `run`, or name it on the command line as `FILE.py:CLASS`. Everything that it needs is in
+    `ebbtide.policies`:
 
         import math
         from collections.abc import Iterable
