@@ -201,7 +201,12 @@ def _train(
     """Train what is due, below the night's run in MLflow; what it trained before it was killed counts."""
     folder, runs = parameters.jobs, parameters.runs
     found, wrong = due_runs(folder, runs, time.time()) if folder is not None else ([], {})
-    state = state.with_due([(str(due.job.file), due.due_s) for due in found]).write(_NIGHT)
+
+    def is_begun(file: str, due_s: float) -> bool:
+        job = _readable(file)
+        return job is not None and DueRun(job, due_s, runs).kept.is_begun
+
+    state = state.with_due([(str(due.job.file), due.due_s) for due in found], is_begun).write(_NIGHT)
     dues = [DueRun(job, due_s, runs) for file, due_s in state.due if (job := _readable(file)) is not None]
     before = os.environ.get(PARENT)
     os.environ[PARENT] = parent

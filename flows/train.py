@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.futures import wait
 from prefect.logging import get_run_logger
 from prefect.task_runners import ThreadPoolTaskRunner
 
@@ -32,6 +34,10 @@ from flows.parameters import Tracking, parameters
 
 # Real seconds between updates of what Prefect shows.
 _SHOWN_EVERY_S = 3.0
+# Set once the flow is interrupted: jobs that still wait are not begun.
+_ENDING = threading.Event()
+# Real seconds between requests to stop the runs of an interrupted flow.
+_STOPPED_EVERY_S = 5.0
 # Runs side by side. On EC2 each has machines of its own; here they share the cores.
 _AT_ONCE = 2
 
@@ -43,6 +49,8 @@ def train_one(due: DueRun, uri: str, artifacts: Path) -> DueResult:
     Raises:
         TrainingError: It did not finish; the other runs go on.
     """
+    if _ENDING.is_set():
+        raise TrainingError(f"run {due.run_id} was not begun: the night was interrupted")
     logger = get_run_logger()
     shown: Any = create_progress_artifact(0.0, key=_key(due), description=f"{due.job.name}: share of its steps")
     last_s = time.monotonic()
@@ -98,14 +106,18 @@ def train(
 
 def _train(dues: Sequence[DueRun], wrong: Mapping[str, str], tracking: Tracking) -> list[DueResult]:
     uri, artifacts = absolute_uri(tracking.uri), tracking.artifacts.resolve()
+    _ENDING.clear()
     futures = [train_one.submit(due, uri, artifacts) for due in dues]
     try:
         ended = [future.result(raise_on_failure=False) for future in futures]
     except BaseException:
         # Cancelled or interrupted: everything is saved, and the next start continues.
-        stop_runs(dues)
-        for future in futures:
-            future.wait()
+        _ENDING.set()
+        waiting = list(futures)
+        while waiting:
+            # Again and again: a run may just have been about to begin.
+            stop_runs(dues)
+            waiting = list(wait(waiting, timeout=_STOPPED_EVERY_S).not_done)
         raise
     results = [
         result_of(due, found if isinstance(found, BaseException) else None)

@@ -16,6 +16,7 @@ from tests.ui.made_run import made_run
 from ebbtide.clouds.cloud import Instance, MachineRequest
 from ebbtide.clouds.ec2.settings import Ec2Region, Ec2Settings
 from ebbtide.clouds.own_machines import OwnMachines
+from ebbtide.clouds.parts import all_ended
 from ebbtide.clouds.settings import LiveSettings, NewRun, RunFolder
 from ebbtide.clouds.unique_names import fingerprint_of, own_store, unique_name
 from ebbtide.controller.journal.journal import journal_of
@@ -144,6 +145,30 @@ def test_machines_of_an_older_run_are_ended_unless_its_name_is_somebody_elses(
     folder.begin(replace(folder.settings, fingerprint=fingerprint_of(folder.key)))
     assert by_provider.end_machines(folder).is_done
     assert ended == ["nightly", folder.settings.unique_name]
+
+
+def test_of_several_clouds_one_without_credentials_is_told_once_the_others_have_ended(
+    older: Callable[[], tuple[RunFolder, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = older()
+    running = {"r-0"}
+
+    def end_others() -> dict[str, str]:
+        left = dict.fromkeys(running, "")
+        running.clear()
+        return left
+
+    def refused() -> dict[str, str]:
+        raise InputError("there are no Google credentials")
+
+    cloud = SimpleNamespace(end_all=lambda: all_ended([end_others, refused]))
+    monkeypatch.setattr(start_rented, "cloud_of", lambda _folder: cloud)
+    monkeypatch.setattr(by_provider, "_AGAIN_S", 0.01)
+    found = by_provider.end_machines(folder)
+    assert (found.problem, running) == ("there are no Google credentials", set())
+    # Where it is the only one, or the others have none, nothing was ended.
+    with pytest.raises(InputError, match="no Google credentials"):
+        by_provider.end_machines(folder)
 
 
 def test_a_machine_that_was_just_requested_is_waited_for(

@@ -175,10 +175,12 @@ def test_the_team_s_budget_is_reached_as_others_spend(at_poll: bool, tmp_path: P
     assert gate.why == "the team's budget of 10 USD for 2026-11 reached" + " while the test ran" * (not at_poll)
 
 
+@pytest.mark.parametrize("limits", [{"monthly_budget_usd": 10.0}, {"machines": 4}], ids=["budget", "quota"])
 @pytest.mark.parametrize("at_poll", [False, True])
-def test_accounts_that_are_away_for_long_close_it(at_poll: bool, tmp_path: Path) -> None:
+def test_accounts_that_are_away_for_long_close_it(at_poll: bool, limits: dict[str, Any], tmp_path: Path) -> None:
+    """Also where machines alone are limited: others stop counting them, and rent what the quota leaves."""
     store, clock = ShakyStore(tmp_path), WallTime()
-    mine = member(store, clock, Team(accounts="accounts", monthly_budget_usd=10.0))
+    mine = member(store, clock, Team(accounts="accounts", **limits))
 
     def away(passed_s: float) -> None:
         clock.now_s += 60.0

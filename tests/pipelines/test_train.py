@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from flows.ingest import accepted_batches, from_batches
 from flows.train import absolute_uri, rows_of
 from tests.markets import C3, history
 from tests.runs.sweeps import PROGRAM, START_S, flapping
+from tests.waiting import LIMIT_S, eventually
 
 import ebbtide as eb
 from ebbtide.base.utc import iso
@@ -71,6 +73,35 @@ def test_the_flow_trains_what_is_due_and_says_what_failed(folder: Path, prefect_
     (folder / "jobs" / "wrong.yaml").unlink()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.long
+def test_a_night_that_is_interrupted_begins_no_job_that_waits(folder: Path, prefect_server: str) -> None:
+    """Two jobs train at once; when the flow is interrupted they are saved, and the others are left for later."""
+    for name in "abcd":
+        job = (
+            JOB.replace("PROGRAM", "program.py")
+            .replace(" 60 0.1", " 3000 0.1")
+            .replace("steps: 60", "steps: 3000")
+        )
+        (folder / "jobs" / f"{name}.yaml").write_text(job)
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "PREFECT_API_URL": prefect_server}
+    runs = folder / ".ebbtide" / "runs"
+
+    def states() -> dict[str, str]:
+        found = [RunFolder(file.parent) for file in sorted(runs.glob("*/run.json"))]
+        return {each.path.name[0]: str(eb.types.Run(each).status().state) for each in found}
+
+    with subprocess.Popen([sys.executable, "-m", "pipelines", "train"], cwd=folder, env=environment) as night:
+        try:
+            eventually(lambda: list(states().values()).count("running") == 2)
+            night.send_signal(signal.SIGINT)
+            night.wait(LIMIT_S)
+        finally:
+            night.kill()
+    assert list(states().values()) == ["stopped", "stopped"]
 
 
 def test_a_row_compares_with_on_demand() -> None:

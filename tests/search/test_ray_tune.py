@@ -106,6 +106,33 @@ def test_the_best_value_of_a_run_that_was_given_up_is_a_number(direction: str, b
     assert math.isnan(trial._ended({1: math.nan})["loss"])
 
 
+@pytest.mark.parametrize("told", [2, 3])
+def test_a_run_that_was_given_up_is_never_told_as_complete(told: int) -> None:
+    """Whether or not its last metric had been told when it ended: metrics come in batches."""
+    work = {"command": "python x.py", "metric": "loss", "max_trial_steps": 9, "direction": "minimize"}
+
+    def steps(why: str) -> dict[str, Any]:
+        trial: Any = object.__new__(spot_trainable(work))
+        status = SimpleNamespace(
+            state=State.GAVE_UP,
+            money=SimpleNamespace(paid_usd=0.1),
+            revoked=0,
+            why=why,
+            trials=[SimpleNamespace(diverged_at=0, problem="")],
+        )
+        trial._work, trial._reported, trial._metrics = work, told, lambda: {1: 0.9, 2: 0.2, 3: 0.7}
+        trial._run = SimpleNamespace(
+            id="r", error=None, status=lambda: status, wait=lambda _limit_s: True, stop=lambda: None
+        )
+        found: dict[str, Any] = trial.step()
+        return found if found[tune.result.DONE] or trial._reported < 3 else trial.step()
+
+    found = steps("budget of 1 USD reached")
+    assert (found["loss"], found[tune.result.DONE]) == (0.2, True)
+    with pytest.raises(InputError, match="restored later, it is continued"):
+        steps("the team's budget of 1 USD for 2026-12 reached")
+
+
 def test_a_run_is_not_taken_for_one_of_other_values(tmp_path: Path) -> None:
     """Before, population based training was told the loss of a configuration that was never trained."""
     name = "trial-a"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,16 @@ def test_what_fails_says_why_and_is_not_tried_again_before_its_next_time(jobs: P
     mark_done(list(zip(dues, results, strict=True)))
     # What was never begun is tried again.
     assert [due.job.name for due in of(jobs)] == ["lost"]
+
+
+def test_one_that_a_limit_of_its_team_ended_is_continued_another_night(jobs: Path) -> None:
+    (jobs / "small.yaml").write_text(due_job(steps=50))
+    (due,) = of(jobs)
+    ended = replace(result_of(due), state="gave up")
+    mark_done([(due, replace(ended, problem="the grace of 900 s without the team's accounts in s3://a reached"))])
+    assert of(jobs, NOW_S + DAY_S) != []
+    mark_done([(due, replace(ended, problem="budget of 3 USD reached"))])
+    assert due not in of(jobs, NOW_S + DAY_S)
 
 
 def test_one_that_was_refused_begins_anew_with_its_corrected_file(jobs: Path) -> None:

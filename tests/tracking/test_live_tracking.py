@@ -258,6 +258,28 @@ def test_one_training_without_a_metric_is_its_own_winner(tmp_path: Path) -> None
     assert [file.path for file in live.client.list_artifacts(parent.info.run_id, "winner")] == ["winner/model.pt"]
 
 
+def test_the_winner_of_machines_that_train_as_one_is_a_whole_checkpoint(tmp_path: Path) -> None:
+    """Before, MLflow got the first machine's part of a newer one, whose other part was never stored."""
+    work = sweep(tmp_path, trials=1, steps=30).model_copy(update={"machines": 2})
+    live = Live(tmp_path, work)
+    live.begin()
+    objects = object_store(tmp_path / "objects")
+    for rank, steps in ((0, (10, 20)), (1, (10,))):
+        name = "run-1-000" if rank == 0 else f"run-1-000-r{rank}"
+        for attempt, step in enumerate(steps, start=1):
+            part = tmp_path / f"part-{rank}-{step}"
+            part.mkdir()
+            (part / f"shard-{rank}.pt").write_text(f"{rank} at {step}")
+            writer = CheckpointStore(objects, name).begin_writing("m", attempt=attempt, machines=2)
+            writer.save(part, step, keep=9, metric=1.0 / step)
+    live.trials[0]["metrics"] = [[20, 0.05]]
+    live.end(done=1)
+    parent, _ = live.runs()
+    assert parent.data.tags["ebbtide.winner_step"] == "10"
+    kept = {file.path for file in live.client.list_artifacts(parent.info.run_id, "winner")}
+    assert kept == {"winner/shard-0.pt", "winner/shard-1.pt"}
+
+
 def test_without_tracking_nothing_is_told(live: Live) -> None:
     live.end(done=3)
     resume_tracking(live.folder)

@@ -94,6 +94,9 @@ def test_a_night_that_was_killed_is_read_again(tmp_path: Path) -> None:
     assert [verdict.file.name for verdict in again.batches(accepted=True)] == ["a.csv"]
     assert [verdict.problem for verdict in again.batches(accepted=False)] == ["bad"]
     assert (again.stages, len(again.due)) == (("ingest", "interpolate"), 2)
+    # Of a job that was not begun, the newest time counts.
+    begun = again.with_due([("jobs/a.yaml", 120.0), ("jobs/b.yaml", 120.0)], lambda file, _: file == "jobs/a.yaml")
+    assert begun.due == (("jobs/a.yaml", 60.0), ("jobs/a.yaml", 120.0), ("jobs/b.yaml", 120.0))
     report = NightReport(1, 5, 0.5, 2.0, {"revpred": "2"}, ["revpred"], 3.0)
     report.write(tmp_path / "nightly.json")
     told = json.loads((tmp_path / "nightly.json").read_text())

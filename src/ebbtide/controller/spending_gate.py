@@ -103,9 +103,13 @@ class SpendingGate:
         return f"budget of {self._own.budget_usd:g} USD reached"
 
     def _by_team(self, view: View) -> str:
-        if self._account is None or not self._account.has_budget:
+        if self._account is None:
             return ""
         room = self._account.room()
+        if not self._account.has_budget:
+            # Others soon stop counting these machines, and rent what the quota leaves them.
+            silence = self._account.silence
+            return f"{silence} reached" if silence and view.leases else ""
         return f"{room.usd_limit} reached" if self._is_passed(_within(self._policy, room), view) else ""
 
     def _is_passed(self, limit: WithinBudget, view: View) -> bool:

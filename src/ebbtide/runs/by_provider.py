@@ -15,7 +15,7 @@ from ebbtide.controller.machine_list import machine_id
 from ebbtide.controller.snapshots import first_machine_of
 from ebbtide.engine.outcome import Outcome
 from ebbtide.engine.snapshot import lease_of
-from ebbtide.errors import CloudError, EbbtideError
+from ebbtide.errors import CloudError, EbbtideError, InputError
 from ebbtide.policies.api.protocol import Policy
 from ebbtide.runs.start_local import end_local, run_local
 from ebbtide.storage.objects import object_store
@@ -96,6 +96,11 @@ def end_machines(
             left = cloud_of(folder).end_all()
         except CloudError as error:
             found = MachinesEnded(len(ended), {}, str(error))
+        except InputError as error:
+            if not before:
+                raise
+            # Of several clouds one lacks credentials, and the others, asked before, list no machine any more.
+            return MachinesEnded(len(ended), {}, str(error))
         else:
             ended |= {name for name, why in left.items() if not why}
             found = MachinesEnded(len(ended), {name: why for name, why in left.items() if why})

@@ -133,9 +133,10 @@ class SpotTrials:
                 time.sleep(_LOOK_S)
         finally:
             with ExitStack() as stopped:
-                # Stop every run, even if stopping another one fails.
-                for running in open_.values():
-                    stopped.callback(running.stop)
+                # All are asked before one is waited for, and every one, even if stopping another fails.
+                for wait in (True, False):
+                    for running in open_.values():
+                        stopped.callback(running.stop, wait=wait)
 
     def _asked_only(self, study: Study, seen_s: dict[int, float]) -> bool:
         """Return whether other processes' trials still have no run; marks abandoned ones as failed.
@@ -229,7 +230,9 @@ class SpotTrials:
         gave_up = state is State.GAVE_UP and not is_of_team(found.status().why)
         if state not in OVER and not gave_up:
             found = resume(name, runs=runs, policy=policy)
-        return _Running(trial, found, reported=max(left.intermediate_values, default=-1))
+        # What it cost before counts towards the study's budget at once.
+        told_usd = float(left.user_attrs.get(COST_USD, 0.0))
+        return _Running(trial, found, reported=max(left.intermediate_values, default=-1), told_usd=told_usd)
 
 
 def _asked(study: Study) -> Trial:
@@ -304,13 +307,14 @@ class _Running:
         """Read the metrics, and the cost so far in USD."""
         return self._metrics(), self.run.status().money.paid_usd
 
-    def stop(self) -> None:
-        """Save, and release machines."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Save, and release machines; wait until that is done."""
         try:
             self.run.stop()
         except InputError:
             return  # it has just ended
-        self.run.wait()
+        if wait:
+            self.run.wait()
 
     def _metrics(self) -> dict[int, float]:
         found = metrics_of(self.run.kept)

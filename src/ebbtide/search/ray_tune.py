@@ -150,11 +150,16 @@ class _SpotTrainable(tune.Trainable):
             new = sorted(step for step in metrics if step > self._reported)
             if new:
                 self._reported = new[0]
-                is_last = has_ended and len(new) == 1 and not self._run.status().trials[0].diverged_at
-                return self._result(metrics[new[0]], is_over=is_last)
+                return self._result(metrics[new[0]], is_over=has_ended and len(new) == 1 and self._is_complete)
             if has_ended:
                 return self._ended(metrics)
             time.sleep(_LOOK_S)
+
+    @property
+    def _is_complete(self) -> bool:
+        """True if the training ended at its last step, so that its last metric is its result."""
+        status = self._run.status()
+        return status.state is State.FINISHED and not status.trials[0].diverged_at
 
     def cleanup(self) -> None:
         """Save and release machines when Ray ends the trial."""

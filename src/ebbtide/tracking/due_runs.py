@@ -20,6 +20,7 @@ from ebbtide.base.files import write_text
 from ebbtide.base.utc import iso
 from ebbtide.clouds.settings import RunFolder
 from ebbtide.controller.run_state import ENDED, State, StopRequest, controller_pid, request_stop
+from ebbtide.controller.team.account import is_of_team
 from ebbtide.errors import CloudError, InputError
 from ebbtide.forecasts.bundle import KEPT_MODELS, MANIFEST, ModelBundle
 from ebbtide.jobs.job_list import runnable
@@ -150,10 +151,15 @@ def _done(runs: Path) -> dict[str, float]:
 def mark_done(results: Sequence[tuple[DueRun, DueResult]]) -> None:
     """Write down which jobs have been run for which time; those to be continued are left out."""
     for due, result in results:
-        if result.state in ENDED:
+        if _is_over(result.state, result.problem):
             done = _done(due.runs)
             done[due.job.name] = max(done.get(due.job.name, due.due_s), due.due_s)
             write_text(due.runs.parent / _DONE, json.dumps(done, indent=2) + "\n")
+
+
+def _is_over(state: str, why: str) -> bool:
+    """Return whether a run has ended for good: one that reached a limit of its team is continued another night."""
+    return state in ENDED and not (state == State.GAVE_UP and is_of_team(why))
 
 
 def bring_to_end(
@@ -186,7 +192,8 @@ def bring_to_end(
     if controller_pid(kept.path) is not None:
         # Somebody resumed it by hand.
         run.wait()
-    if run.status().state not in ENDED:
+    status = run.status()
+    if not _is_over(status.state, status.why):
         tags = {"ebbtide.job": due.job.name, "ebbtide.due": iso(due.due_s)}
         try:
             begin_tracking(kept, uri, artifacts, tags)

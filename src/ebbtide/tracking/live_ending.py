@@ -14,6 +14,7 @@ from typing import Any
 from mlflow.entities import RunTag
 from mlflow.tracking import MlflowClient
 
+from ebbtide.agent.inputs import fetch_checkpoint
 from ebbtide.base.utc import HOUR_S
 from ebbtide.clouds.settings import LiveSettings, RunFolder
 from ebbtide.controller.kinds.state import TrialRecord
@@ -24,7 +25,8 @@ from ebbtide.jobs.job_list import runnable
 from ebbtide.runs.cost_summary import money_of
 from ebbtide.storage.checkpoints.manifest import Manifest
 from ebbtide.storage.checkpoints.store import CheckpointStore
-from ebbtide.storage.objects import object_store
+from ebbtide.storage.checkpoints.whole import best_whole, newest_whole
+from ebbtide.storage.objects import ObjectStore, object_store
 from ebbtide.tracking.live_following import Follower, trial_id_of
 from ebbtide.tracking.live_series import MetricLog, Point, trial_costs
 from ebbtide.tracking.mlflow_names import allowed_name, untold
@@ -167,20 +169,31 @@ def _log_model(
     trial_id = trial_id_of(settings, number)
     tags = {"ebbtide.winner_checkpoint": f"{settings.store}/trials/{trial_id}"}
     try:
-        store = CheckpointStore(object_store(settings.store), trial_id)
-        sweep = runnable(settings.sweep).part_of(number)[0]
-        best = store.best(str(sweep.direction)) if sweep.metric else None
-        found: Manifest | None = best or next(store.manifests(), None)
-        if found is None:
+        objects, sweep = object_store(settings.store), runnable(settings.sweep).part_of(number)[0]
+        trial_ids = [trial_id, *(f"{trial_id}-r{rank}" for rank in range(1, sweep.ranks))]
+        best = str(sweep.direction) if sweep.metric else ""
+        parts = _checkpoint_parts(objects, trial_ids, best)
+        if not parts:
             return {}
-        tags |= {"ebbtide.winner_step": str(found.step), "ebbtide.winner_bytes": str(found.size_bytes)}
-        if is_over and found.size_bytes <= _MOST_MODEL_BYTES:
+        size_bytes = sum(part.size_bytes for part in parts)
+        tags |= {"ebbtide.winner_step": str(parts[0].step), "ebbtide.winner_bytes": str(size_bytes)}
+        if is_over and size_bytes <= _MOST_MODEL_BYTES:
             with tempfile.TemporaryDirectory(prefix="ebbtide-") as temporary:
-                store.fetch(found, Path(temporary) / "winner")
+                fetch_checkpoint(objects, trial_ids, Path(temporary) / "winner", best=best)
                 client.log_artifacts(parent, str(Path(temporary) / "winner"), "winner")
     except (OSError, DamagedCheckpointError) as error:
         _LOGGER.warning("the checkpoint of the best trial is not in MLflow: %s", error)
     return tags
+
+
+def _checkpoint_parts(objects: ObjectStore, trial_ids: Sequence[str], best: str) -> Sequence[Manifest]:
+    """Manifests of a trial's best whole checkpoint, or else its newest, one for each part."""
+    if len(trial_ids) == 1:
+        store = CheckpointStore(objects, trial_ids[0])
+        found = (store.best(best) if best else None) or next(store.manifests(), None)
+        return [] if found is None else [found]
+    whole = best_whole(objects, trial_ids, best) or newest_whole(objects, trial_ids)
+    return [] if whole is None else [whole.parts[rank] for rank in sorted(whole.parts)]
 
 
 def _status(is_done: bool, has_failed: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,17 @@ class NightState:
         """The same with stages that ran."""
         return replace(self, stages=tuple(dict.fromkeys((*self.stages, *stages))))
 
-    def with_due(self, due: Sequence[tuple[str, float]]) -> NightState:
-        """The same with jobs that are due; those of a night that was killed and is continued stay."""
-        return replace(self, due=tuple(dict.fromkeys((*self.due, *due))))
+    def with_due(
+        self, due: Sequence[tuple[str, float]], is_begun: Callable[[str, float], bool] = lambda _file, _due_s: True
+    ) -> NightState:
+        """The same with jobs that are due; those that a night began before it was killed stay.
+
+        Args:
+            due: Pairs of a due job's file and its time.
+            is_begun: Tells whether the run of a pair was begun; if several times of a job were missed, one counts.
+        """
+        begun = [one for one in self.due if is_begun(*one)]
+        return replace(self, due=tuple(dict.fromkeys((*begun, *due))))
 
     def batches(self, *, accepted: bool) -> list[BatchVerdict]:
         """The batches that were accepted, or those that were rejected."""

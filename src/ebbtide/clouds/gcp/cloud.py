@@ -203,7 +203,9 @@ class GcpCloud:
                 if Operations(operations.get(name, [])).deleted is None:
                     left[token_of(one) or name] = self._deleted(zone, name)
         if silent:
-            raise CloudError(f"GCP does not answer for {', '.join(sorted(silent))}; machines may be left there")
+            refused = [f"{token} cannot be ended: {why}" for token, why in left.items() if why]
+            unheard = f"GCP does not answer for {', '.join(sorted(silent))}; machines may be left there"
+            raise CloudError("; ".join([unheard, *refused]))
         return left
 
     def _instance(

@@ -195,7 +195,7 @@ class TeamAccount:
         with self._lock:
             self._read_if_due()
             at_s = self._runtime.epoch_s()
-            month, silence = month_of(at_s), self._silence
+            month, silence = month_of(at_s), self.silence
             earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month) - self._lost_usd
             found = Room()
             for whose, owner, limits in self._limits:
@@ -371,7 +371,7 @@ class TeamAccount:
         return any(limits.machines is not None for _, _, limits in self._limits)
 
     @property
-    def _silence(self) -> str:
+    def silence(self) -> str:
         """Reason why the limits count as reached without the accounts; empty: those were available recently."""
         grace_s = self._settings.controller_limit_s
         if self._runtime.monotonic_s() - min(self._read_s, self._kept_s) <= grace_s:
