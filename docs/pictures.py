@@ -55,7 +55,7 @@ class Picture:
 @cache
 def _on_auctions() -> eb.types.BacktestResult:
     job = eb.Job.read(ROOT / "examples" / "one-day.yaml")
-    return eb.backtest([Reactive()], job, eb.generate_prices(days=30, seed=1, kind="auction"), starts=20, seed=1)
+    return eb.backtest(job, [Reactive()], eb.generate_prices(days=30, seed=1, kind="auction"), starts=20, seed=1)
 
 
 def _today() -> eb.types.BacktestResult:
@@ -63,7 +63,7 @@ def _today() -> eb.types.BacktestResult:
     policies: list[eb.policies.Policy] = [eb.policy("ebbtide"), Reactive(), CheapestSpot(), OnDemand()]
     prices = eb.generate_prices(days=30, seed=1)
     capacity = eb.generate_capacity(prices, seed=1)
-    return eb.backtest(policies, job, prices, availability=capacity, billing="by-cloud", starts=20, seed=1)
+    return eb.backtest(job, policies, prices, availability=capacity, billing="by-cloud", starts=20, seed=1)
 
 
 def _most_revoked() -> int:

@@ -89,7 +89,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_policy_that_imports_ebbtide_alone_is_replayed(own: Path) -> None:
     job = eb.Job(name="one", steps=2_000, other_steps_per_hour_per_vcpu=500.0)
     policy = eb.policy(f"{own}:Cheapest")
-    (outcome,) = eb.backtest([policy], job, eb.generate_prices(days=5, seed=1, kind="auction"), starts=1).outcomes[
+    (outcome,) = eb.backtest(job, [policy], eb.generate_prices(days=5, seed=1, kind="auction"), starts=1).outcomes[
         "cheapest"
     ]
     assert outcome.finished

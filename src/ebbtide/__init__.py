@@ -5,7 +5,7 @@ import ebbtide as eb
 prices = eb.PriceHistory.read("prices.parquet")
 job = eb.Job.read("examples/one-day.yaml")
 policies = [eb.policy(name) for name in ("ebbtide", "reactive", "on-demand")]
-result = eb.backtest(policies, job, prices, billing="ec2-second", starts=200, seed=1)
+result = eb.backtest(job, policies, prices, billing="ec2-second", starts=200, seed=1)
 print(result)        # a table: cost, makespan, revocations, refunds, with spread
 result.plot()        # prices with leases drawn on them, cost by policy, progress over time
 job = eb.Job(command="python train.py", budget_usd=20)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def prices() -> eb.PriceHistory:
 
 @pytest.fixture(scope="module")
 def result(prices: eb.PriceHistory, one_day: eb.Job) -> eb.types.BacktestResult:
-    return eb.backtest(policies(ALL), one_day, prices, billing="ec2-hourly", starts=12, seed=1)
+    return eb.backtest(one_day, policies(ALL), prices, billing="ec2-hourly", starts=12, seed=1)
 
 
 def test_statistics_are_those_of_the_outcomes(result: eb.types.BacktestResult) -> None:
@@ -52,7 +53,7 @@ def test_the_json_is_as_promised(result: eb.types.BacktestResult, tmp_path: Path
 
 def test_the_same_seed_gives_the_same_bytes_and_another_others(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     texts = [
-        eb.backtest(policies("reactive"), one_day, prices, starts=5, seed=seed).to_json() for seed in (1, 1, 2)
+        eb.backtest(one_day, policies("reactive"), prices, starts=5, seed=seed).to_json() for seed in (1, 1, 2)
     ]
     assert texts[0] == texts[1] != texts[2]
 
@@ -60,7 +61,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_others(prices: eb.PriceH
 def test_policies_do_not_see_each_other(
     result: eb.types.BacktestResult, prices: eb.PriceHistory, one_day: eb.Job
 ) -> None:
-    alone = eb.backtest([eb.policies.Reactive()], one_day, prices, billing="ec2-hourly", starts=12, seed=1)
+    alone = eb.backtest(one_day, [eb.policies.Reactive()], prices, billing="ec2-hourly", starts=12, seed=1)
     assert alone.summary()["reactive"] == result.summary()["reactive"]
 
 
@@ -76,17 +77,17 @@ def test_starts_leave_room_and_begin_when_half_the_markets_have() -> None:
 
 
 def test_starts_can_be_named(prices: eb.PriceHistory, one_day: eb.Job) -> None:
-    result = eb.backtest([eb.policies.Reactive()], one_day, prices, starts=["2015-04-03T00:00:00Z"])
+    result = eb.backtest(one_day, [eb.policies.Reactive()], prices, starts=["2015-04-03T00:00:00Z"])
     assert result.starts_s == (to_epoch_s("2015-04-03T00:00:00Z"),)
     with pytest.raises(InputError, match="outside the history"):
-        eb.backtest([eb.policies.Reactive()], one_day, prices, starts=["2012-04-03T00:00:00Z"])
+        eb.backtest(one_day, [eb.policies.Reactive()], prices, starts=["2012-04-03T00:00:00Z"])
 
 
 def test_runs_cut_off_by_the_end_are_counted_and_left_out_of_the_statistics() -> None:
     prices = history({C3: [(0, 0.1)], R3: [(0, 0.01)]}, hours=10)
     starts = [START_S, START_S + 8 * 3600]
     result = eb.backtest(
-        [eb.policies.FastestSpot(), eb.policies.CheapestSpot()], job(6 * 3600), prices, starts=starts
+        job(6 * 3600), [eb.policies.FastestSpot(), eb.policies.CheapestSpot()], prices, starts=starts
     )
     row = result.summary()["fastest-spot"]
     assert row["unfinished"] == 1
@@ -179,9 +180,23 @@ def test_the_face_of_the_library_on_real_prices(
 def test_on_real_prices_spot_costs_less_than_on_demand_and_never_revoked_means_never_revoked(
     auction_2015: eb.PriceHistory, one_day: eb.Job
 ) -> None:
-    told = eb.backtest(policies(ALL), one_day, auction_2015, billing="ec2-hourly", starts=60, seed=1).summary()
+    told = eb.backtest(one_day, policies(ALL), auction_2015, billing="ec2-hourly", starts=60, seed=1).summary()
     assert all(row["unfinished"] == 0 for row in told.values())
     for name in ("cheapest-spot", "fastest-spot"):
         assert told[name]["revocations"]["mean"] == 0
     assert told["reactive"]["cost_usd"]["mean"] < 0.3 * told["on-demand"]["cost_usd"]["mean"]
     assert told["fastest-spot"]["makespan_h"]["mean"] < told["cheapest-spot"]["makespan_h"]["mean"]
+
+
+@pytest.mark.parametrize("verb", ["backtest", "compare"])
+def test_policies_may_stand_first_as_they_did_before(verb: str, one_day: eb.Job) -> None:
+    prices = eb.generate_prices(days=15, seed=1, kind="auction")
+    given = [eb.policy("on-demand")], one_day, prices
+    with pytest.warns(FutureWarning, match="the job stands first now") as told:
+        former = getattr(eb, verb)(*given, starts=1)
+    assert told[0].filename == __file__
+    now = getattr(eb, verb)(one_day, given[0], prices, starts=1)
+    assert str(former) == str(now)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        getattr(eb, verb)([one_day], given[0], prices, starts=1)

@@ -44,8 +44,8 @@ def test_without_refunds_no_policy_comes_below_the_floor(seed: int, steps: int) 
         name="j", steps=steps, steps_per_hour={"c3.xlarge": 1_000, "m3.medium": 210, "g2.2xlarge": 2_600}
     )
     found = compare(
-        policies("on-demand,cheapest-spot,reactive,deepspotcloud-migrate"),
         work,
+        policies("on-demand,cheapest-spot,reactive,deepspotcloud-migrate"),
         prices,
         billing=billing_preset("per-second"),
         starts=3,
@@ -58,8 +58,8 @@ def test_without_refunds_no_policy_comes_below_the_floor(seed: int, steps: int) 
 def test_each_policy_has_a_row_and_one_that_cannot_serve_says_why() -> None:
     whole = eb.Job(name="whole", steps=3_000, steps_per_hour={"c3.xlarge": 1_000}, checkpoint=None)
     found = compare(
-        policies(list(POLICIES)),
         whole,
+        policies(list(POLICIES)),
         generate_auction_prices(days=10, seed=1),
         billing=billing_preset("ec2-second"),
         starts=2,
@@ -75,8 +75,8 @@ def test_each_policy_has_a_row_and_one_that_cannot_serve_says_why() -> None:
 def test_what_is_late_is_a_miss() -> None:
     prices = history({C3: [(0, 0.03)], R3: [(0, 0.01)]}, hours=60)
     found = compare(
-        policies("cheapest-spot,fastest-spot"),
         job(3600),
+        policies("cheapest-spot,fastest-spot"),
         prices,
         billing=billing_preset("per-second"),
         starts=4,
@@ -92,9 +92,9 @@ def test_what_is_late_is_a_miss() -> None:
 def test_several_jobs_are_compared_without_a_floor(tmp_path: Path) -> None:
     """Costs of two jobs add up, and no bound is claimed."""
     prices = history({C3: [(0, 0.10)]}, hours=10)
-    alone = compare(policies("on-demand,cheapest-spot"), job(7200), prices, starts=1)
+    alone = compare(job(7200), policies("on-demand,cheapest-spot"), prices, starts=1)
     both = [job(7200).model_copy(update={"name": name}) for name in ("a", "b")]
-    found = compare(policies("on-demand,cheapest-spot"), both, prices, starts=1)
+    found = compare(both, policies("on-demand,cheapest-spot"), prices, starts=1)
     assert [row.policy for row in found.rows] == ["cheapest-spot", "on-demand"]
     costs = {row.policy: row.cost_usd for row in alone.rows}
     for row in found.rows:

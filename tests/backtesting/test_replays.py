@@ -59,8 +59,8 @@ def test_the_bytes_are_the_same_however_many_workers(prices: eb.PriceHistory, on
     before = set(psutil.Process().children())
     texts = [
         eb.backtest(
-            policies("on-demand,reactive,deepspotcloud-migrate,dynamic-pricing-cost"),
             one_day,
+            policies("on-demand,reactive,deepspotcloud-migrate,dynamic-pricing-cost"),
             prices,
             starts=6,
             seed=2,
@@ -108,7 +108,7 @@ def test_policies_from_files_and_from_here_are_replayed_too(
     (tmp_path / "own.py").write_text(OWN.replace("LATEST_S", "float('inf')"))
     chosen = [*policies(f"{tmp_path}/own.py:mine,reactive"), Local()]
     assert received_policy(sent_policy(chosen[0])) == chosen[0]
-    result = eb.backtest(chosen, one_day, prices, starts=4, workers=2)
+    result = eb.backtest(one_day, chosen, prices, starts=4, workers=2)
     costs = [[run.cost_usd for run in result.outcomes[name]] for name in ("mine", "reactive", "local")]
     assert costs[0] == costs[1] == costs[2]
 
@@ -128,8 +128,8 @@ def test_a_file_that_is_gone_or_changed_since_hinders_no_worker(
     before = set(psutil.Process().children())
     seen: set[psutil.Process] = set()
     result = eb.backtest(
-        chosen,
         one_day,
+        chosen,
         prices,
         starts=6,
         workers=2,
@@ -165,7 +165,7 @@ def test_the_error_of_the_first_start_is_told_whoever_meets_it(
 
 def test_less_than_one_worker_is_refused(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     with pytest.raises(InputError, match="workers is 0; at least 1"):
-        eb.backtest(policies("reactive"), one_day, prices, starts=1, workers=0)
+        eb.backtest(one_day, policies("reactive"), prices, starts=1, workers=0)
 
 
 @pytest.mark.long
@@ -173,8 +173,8 @@ def test_less_than_one_worker_is_refused(prices: eb.PriceHistory, one_day: eb.Jo
 def test_a_comparison_is_the_same_with_workers(prices: eb.PriceHistory, one_day: eb.Job) -> None:
     rows = [
         compare(
-            policies("on-demand,reactive,exosphere"),
             one_day.model_copy(update={"checkpoint": None}),
+            policies("on-demand,reactive,exosphere"),
             prices,
             billing=billing_preset("ec2-second"),
             starts=3,
@@ -244,9 +244,9 @@ def test_what_a_killed_worker_had_is_done_by_others(prices: eb.PriceHistory, one
                 os.kill(pid, signal.SIGKILL)
 
     chosen = policies("deepspotcloud-best-price,reactive")
-    result = eb.backtest(chosen, one_day, prices, starts=10, workers=3, on_progress=kill)
+    result = eb.backtest(one_day, chosen, prices, starts=10, workers=3, on_progress=kill)
     assert len(killed) == 2
-    assert result.to_json() == eb.backtest(chosen, one_day, prices, starts=10).to_json()
+    assert result.to_json() == eb.backtest(one_day, chosen, prices, starts=10).to_json()
 
 
 def test_earlier_starts_of_a_policy_that_failed_are_still_replayed(

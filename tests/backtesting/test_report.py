@@ -19,7 +19,7 @@ from ebbtide.policies.registry import policies
 @pytest.fixture(scope="module")
 def record(one_day: eb.Job) -> BacktestRecord:
     return eb.backtest(
-        policies("on-demand,reactive"), one_day, eb.generate_prices(days=15, kind="auction"), starts=4
+        one_day, policies("on-demand,reactive"), eb.generate_prices(days=15, kind="auction"), starts=4
     ).record()
 
 
@@ -68,8 +68,8 @@ def test_tables_of_a_comparison_tell_the_same_spread_and_are_sorted_by_cost(
     one_day: eb.Job, tmp_path: Path
 ) -> None:
     found = compare(
-        policies("on-demand,cheapest-spot,reactive"),
         one_day,
+        policies("on-demand,cheapest-spot,reactive"),
         eb.generate_prices(days=15, kind="auction"),
         starts=4,
         billing=billing_preset("ec2-second"),
@@ -92,7 +92,7 @@ def test_tables_of_a_comparison_tell_the_same_spread_and_are_sorted_by_cost(
 
 def test_results_are_reports_from_python_and_tables_in_notebooks(one_day: eb.Job, tmp_path: Path) -> None:
     result = eb.backtest(
-        policies("on-demand,reactive"), one_day, eb.generate_prices(days=15, kind="auction"), starts=2
+        one_day, policies("on-demand,reactive"), eb.generate_prices(days=15, kind="auction"), starts=2
     )
     path = result.report(tmp_path / "deep" / "x.html")
     assert path == tmp_path / "deep" / "x.html"

@@ -58,7 +58,7 @@ def test_the_backtest_of_the_documentation(benchmark, auction_2015: eb.PriceHist
     names = "on-demand,cheapest-spot,fastest-spot,reactive"
 
     def backtest() -> None:
-        eb.backtest(policies(names), one_day, auction_2015, billing="ec2-hourly", starts=200, seed=1)
+        eb.backtest(one_day, policies(names), auction_2015, billing="ec2-hourly", starts=200, seed=1)
 
     benchmark.pedantic(backtest, rounds=5, warmup_rounds=1)
     began = time.perf_counter()

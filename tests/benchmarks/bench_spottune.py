@@ -24,7 +24,7 @@ def replayed_s(
 ) -> float:
     began = time.perf_counter()
     for sweep in sweeps:
-        eb.backtest(policies, sweep.jobs, prices, starts=starts, seed=1, curves=sweep.curves)
+        eb.backtest(sweep.jobs, policies, prices, starts=starts, seed=1, curves=sweep.curves)
     return time.perf_counter() - began
 
 

@@ -96,7 +96,7 @@ def test_the_help_lists_what_a_training_needs_and_all_commands_on_request(
         rows = [line.removeprefix("│ ").split(" ")[0] for line in capsys.readouterr().out.splitlines()]
         return [row for row in rows if row in {verb.name for verb in VERBS}]
 
-    assert len(listed("--help")) == 14
+    assert len(listed("--help")) == 15
     assert listed("--commands") == [verb.name for verb in VERBS]
 
 

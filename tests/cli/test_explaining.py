@@ -168,7 +168,7 @@ def test_the_same_from_python(runs: Path) -> None:
 
 def test_a_backtest_is_explained_once_it_is_replayed() -> None:
     job = eb.Job(name="one", steps=2_000, other_steps_per_hour_per_vcpu=500.0)
-    result = eb.backtest([eb.policy("ebbtide")], job, eb.generate_prices(days=5, seed=1, kind="auction"), starts=1)
+    result = eb.backtest(job, [eb.policy("ebbtide")], eb.generate_prices(days=5, seed=1, kind="auction"), starts=1)
     outcome = result.replay("ebbtide")
     told = eb.explain(outcome)
     assert sum(one.machines[0].paid_usd for one in told if one.decision.action == "requested") == pytest.approx(

@@ -86,7 +86,7 @@ def test_migrate_weighs_egress_and_best_price_does_not() -> None:
     moves = {}
     for when in (MoveWhen.CHEAPER, MoveWhen.PERIOD_END, MoveWhen.WORTHWHILE):
         policy = DeepSpotCloud(when)
-        (outcome,) = eb.backtest([policy], heavy, prices, billing="ec2-second", starts=[START_S]).outcomes[
+        (outcome,) = eb.backtest(heavy, [policy], prices, billing="ec2-second", starts=[START_S]).outcomes[
             policy.name
         ]
         moves[when] = len(outcome.leases) - 1
@@ -106,7 +106,7 @@ def test_a_budget_is_not_passed_by_egress(when: MoveWhen, budget_usd: float, see
     prices = six_days(seed)
     dataset = Dataset(size_bytes=10 * GIB, cloud="aws", region="us-east-1")
     policy = eb.policies.WithinBudget(DeepSpotCloud(when, overlap=overlap), budget_usd)
-    found = eb.backtest([policy], job(30, dataset=dataset), prices, starts=[prices.start_s + 3600])
+    found = eb.backtest(job(30, dataset=dataset), [policy], prices, starts=[prices.start_s + 3600])
     (outcome,) = found.outcomes[policy.name]
     assert outcome.cost_usd <= budget_usd
     assert outcome.finished or outcome.gave_up
@@ -164,7 +164,7 @@ def test_migrate_counts_the_saves_to_come() -> None:
     checkpoint = Checkpointing(save_s=10.0, restore_s=10.0, size_bytes=GIB // 10, interval_s=300.0)
     for name, bucket in {"none": None, "here": US_EAST, "there": Bucket(cloud="aws", region="eu-west-1")}.items():
         work = job(4).model_copy(update={"checkpoint": checkpoint, "bucket": bucket})
-        result = eb.backtest([policy], work, prices, billing="ec2-second", starts=[START_S])
+        result = eb.backtest(work, [policy], prices, billing="ec2-second", starts=[START_S])
         (outcome,) = result.outcomes[policy.name]
         moves[name] = len(outcome.leases) - 1
     assert moves == {"none": 1, "here": 0, "there": 1}
@@ -188,7 +188,7 @@ def test_a_budget_is_not_passed_by_uploads(
     )
     update = {"checkpoint": checkpoint, "bucket": Bucket(cloud="aws", region=region)}
     policy = eb.policies.WithinBudget(DeepSpotCloud(when), budget_usd)
-    result = eb.backtest([policy], job(6).model_copy(update=update), prices, starts=[prices.start_s + 3600])
+    result = eb.backtest(job(6).model_copy(update=update), [policy], prices, starts=[prices.start_s + 3600])
     (outcome,) = result.outcomes[policy.name]
     assert outcome.cost_usd <= budget_usd
     assert outcome.finished or outcome.gave_up

@@ -478,7 +478,7 @@ def test_a_job_of_many_quick_steps_ends(per_hour: float) -> None:
     """The clock tells a quarter of a microsecond apart: quick steps are not told apart by it."""
     quick = job(round(2.345 * per_hour), per_hour=per_hour, checkpoint=None)
     result = eb.backtest(
-        [eb.policies.CheapestSpot()], quick, history({C3: [(0, 0.1)]}), starts=[START_S + 3600.123], seed=1
+        quick, [eb.policies.CheapestSpot()], history({C3: [(0, 0.1)]}), starts=[START_S + 3600.123], seed=1
     )
     (outcome,) = result.outcomes["cheapest-spot"]
     assert outcome.finished

@@ -166,7 +166,7 @@ def test_what_is_no_policy_is_told_before_anything_is_rented(policy: Any, proble
     with pytest.raises(PolicyError, match=problem):
         checked_policy(policy)
     with pytest.raises(PolicyError, match=problem):
-        eb.backtest([policy], job(60), history(CALM), starts=1)
+        eb.backtest(job(60), [policy], history(CALM), starts=1)
     with pytest.raises(PolicyError, match=problem):
         replay(policy, [job(60)], history(CALM))
 

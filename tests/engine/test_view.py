@@ -128,7 +128,7 @@ class Honest(Reactive):
 
 
 def replayed(policy: eb.policies.Policy) -> eb.types.Outcome:
-    result = eb.backtest([policy], job(), PRICES, billing="ec2-second", starts=[START_S])
+    result = eb.backtest(job(), [policy], PRICES, billing="ec2-second", starts=[START_S])
     (outcome,) = result.outcomes[policy.name]
     return outcome
 
@@ -138,13 +138,13 @@ def test_what_one_run_writes_into_its_copies_no_other_run_sees(attempt: str) -> 
     """Two starts and an honest policy beside it, in one process, on one job, one record and one billing rule."""
     shared, prices = job(), history({C3: [(0, 0.05), (3_600, 0.06), (7_200, 0.05)]}, hours=48)
     starts = [START_S, START_S + 7200.0]
-    alone = eb.backtest([Honest()], job(), prices, billing="ec2-second", starts=starts).outcomes["reactive"]
+    alone = eb.backtest(job(), [Honest()], prices, billing="ec2-second", starts=starts).outcomes["reactive"]
 
     @dataclass(frozen=True)
     class Named(Hostile):
         name: str = "hostile"
 
-    both = eb.backtest([Named(attempt=attempt), Honest()], shared, prices, billing="ec2-second", starts=starts)
+    both = eb.backtest(shared, [Named(attempt=attempt), Honest()], prices, billing="ec2-second", starts=starts)
     for name in ("hostile", "reactive"):
         assert [one.cost_usd for one in both.outcomes[name]] == [one.cost_usd for one in alone]
     assert shared == job()

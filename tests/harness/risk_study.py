@@ -135,7 +135,7 @@ def rows(name: str, record: Record, starts: int) -> Iterator[RiskRow]:
             work = job.model_copy(update={"coupling": Coupling.INDEPENDENT}) if is_any else job
             pair = [
                 backtest(
-                    [each], work, prices, billing="gcp-spot", starts=starts_s, availability=capacity
+                    work, [each], prices, billing="gcp-spot", starts=starts_s, availability=capacity
                 ).outcomes[each.name]
                 for each in (with_hazard, alone)
             ]

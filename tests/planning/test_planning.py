@@ -97,7 +97,7 @@ def test_the_policy_of_a_sweep_keeps_its_budget() -> None:
     policy = policy_for(capped, DEFAULT_NAME)
     assert isinstance(policy, WithinBudget)
     prices = eb.generate_prices(days=5, seed=1, kind="auction")
-    result = eb.backtest([policy], capped.jobs(), prices, starts=5, seed=1)
+    result = eb.backtest(capped.jobs(), [policy], prices, starts=5, seed=1)
     assert all(outcome.cost_usd <= 0.2 for outcome in result.outcomes[policy.name])
     assert policy_for(sweep(), DEFAULT_NAME).name == DEFAULT_NAME
 
@@ -239,8 +239,8 @@ def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do()
         assert told.feasibility is not None
         assert told.feasibility.feasible
         outcomes = eb.backtest(
-            [policy_for(sweep(budget_usd=usd, deadline_h=hours), DEFAULT_NAME)],
             jobs,
+            [policy_for(sweep(budget_usd=usd, deadline_h=hours), DEFAULT_NAME)],
             CALM,
             billing="gcp-spot",
             starts=2,

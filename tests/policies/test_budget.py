@@ -30,7 +30,7 @@ NAMES = ["spottune", "spottune-bid", "cheapest-spot", "reactive", "on-demand"]
 def run(
     policy: eb.policies.Policy, jobs: list[eb.Job], prices: eb.PriceHistory, billing: str = "ec2-second"
 ) -> Outcome:
-    result = eb.backtest([policy], jobs, prices, billing=billing, starts=[prices.start_s + 86_400], seed=1)
+    result = eb.backtest(jobs, [policy], prices, billing=billing, starts=[prices.start_s + 86_400], seed=1)
     (outcome,) = result.outcomes[policy.name]
     return outcome
 

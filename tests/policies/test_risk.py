@@ -62,7 +62,7 @@ def test_a_market_that_takes_its_machines_is_left(place: int) -> None:
     for capacity in (True, False):
         policy = policies(capacity=capacity)[place]
         result = backtest(
-            [policy], work, PRICES, billing="gcp-spot", starts=[START_S + DAY_S], availability=TAKEN, seed=1
+            work, [policy], PRICES, billing="gcp-spot", starts=[START_S + DAY_S], availability=TAKEN, seed=1
         )
         (outcome,) = result.outcomes[policy.name]
         lost.append((outcome.revocations, outcome.steps_lost, outcome.cost_usd))
@@ -80,7 +80,7 @@ def test_where_the_price_takes_machines_prices_decide(place: int) -> None:
     found = []
     for capacity in (True, False):
         policy = policies(capacity=capacity)[place]
-        result = backtest([policy], job(5 * 3600), prices, billing="ec2-second", starts=[START_S + DAY_S], seed=1)
+        result = backtest(job(5 * 3600), [policy], prices, billing="ec2-second", starts=[START_S + DAY_S], seed=1)
         found.append(result.outcomes[policy.name][0])
     assert [lease.market for lease in found[0].leases] == [lease.market for lease in found[1].leases]
     assert found[0].cost_usd == found[1].cost_usd
@@ -140,7 +140,7 @@ def asked(
         }
     )
     policy = Asking(asks)
-    backtest([policy], job(30 * 3600), prices, billing=billing, starts=[START_S + DAY_S], availability=capacity)
+    backtest(job(30 * 3600), [policy], prices, billing=billing, starts=[START_S + DAY_S], availability=capacity)
     return policy
 
 
@@ -213,7 +213,7 @@ class Watching:
 @pytest.mark.long
 def test_what_a_run_sees_of_a_market_raises_its_risk() -> None:
     watching = Watching()
-    backtest([watching], job(20 * 3600), PRICES, billing="gcp-spot", starts=[START_S + DAY_S], availability=TAKEN)
+    backtest(job(20 * 3600), [watching], PRICES, billing="gcp-spot", starts=[START_S + DAY_S], availability=TAKEN)
     first, last = watching.seen[1], watching.seen[-1]
     assert last[1] > first[1]
     assert last[2] < first[2]

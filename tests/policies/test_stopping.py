@@ -143,7 +143,7 @@ def test_a_sweep_is_halved_in_a_replay() -> None:
     policy = eb.policy("ebbtide", None, {"stopper": "asha", "selects": True})
     assert isinstance(policy, Ebbtide)
     assert policy.stopper is StopperName.ASHA
-    result = eb.backtest([policy], jobs, PRICES, billing="gcp-spot", starts=1, seed=1, curves=curves)
+    result = eb.backtest(jobs, [policy], PRICES, billing="gcp-spot", starts=1, seed=1, curves=curves)
     (plain,) = result.outcomes["ebbtide"]
     outcome = result.replay("ebbtide")
     assert outcome.cost_usd == plain.cost_usd
@@ -156,7 +156,7 @@ def test_a_sweep_is_halved_in_a_replay() -> None:
     assert len(why) == len(stopped)
     assert all("it is not among the best" in one for one in why)
     # As a run without a stopper, but for those.
-    (free,) = eb.backtest([Ebbtide()], jobs, PRICES, billing="gcp-spot", starts=1, seed=1, curves=curves).outcomes[
+    (free,) = eb.backtest(jobs, [Ebbtide()], PRICES, billing="gcp-spot", starts=1, seed=1, curves=curves).outcomes[
         "ebbtide"
     ]
     assert outcome.cost_usd < free.cost_usd

@@ -135,7 +135,7 @@ def check_ledger(outcome: Outcome, prices: eb.PriceHistory) -> None:
 def test_policies_that_bid_run_to_their_end_and_their_ledgers_are_recounted() -> None:
     prices = eb.generate_prices([C3, R3], days=45, seed=4, kind="auction")
     work = job(6 * 3600, interval_s=900.0)
-    found = compare(policies(BIDDING), work, prices, billing="mithril-auction", starts=3, seed=2, deadline_h=None)
+    found = compare(work, policies(BIDDING), prices, billing="mithril-auction", starts=3, seed=2, deadline_h=None)
     assert not [row.policy for row in found.rows if row.why_not]
     assert set(found.result.outcomes) == set(BIDDING.split(","))
     revocations = 0

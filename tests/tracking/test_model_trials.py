@@ -274,7 +274,7 @@ def test_the_command_takes_the_champions_and_says_which(
     assert said in ebbtide("plan", "sweep.yaml", *words, "--runs", "2")[1]
     # In Python the word means the same everywhere.
     job, later = eb.Job.read("job.yaml"), prices.window(until, prices.end_s)
-    told = eb.backtest([eb.policy("spottune", "champion")], job, later, starts=1, models="champion").models
+    told = eb.backtest(job, [eb.policy("spottune", "champion")], later, starts=1, models="champion").models
     assert told == {"revpred": f"1 ({good.parts['revpred'].version})"}
     with pytest.raises(InputError, match="start at .* or later"):
         eb.run(job, "spottune", "replay", prices=prices, start=prices.start_s, models="champion")

@@ -50,7 +50,7 @@ def test_a_backtest_asks_the_models_and_says_which(
     asked = []
     answer = NetworkModel.probabilities
     monkeypatch.setattr(NetworkModel, "probabilities", lambda *a: asked.append(1) or answer(*a))
-    with_models = eb.backtest([eb.policy("spottune", bundle)], JOB, later, starts=3, models=bundle)
+    with_models = eb.backtest(JOB, [eb.policy("spottune", bundle)], later, starts=3, models=bundle)
     assert asked
     assert with_models.models == bundle.versions
     said = f"models: revpred {bundle.versions['revpred']}"
@@ -58,11 +58,11 @@ def test_a_backtest_asks_the_models_and_says_which(
     assert json.loads(with_models.to_json())["models"] == bundle.versions
     assert with_models.record().to_dict()["models"] == bundle.versions
     asked.clear()
-    without = eb.backtest([eb.policy("spottune")], JOB, later, starts=3)
+    without = eb.backtest(JOB, [eb.policy("spottune")], later, starts=3)
     assert not asked
     assert "models" not in without.to_dict()
     assert "models:" not in str(without)
-    compared = eb.compare([eb.policy("spottune", bundle)], JOB, later, starts=2, models=bundle)
+    compared = eb.compare(JOB, [eb.policy("spottune", bundle)], later, starts=2, models=bundle)
     assert said in compared.notes
 
 
@@ -71,7 +71,7 @@ def test_days_that_a_model_was_trained_on_are_refused(
     prices: eb.PriceHistory, bundle: ModelBundle, verb: str
 ) -> None:
     with pytest.raises(InputError, match=r"revpred was trained on prices until .*; start at .* or later"):
-        getattr(eb, verb)([eb.policy("spottune", bundle)], JOB, prices, starts=20, models=bundle)
+        getattr(eb, verb)(JOB, [eb.policy("spottune", bundle)], prices, starts=20, models=bundle)
 
 
 def test_a_replay_and_a_live_run_refuse_a_start_within_the_training_days(

@@ -17,7 +17,7 @@ def test_a_backtest_is_a_run_with_one_under_it_for_each_policy(tmp_path: Path, o
     from mlflow.tracking import MlflowClient
 
     result = eb.backtest(
-        policies("on-demand,reactive"), one_day, eb.generate_prices(days=15, kind="auction"), starts=3
+        one_day, policies("on-demand,reactive"), eb.generate_prices(days=15, kind="auction"), starts=3
     )
     uri = f"sqlite:///{tmp_path}/deep/mlflow.db"
     note = tmp_path / "note.txt"
@@ -52,7 +52,7 @@ def test_a_log_that_breaks_is_marked_failed(tmp_path: Path, one_day: eb.Job) -> 
     from mlflow.tracking import MlflowClient
 
     record = eb.backtest(
-        [eb.policies.Reactive()], one_day, eb.generate_prices(days=15, kind="auction"), starts=1
+        one_day, [eb.policies.Reactive()], eb.generate_prices(days=15, kind="auction"), starts=1
     ).record()
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with pytest.raises(Exception, match="none"):

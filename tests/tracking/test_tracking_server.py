@@ -54,7 +54,7 @@ def test_a_backtest_is_tracked_there_as_in_a_file(server: str, tmp_path: Path) -
 
     prices = eb.generate_prices(days=5, seed=1, kind="auction")
     job = eb.Job(name="short", steps=2_000, steps_per_hour={"c3.xlarge": 1_000})
-    record = eb.backtest([eb.policies.OnDemand(), eb.policies.Reactive()], job, prices, starts=2).record()
+    record = eb.backtest(job, [eb.policies.OnDemand(), eb.policies.Reactive()], prices, starts=2).record()
     report = tmp_path / "report.txt"
     report.write_text("a report")
     parent = log_record(

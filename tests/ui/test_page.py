@@ -20,6 +20,7 @@ import ebbtide as eb
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-core, of the extra dev")
 
 pytestmark = [
     pytest.mark.usefixtures("processes"),
@@ -129,6 +130,37 @@ def test_every_view_shows_200_trials(page: Any, address: str, width: int) -> Non
     page.locator("#decisions tbody tr a").first.click()
     page.wait_for_selector("#weighed tr.chosen")
     shot(page, f"decision-{width}")
+
+
+def barriers(page: Any) -> list[str]:
+    """Serious problems of accessibility on the page as it is, as axe-core finds them."""
+    found = axe.Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes'][:3]]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_barrier(page: Any, address: str, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    places = {"": "runs"} | {f"run/made/{view}": f"made/{view}" for view in VIEWS}
+    places["run/made/decisions/0"] = "made/decisions"
+    found = {}
+    for place, ready in places.items():
+        opened(page, address, place, ready)
+        found[place] = barriers(page)
+    assert not any(found.values()), found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_report_has_a_barrier(page: Any, scheme: str, one_day: eb.Job, tmp_path: Path) -> None:
+    page.emulate_media(color_scheme=scheme)
+    policies = [eb.policy(name) for name in ("on-demand", "cheapest-spot")]
+    found = eb.compare(one_day, policies, eb.generate_prices(days=15, kind="auction"), starts=2)
+    page.set_content(found.report(tmp_path / "report.html").read_text())
+    assert barriers(page) == []
 
 
 def test_a_decision_can_be_checked_by_hand(page: Any, address: str) -> None:

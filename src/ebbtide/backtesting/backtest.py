@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ebbtide.backtesting.replays import replay_all
 from ebbtide.backtesting.result import BacktestResult
@@ -27,8 +29,8 @@ from ebbtide.replay.starts import check_can_finish, draw_starts, given_starts
 
 
 def backtest(
-    policies: Sequence[Policy],
     job: Job | Sequence[Job],
+    policies: Sequence[Policy],
     prices: PriceHistory,
     *,
     billing: str | Billing = "ec2-second",
@@ -48,8 +50,8 @@ def backtest(
     """Replay every policy from the same starts.
 
     Args:
-        policies: Policies to compare; names must differ.
         job: One job, or several that run together.
+        policies: Policies to compare; names must differ.
         prices: Price history of the markets.
         billing: Name of a billing preset, or a rule.
         starts: Number of starts to draw, or the start times themselves.
@@ -77,6 +79,7 @@ def backtest(
             that a model was trained on, a job that can never finish, or less than one worker.
         PolicyError: A policy lacks a required member, raised an exception, or made an impossible request.
     """
+    job, policies = job_first(job, policies)
     check_policies(policies)
     bundle = read_models(models)
     jobs = jobs_of(job)
@@ -120,6 +123,18 @@ def start_times(scenario: Scenario, starts: int | Sequence[Time]) -> tuple[float
         return given_starts(prices, starts)
     longest = max(jobs, key=lambda job: job.steps)
     return draw_starts(longest, prices, starts, scenario.seed, scenario.catalogue)
+
+
+def job_first(
+    job: Job | Sequence[Job], policies: Sequence[Policy]
+) -> tuple[Job | Sequence[Job], Sequence[Policy]]:
+    """The work and the policies, whatever order they are given in: policies stood first before."""
+    given: Any = policies
+    if isinstance(given, Job) or (isinstance(given, Sequence) and given and isinstance(given[0], Job)):
+        warnings.warn("the job stands first now, then the policies", FutureWarning, stacklevel=3)
+        former: Any = job
+        return given, former
+    return job, policies
 
 
 def check_policies(policies: Sequence[Policy]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ebbtide.backtesting.backtest import check_policies, start_times
+from ebbtide.backtesting.backtest import check_policies, job_first, start_times
 from ebbtide.backtesting.policy_table import MeanAndDeviation, PolicyTable
 from ebbtide.backtesting.record import BacktestRecord
 from ebbtide.backtesting.replays import replay_all
@@ -149,8 +149,8 @@ class Comparison:
 
 
 def compare(
-    policies: Sequence[Policy],
     job: Job | Sequence[Job],
+    policies: Sequence[Policy],
     prices: PriceHistory,
     *,
     billing: str | Billing = "ec2-second",
@@ -167,8 +167,8 @@ def compare(
     """Replay every policy that can serve the work.
 
     Args:
-        policies: Policies to compare; names must differ.
         job: One job, or several that run together.
+        policies: Policies to compare; names must differ.
         prices: Price history of the markets.
         billing: Billing of spot leases: name of a preset, or a rule.
         starts: Number of starts to draw.
@@ -187,6 +187,7 @@ def compare(
             less than one worker.
         PolicyError: A policy has a bug: that does not count as work it cannot serve.
     """
+    job, policies = job_first(job, policies)
     check_policies(policies)
     known = catalogue or default_catalogue()
     rule = billing_preset(billing) if isinstance(billing, str) else billing

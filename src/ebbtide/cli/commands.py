@@ -113,6 +113,7 @@ VERBS = (
     Verb("stop", "runs", "stop_command", _TRAIN),
     Verb("resume", "resuming", "resume_command", _TRAIN),
     Verb("down", "runs", "down_command", _TRAIN),
+    Verb("rm", "runs", "rm_command", _TRAIN),
     Verb("demo", "demo", "demo_command", _DECIDE),
     Verb("plan", "planning", "plan_command", _DECIDE),
     Verb("compare", "comparing", "compare_command", _DECIDE),

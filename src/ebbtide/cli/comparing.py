@@ -104,8 +104,8 @@ def compare_command(
         typer.echo(remark, err=True)
     with progress("replaying", max(replays.starts, 0) * len(chosen)) as state:
         found = compare(
-            chosen,
             given.jobs,
+            chosen,
             history,
             billing=replays.rule,
             availability=source.capacity(history, replays.seed, availability),

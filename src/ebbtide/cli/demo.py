@@ -61,8 +61,8 @@ def demo_command(
         job = Job.read(job_file)
         state.step("replaying", _STARTS * len(chosen))
         result = backtest(
-            chosen,
             job,
+            chosen,
             history,
             billing="by-cloud",
             availability=Availability.read(capacity_file),

@@ -1,4 +1,4 @@
-"""`ebbtide status`, `logs`, `stop`, `down`: live runs, running or ended."""
+"""`ebbtide status`, `logs`, `stop`, `down`, `rm`: live runs, running or ended."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from ebbtide.clouds.settings import (
 )
 from ebbtide.controller.journal.journal import journal_of
 from ebbtide.controller.run_state import (
+    ENDED,
     OVER,
     State,
     StopRequest,
@@ -44,10 +45,13 @@ from ebbtide.runs.by_provider import end_machines
 from ebbtide.runs.cost_summary import seconds
 from ebbtide.runs.settling import settle
 from ebbtide.runs.status import RunStanding, standing_of
+from ebbtide.storage.checkpoints.tree import remove_tree
 
 # Errors from reading a run whose files are damaged or not Ebbtide's: our own, and those of decoding.
 _UNREADABLE = (EbbtideError, OSError, ValueError, TypeError, LookupError, AttributeError)
-_FOLLOW_EVERY_S = 0.3
+_FOLLOW_EVERY_S, _WATCH_EVERY_S = 0.3, 2.0
+# States in which a run may look another way in a moment.
+_CHANGING = frozenset({State.NEW, State.RUNNING, State.STOPPING})
 # The end of a log's name, as `trial_id_of` and clusters write it: the trial, and the number of its machine.
 _LOG_NAME = re.compile(r"-(\d+)(?:-([rw])(\d+))?$")
 # Real seconds that `down` waits for a controller, which first saves and then ends its machines.
@@ -68,26 +72,46 @@ def status_command(
     runs: RunsOption = RUNS,
     as_json: JsonOption = False,
     every: Annotated[bool, typer.Option("--all", help=f"Show all trials, and not the first {MOST_ROWS}.")] = False,
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Show it again every two seconds, until nothing runs.")
+    ] = False,
 ) -> None:
     """Show all runs, or one in detail: state, trials, machines, cost and savings."""
-    if run is None:
-        standings = _standings(known_runs(runs))
+    if watch and as_json:
+        raise InputError("--watch is for people, --json for programs: give one of them")
+    while True:
+        found = _standings(known_runs(runs)) if run is None else [_standing(runs, run)]
         if as_json:
-            typer.echo(json.dumps([one.as_plain() for one in standings], indent=2))
+            plain = [one.as_plain() for one in found]
+            typer.echo(json.dumps(plain if run is None else plain[0], indent=2))
             return
-        table_console().print(runs_table(standings))
-        for one in standings:
-            if isinstance(one, UnreadableRun):
-                typer.echo(visible(f"{one.run} {UNREADABLE}: {one.why}"))
-        readable = [one for one in standings if isinstance(one, RunStanding)]
-        if readable:
-            typer.echo(f"`ebbtide status {readable[-1].run}` shows one in detail")
-        return
+        if watch:
+            table_console().clear()
+        if run is None:
+            _show_all(found)
+        else:
+            _show_one(find_run(runs, run), run, found[0], every=every)
+        if not watch or not any(isinstance(one, RunStanding) and one.state in _CHANGING for one in found):
+            return
+        time.sleep(_WATCH_EVERY_S)
+
+
+def _standing(runs: Path, run: str) -> RunStanding:
     folder = find_run(runs, run)
-    standing = standing_of(folder, folder.catalogue)
-    if as_json:
-        typer.echo(json.dumps(standing.as_plain(), indent=2))
-        return
+    return standing_of(folder, folder.catalogue)
+
+
+def _show_all(standings: Sequence[RunStanding | UnreadableRun]) -> None:
+    table_console().print(runs_table(standings))
+    for one in standings:
+        if isinstance(one, UnreadableRun):
+            typer.echo(visible(f"{one.run} {UNREADABLE}: {one.why}"))
+    readable = [one for one in standings if isinstance(one, RunStanding)]
+    if readable:
+        typer.echo(f"`ebbtide status {readable[-1].run}` shows one in detail")
+
+
+def _show_one(folder: RunFolder, run: str, standing: RunStanding, *, every: bool) -> None:
     if run == LATEST:
         typer.echo(_named(folder, run))
     if standing.trials:
@@ -102,6 +126,9 @@ def logs_command(
     run: RunArgument = None,
     trial: Annotated[int | None, typer.Option(min=0, help="Only this trial.")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue as more is printed.")] = False,
+    last: Annotated[
+        int | None, typer.Option("-n", "--lines", min=0, help="Begin with the last lines of each log.")
+    ] = None,
     runs: RunsOption = RUNS,
 ) -> None:
     """Print the output of trials' programs; other machines of a job are [0-r1], workers of a cluster [0-w1]."""
@@ -118,10 +145,12 @@ def logs_command(
                 content = path.read_text(encoding="utf-8", errors="replace")
                 if len(content) < known.get(path, 0):
                     known[path] = 0  # the log was rotated
+                is_new = path not in known
                 content = content[known.get(path, 0) :]
                 known[path] = known.get(path, 0) + len(content)
                 label = f"{number}-{kind}{machine}" if kind else f"{number}"
-                for line in content.splitlines():
+                lines = content.splitlines()
+                for line in lines if last is None or not is_new else lines[max(len(lines) - last, 0) :]:
                     typer.echo(f"[{label}] {line}")
         if not follow or over:
             return
@@ -172,6 +201,27 @@ def down_command(run: RunArgument = None, runs: RunsOption = RUNS) -> None:
         typer.echo(f"a controller on another host may still run and rent, {away}; {again}", err=True)
     if not (found.is_done and is_ended) or away:
         raise typer.Exit(1)
+
+
+def rm_command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")], runs: RunsOption = RUNS
+) -> None:
+    """Remove the folder of a run that has ended: its journal, logs and key. Data in a bucket stays."""
+    folder = find_run(runs, run)
+    name, store = folder.path.name, folder.settings.store
+    standing = standing_of(folder, folder.catalogue)
+    if controller_of(folder) is not None or standing.state not in {*ENDED, State.REFUSED} or standing.unended:
+        left = ", and machines may still run" if standing.unended else ""
+        raise InputError(
+            f"run {name} has not ended ({standing.state}{left}); `ebbtide down {name}` ends it and its machines"
+        )
+    # A name that no run has: what is left of an interrupted removal is no run any more.
+    aside = folder.path.with_name(f".{name}.removed")
+    remove_tree(aside)
+    folder.path.rename(aside)
+    remove_tree(aside)
+    is_inside = Path(store).is_relative_to(folder.path)
+    typer.echo(f"{name} removed{'' if is_inside else f'; what it stored stays in {store}'}")
 
 
 def _journal_away(folder: RunFolder) -> str:

@@ -246,8 +246,8 @@ class _Replays:
             on_progress: Called with the number of backtests done.
         """
         result = backtest(
-            [policy],
             jobs or self.jobs,
+            [policy],
             self.prices,
             billing=self.billing,
             starts=self.starts_s if starts_s is None else starts_s,

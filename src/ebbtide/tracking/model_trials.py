@@ -207,8 +207,8 @@ def _run(case: _Case, bundle: ModelBundle, starts_s: Sequence[float], setting: S
         return _played(case.market, case.workflow, case, bundle, starts_s, setting)
     (policy,) = policies_for([case.policy], case.work.sweep, bundle)
     found = backtest(
-        [policy],
         case.work.jobs,
+        [policy],
         case.prices,
         billing=setting.billing,
         starts=starts_s,

@@ -108,8 +108,8 @@ def engine_study(prices: PriceHistory, catalogue: Catalogue, *, starts: int, see
     outcomes = {}
     for name, policy in zip(_POLICIES, policies, strict=True):
         found = backtest(
-            [policy],
             job,
+            [policy],
             prices.select(listed),
             billing="ec2-hourly",
             starts=np.floor(at_s).tolist(),

@@ -79,8 +79,8 @@ def compared(
         last_s = prices.end_s - 4 * DAY_S
         drawn = np.random.default_rng([seed, starts]).uniform(prices.start_s + DAY_S, last_s, starts)
         result = backtest(
-            POLICIES,
             sweep.jobs,
+            POLICIES,
             prices,
             billing=billing,
             starts=[float(time_s) for time_s in np.floor(drawn)],

@@ -212,8 +212,8 @@ def study(
         sweep: WorkloadTrials, policies: Sequence[Policy], billing: str, speed_noise: float = 0.0
     ) -> Mapping[str, tuple[Outcome, ...]]:
         return backtest(
-            policies,
             sweep.jobs,
+            policies,
             prices,
             billing=billing,
             starts=start_times,

@@ -85,7 +85,7 @@ def test_an_imported_machine_is_recommended_and_backtested(
     prices = eb.PriceHistory({H100: series}, start_s=1.8e9, end_s=1.8e9 + 5 * 86_400)
     job = eb.Job.read(tmp_path / "job.yaml", catalogue)
     result = eb.backtest(
-        [eb.policies.OnDemand(), eb.policies.CheapestSpot()], job, prices, starts=1, seed=1, catalogue=catalogue
+        job, [eb.policies.OnDemand(), eb.policies.CheapestSpot()], prices, starts=1, seed=1, catalogue=catalogue
     )
     costs = result.to_frame().groupby("policy")["cost_usd"].mean()
     assert costs["on-demand"] == pytest.approx(25.0, rel=0.05)

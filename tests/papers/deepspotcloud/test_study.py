@@ -93,7 +93,7 @@ def test_its_replays_are_those_of_a_backtest() -> None:
     found = migration_study(prices, one_type, starts=4).replays["4h"]["hourly"]
     policy = DeepSpotCloud(MoveWhen.PERIOD_END)
     outcomes = eb.backtest(
-        [policy], one_type(4.0), prices, billing="ec2-hourly", starts=4, seed=1, delay=MeasuredStartDelay(1)
+        one_type(4.0), [policy], prices, billing="ec2-hourly", starts=4, seed=1, delay=MeasuredStartDelay(1)
     ).outcomes[policy.name]
     assert found.cost_usd == pytest.approx(sum(outcome.cost_usd for outcome in outcomes) / 4)
     assert found.makespan_h == pytest.approx(sum(outcome.makespan_s for outcome in outcomes) / 4 / 3600)

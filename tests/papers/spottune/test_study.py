@@ -122,7 +122,7 @@ def test_shares_by_hand() -> None:
     job = eb.Job(
         name="j", steps=1000, steps_per_hour=dict.fromkeys({m.instance_type for m in prices.markets}, 500.0)
     )
-    result = eb.backtest([eb.policies.CheapestSpot()], job, prices, starts=1, seed=1)
+    result = eb.backtest(job, [eb.policies.CheapestSpot()], prices, starts=1, seed=1)
     (outcome,) = result.outcomes["cheapest-spot"]
     assert refunded_share(outcome) == 0.0
     # Restored once for 60 s, saved once for 30 s, trained for two hours.

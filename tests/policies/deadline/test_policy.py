@@ -181,7 +181,7 @@ def test_refusals_say_what_is_wrong() -> None:
     prices = history({unknown: [(0, 1.0)]}, hours=72.0)
     work = Job(name="j", steps=10, steps_per_hour={"a2-highgpu-1g": 1.0})
     with pytest.raises(InputError, match="no market with a known on-demand price"):
-        eb.backtest([Deadline()], work, prices, billing="gcp-spot", starts=1)
+        eb.backtest(work, [Deadline()], prices, billing="gcp-spot", starts=1)
 
 
 def test_by_name_it_takes_one_and_a_half_times_the_work() -> None:

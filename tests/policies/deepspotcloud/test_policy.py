@@ -18,7 +18,7 @@ DAY = 86_400.0
 def run(when: MoveWhen, prices: eb.PriceHistory, hours: float = 5.0, **more: float) -> Outcome:
     policy = DeepSpotCloud(when, **more)
     work = job(round(3600 * hours))
-    result = eb.backtest([policy], work, prices, billing="ec2-hourly", starts=[START_S + DAY], seed=1)
+    result = eb.backtest(work, [policy], prices, billing="ec2-hourly", starts=[START_S + DAY], seed=1)
     (outcome,) = result.outcomes[policy.name]
     assert outcome.finished
     return outcome
@@ -69,7 +69,7 @@ def test_a_move_that_is_not_worth_it_is_not_made() -> None:
         ).checkpoint,
     )
     policies = [DeepSpotCloud(MoveWhen.PERIOD_END), DeepSpotCloud(MoveWhen.WORTHWHILE)]
-    found = eb.backtest(policies, work, prices, billing="ec2-hourly", starts=[START_S + DAY], seed=1).outcomes
+    found = eb.backtest(work, policies, prices, billing="ec2-hourly", starts=[START_S + DAY], seed=1).outcomes
     moved, stayed = (found[policy.name][0] for policy in policies)
     assert len(moved.leases) == 2
     assert len(stayed.leases) == 1
@@ -97,7 +97,7 @@ def test_on_real_prices_the_orderings_of_the_paper_hold(auction_2015: eb.PriceHi
     prices = auction_2015.select(lambda market: market.instance_type == "g2.2xlarge")
     work = eb.Job(name="g", steps=72_000, steps_per_hour={"g2.2xlarge": 1_000.0})
     policies = [DeepSpotCloud(when) for when in MoveWhen]
-    found = eb.backtest(policies, work, prices, billing="ec2-hourly", starts=150, seed=1).outcomes
+    found = eb.backtest(work, policies, prices, billing="ec2-hourly", starts=150, seed=1).outcomes
     cost = {name: np.mean([out.cost_usd for out in outcomes]) for name, outcomes in found.items()}
     time = {name: np.mean([out.makespan_s for out in outcomes]) for name, outcomes in found.items()}
     interrupt, best, hourly, ours = (f"deepspotcloud-{when}" for when in MoveWhen)

@@ -39,7 +39,7 @@ def named(name: str, **rates: float) -> eb.Job:
 
 
 def run(policy: DynamicPricing, jobs: list[eb.Job], prices: eb.PriceHistory = CALM) -> Outcome:
-    result = eb.backtest([policy], jobs, prices, billing="gcp-spot", starts=[START_S + DAY], seed=1)
+    result = eb.backtest(jobs, [policy], prices, billing="gcp-spot", starts=[START_S + DAY], seed=1)
     (outcome,) = result.outcomes[policy.name]
     return outcome
 
@@ -126,7 +126,7 @@ def test_on_generated_prices_all_is_done_and_every_step_accounted_for(goal: Goal
     prices = eb.generate_prices(days=8, seed=2, kind="auction")
     jobs = [eb.Job(name=f"j{n}", steps=6_000, other_steps_per_hour_per_vcpu=100.0 * (n + 1)) for n in range(4)]
     policy = DynamicPricing(goal, quotas={"c3.xlarge": 2})
-    (result,) = eb.backtest([policy], jobs, prices, starts=1, seed=1).outcomes.values()
+    (result,) = eb.backtest(jobs, [policy], prices, starts=1, seed=1).outcomes.values()
     (outcome,) = result
     assert outcome.finished
     for found in outcome.jobs:
@@ -139,7 +139,7 @@ def test_on_prices_of_2020_it_is_not_dearer_than_the_cheapest_by_the_step(traces
     prices = eb.PriceHistory.read(traces / "ec2-gpu-2020.parquet")
     work = eb.Job(name="w", steps=10_000, steps_per_hour={"p2.xlarge": 100.0, "p3.2xlarge": 330.0})
     policies = [DynamicPricing(Goal.COST), eb.policies.Reactive()]
-    found = eb.backtest(policies, work, prices, starts=3, seed=1).outcomes
+    found = eb.backtest(work, policies, prices, starts=3, seed=1).outcomes
     ours, reactive = (sum(outcome.cost_usd for outcome in found[policy.name]) for policy in policies)
     assert ours <= 1.02 * reactive
 
@@ -159,7 +159,7 @@ def test_a_job_that_goes_to_another_cloud_pays_for_its_checkpoint_and_once_for_i
         dataset={"size_bytes": 10 * 2**30, "cloud": "aws", "region": "us-east-1"},
     )  # type: ignore[arg-type]
     policy = eb.policies.DynamicPricing()
-    (outcome,) = eb.backtest([policy], work, prices, starts=[prices.start_s]).outcomes[policy.name]
+    (outcome,) = eb.backtest(work, [policy], prices, starts=[prices.start_s]).outcomes[policy.name]
     assert outcome.finished
     clouds = [lease.market.cloud for lease in outcome.leases]
     assert clouds[:4] == ["aws", "azure", "aws", "azure"]

@@ -108,7 +108,7 @@ def test_in_harsh_auctions_it_costs_about_what_the_best_simple_policy_does(
     costs: dict[str, list[float]] = {}
     for seed in range(2):
         prices = generate_auction_prices(zones, days=30, seed=seed, profile=profile)
-        result = eb.backtest([Ebbtide(), *SIMPLE], work, prices, billing=billing, starts=4, seed=seed)
+        result = eb.backtest(work, [Ebbtide(), *SIMPLE], prices, billing=billing, starts=4, seed=seed)
         for name, outcomes in result.outcomes.items():
             costs.setdefault(name, []).append(float(np.mean([one.cost_usd for one in outcomes])))
     ours = np.mean(costs.pop("ebbtide"))
@@ -161,7 +161,7 @@ def test_where_revoked_hours_are_free_it_bids_low_and_pays_less_than_who_does_no
     """A price that rises a little every forty minutes, and falls again."""
     points = [(n * 2400.0, 0.040 + 0.002 * (n % 3)) for n in range(290)]
     prices = history({C3: points, R3: [(0, 0.05)]}, hours=HOURS)
-    runs = eb.backtest([Ebbtide(), Reactive()], job(12 * 3600), prices, billing="ec2-second", starts=4)
+    runs = eb.backtest(job(12 * 3600), [Ebbtide(), Reactive()], prices, billing="ec2-second", starts=4)
     usd = {name: np.mean([one.cost_usd for one in ones]) for name, ones in runs.outcomes.items()}
     assert all(one.finished for one in runs.outcomes["ebbtide"])
     assert usd["ebbtide"] < 0.8 * usd["reactive"]

@@ -83,6 +83,6 @@ def test_on_real_prices_it_does_not_cost_more_than_ignoring_revocations(auction_
         SpotTune(provisioner=BestBid(), name="bid"),
         SpotTune(provisioner=StepCost(doubt=1e6), name="blind"),
     ]
-    found = eb.backtest(policies, work, auction_2015, starts=starts, seed=1).outcomes
+    found = eb.backtest(work, policies, auction_2015, starts=starts, seed=1).outcomes
     bid, blind = (np.mean([outcome.cost_usd for outcome in found[name]]) for name in ("bid", "blind"))
     assert bid <= 1.05 * blind

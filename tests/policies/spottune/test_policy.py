@@ -36,7 +36,7 @@ def run(
     billing: str = "ec2-second",
     curves: Sequence[Curve] = (),
 ) -> Outcome:
-    result = eb.backtest([policy], jobs, prices, billing=billing, starts=[START_S + 86_400], seed=1, curves=curves)
+    result = eb.backtest(jobs, [policy], prices, billing=billing, starts=[START_S + 86_400], seed=1, curves=curves)
     (outcome,) = result.outcomes[policy.name]
     return outcome
 
@@ -107,7 +107,7 @@ def test_without_refunds_it_is_no_dearer_than_cheapest_spot(billing: str) -> Non
     prices = history({C3: [(0, 0.36)], R3: [(0, 0.10)]})
     jobs, curves = sweep([0.1, 0.2])
     policies = [SpotTune(theta=1.0, name="spottune-full"), eb.policies.CheapestSpot()]
-    result = eb.backtest(policies, jobs, prices, billing=billing, starts=[START_S + 86_400], curves=curves)
+    result = eb.backtest(jobs, policies, prices, billing=billing, starts=[START_S + 86_400], curves=curves)
     ours, cheapest = (result.outcomes[policy.name][0].cost_usd for policy in policies)
     assert ours <= 1.03 * cheapest
 
@@ -154,7 +154,7 @@ def test_every_step_is_run_once_in_the_winning_history(seed: int) -> None:
     minutes = minutes_of(prices)
     jobs, curves = sweep([0.5, 0.2, 0.9, 0.3, 0.6], steps=7200)
     policy = SpotTune(theta=0.7, provisioner=StepCost(PastFrequency(minutes)))
-    result = eb.backtest([policy], jobs, prices, starts=3, seed=seed, curves=curves)
+    result = eb.backtest(jobs, [policy], prices, starts=3, seed=seed, curves=curves)
     for outcome in result.outcomes["spottune"]:
         assert outcome.finished
         for found in outcome.jobs:
@@ -214,7 +214,7 @@ def test_where_revocations_are_rare_it_does_not_lose_to_cheapest_spot(
     prices = eb.PriceHistory.read(traces / "ec2-gpu-2020.parquet")
     work = eb.Job(name="w", steps=4_000, steps_per_hour={"p2.xlarge": 100.0, "p3.2xlarge": 300.0})
     found = eb.backtest(
-        [eb.policy(name), eb.policies.CheapestSpot()], work, prices, billing=billing, starts=2, seed=1
+        work, [eb.policy(name), eb.policies.CheapestSpot()], prices, billing=billing, starts=2, seed=1
     )
     ours, cheapest = (np.mean([out.cost_usd for out in outcomes]) for outcomes in found.outcomes.values())
     assert ours <= 1.03 * cheapest
