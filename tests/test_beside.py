@@ -28,6 +28,7 @@ def copied(tool: str, into: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_ours_trains_all_settings_on_machines_that_are_taken(tmp_path: Path) -> None:
     folder = copied("ebbtide", tmp_path)

@@ -82,6 +82,7 @@ print(sum(held_since.dispatcher().stats.cache_misses.values()))
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _ASKS]

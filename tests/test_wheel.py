@@ -54,6 +54,7 @@ def files_below(folder: Path) -> set[Path]:
     return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["ebbtide", "ebbtide_papers"])
 def test_it_has_every_file_of_a_package(unzipped: Path, package: str) -> None:
     source = ROOT / "src" / package

@@ -191,6 +191,7 @@ def test_it_trains_to_the_end_and_tells_all(machine: Machine) -> None:
     assert machine.counts == list(range(1, len(machine.counts) + 1))
 
 
+@pytest.mark.long
 def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
     machine: Machine, metadata: MetadataServer, tmp_path: Path
 ) -> None:
@@ -214,6 +215,7 @@ def test_the_notice_is_used_to_the_end_and_all_of_it_is_saved(
     other.close()
 
 
+@pytest.mark.long
 def test_a_notice_in_the_middle_of_an_evaluation_is_honoured(tmp_path: Path, metadata: MetadataServer) -> None:
     machine = Machine(tmp_path, metadata, first_save_s=15.0)
     try:
@@ -437,6 +439,7 @@ def test_storage_that_lacks_what_was_stored_is_no_reason_to_begin_again(
     machine.close()
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_none_that_storage_lacks(tmp_path: Path, metadata: MetadataServer) -> None:
     # It is read again for as long as the machine goes on without its controller, five minutes at most.
     machine = Machine(tmp_path, metadata, controller_limit_s=15.0)

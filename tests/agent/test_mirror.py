@@ -342,6 +342,7 @@ for number in range(1000):
 """
 
 
+@pytest.mark.long
 def test_logs_that_stay_open_and_what_a_killed_save_left_hold_up_nothing(started: Started, tmp_path: Path) -> None:
     copies: list[set[str]] = []
 

@@ -106,6 +106,7 @@ def test_it_resumes_from_the_part_that_it_is_told(machine: Machine, tmp_path: Pa
     assert (stored.attempt, stored.machines) == (1, 2)
 
 
+@pytest.mark.long
 def test_a_part_that_is_damaged_is_set_aside(tmp_path: Path, metadata: MetadataServer) -> None:  # noqa: F811
     # It is read again for as long as the machine goes on without its controller, five minutes at most.
     short = Machine(tmp_path, metadata, controller_limit_s=15.0)

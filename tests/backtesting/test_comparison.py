@@ -109,6 +109,7 @@ def test_several_jobs_are_compared_without_a_floor(tmp_path: Path) -> None:
     assert render(BacktestRecord.read(tmp_path / "record")) == page
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_project")
 def test_the_command_writes_rows_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "rows.json", tmp_path / "page.html"

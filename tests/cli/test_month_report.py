@@ -159,6 +159,7 @@ def test_two_people_s_runs_of_one_name_are_two(tmp_path: Path, mid_month: None) 
     assert (report.total_usd, dict(report.unreadable)) == (6.0, {})
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_spent_budget_rents_nothing(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     team = read_team(place / "team.yaml").model_dump(mode="json")

@@ -77,6 +77,7 @@ def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
     assert "Traceback (most" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_program_that_saves_nothing_is_told(tmp_path: Path) -> None:
     lines = ("import json, time", "for step in range(1, 1000):", "    time.sleep(0.1)")
@@ -106,6 +107,7 @@ signal.pause()
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_program_that_was_done_at_its_notice_needs_more_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DONE)

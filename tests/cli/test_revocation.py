@@ -26,6 +26,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return int(ended.value.code or 0), captured.out, captured.err
 
 
+@pytest.mark.long
 def test_evaluate_scores_and_writes(prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, plot = tmp_path / "out.json", tmp_path / "reliability.html"
     code, shown, _ = run(

@@ -58,6 +58,7 @@ for step in range(1, 9):
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_the_best_is_fetched_and_the_newest_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def test_a_controller_whose_clock_is_behind_the_cloud_s_goes_on(
     assert (run.violations, run.state, run.controllers) == ([], "finished", 1)
 
 
+@pytest.mark.long
 def test_a_clock_that_is_set_back_while_a_run_goes_on_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def told_s(cloud: CloudOf) -> float:
         now_s = cloud._cloud.time.now_s

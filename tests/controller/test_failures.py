@@ -294,6 +294,7 @@ def stumbles():
 """
 
 
+@pytest.mark.long
 def test_a_policy_s_mistake_ends_its_machines_at_once(someone: User) -> None:
     someone.write(trials=2, steps=300, every_h=5.0)
     (someone.folder / "mine.py").write_text(STUMBLES)

@@ -267,6 +267,7 @@ def test_machines_of_the_lost_journal_are_no_strays_and_new_ones_are_counted_on(
     assert rents._requests._newest == 4
 
 
+@pytest.mark.long
 def test_a_run_whose_journal_was_deleted_is_refused_and_then_finishes(someone: User) -> None:
     someone.write(trials=1, steps=600, every_h=5.0)
     controller = someone.start_run()

@@ -123,6 +123,7 @@ def test_whatever_step_a_notice_comes_at(
         assert step <= began[1] <= step + 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_several_notices_and_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = undisturbed(lambda: train(workers=2), tmp_path, monkeypatch)

@@ -132,6 +132,7 @@ class Restless:
             yield eb.policies.WakeAt(view.now_s + 60.0)
 
 
+@pytest.mark.long
 def test_machines_that_change_often_change_live_as_in_replay() -> None:
     elastic = _kinds()["elastic"]
     tape, billing = elastic.tapes[0]

@@ -59,6 +59,7 @@ def test_a_torn_file_of_who_reads_and_writes_does_not_end_the_next_night(project
     assert night.stages_run() == ("first", "second")
 
 
+@pytest.mark.long
 def test_a_torn_lock_file_is_the_one_before_it_and_nothing_is_run_twice(project: Path) -> None:
     night = DvcProcess(project / "state")
     night.run("repro")

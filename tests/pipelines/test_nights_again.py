@@ -198,6 +198,7 @@ def test_the_code_of_a_later_commit_hides_no_night(project: Path) -> None:
     assert found == first
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_what_a_store_lacks_or_has_instead_is_told(project: Path, tmp_path: Path) -> None:
     night(0, "x")

@@ -209,6 +209,7 @@ def test_no_max_price_is_below_the_price_now() -> None:
         assert offer.max_price_usd_per_hour >= quotes[offer.market]
 
 
+@pytest.mark.long
 def test_what_is_feasible_says_so_and_what_is_not_says_the_least_that_would_do() -> None:
     fine = plan(sweep(budget_usd=3.0, deadline_h=6), CALM, runs=4)
     assert fine.feasibility is not None

@@ -75,6 +75,7 @@ def five_days(seed: int) -> eb.PriceHistory:
     return eb.generate_prices(days=5, seed=seed, kind="auction")
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @example("reactive", "ec2-second", 0.625, 1)  # the price leaps while what was given up is being saved
 @example("spottune", "ec2-second", 0.140625, 1)  # the price leaps in the first minute, which is charged whole

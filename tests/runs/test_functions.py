@@ -142,6 +142,7 @@ def test_a_guard_in_a_comment_is_none(tmp_path: Path) -> None:
     assert not (tmp_path / ".ebbtide").exists()
 
 
+@pytest.mark.long
 def test_a_guard_that_is_none_is_told_by_the_machine(tmp_path: Path) -> None:
     done = ran(
         """

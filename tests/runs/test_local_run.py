@@ -114,6 +114,7 @@ def test_a_sweep_is_trained_through_revocations_and_its_ledger_is_the_cloud_s(
     assert "notice" in what
 
 
+@pytest.mark.long
 def test_training_that_fails_is_tried_a_few_times_and_its_sweep_goes_on(
     begun: list[RunFolder], tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_controller_that_is_killed_goes_on_and_pays_nothing_twice(
     assert totals(folder) == {n: pytest.approx(total(round(0.1 * (n + 1), 1), 800)) for n in range(3)}
 
 
+@pytest.mark.long
 def test_one_that_is_stopped_saves_all_gives_all_back_and_can_go_on(
     begun: list[RunFolder], tmp_path: Path
 ) -> None:

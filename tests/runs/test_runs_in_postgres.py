@@ -68,6 +68,7 @@ def test_a_run_is_killed_looked_at_and_resumed(someone: User, postgres: Postgres
     assert _stamp(someone.run) != stamp
 
 
+@pytest.mark.long
 def test_a_server_that_goes_away_for_a_while_is_waited_for(someone: User, postgres: PostgresServer) -> None:
     someone.write(trials=1, steps=600, every_h=5.0)
     controller = someone.start_run("--journal", postgres.address)
@@ -103,6 +104,7 @@ def test_a_server_that_goes_away_for_a_while_is_waited_for(someone: User, postgr
     assert kept["engine"]["jobs"][0]["steps_done"] == 600
 
 
+@pytest.mark.long
 def test_a_run_is_stopped_while_its_server_is_away(someone: User, postgres: PostgresServer) -> None:
     someone.write(trials=1, steps=100_000, every_h=5.0)
     controller = someone.start_run("--journal", postgres.address)
@@ -146,6 +148,7 @@ def test_nothing_is_rented_where_the_server_is_away_at_the_start(
     assert not someone.runs.exists()
 
 
+@pytest.mark.long
 def test_a_second_controller_is_refused_and_one_that_lost_its_session_is_taken_over(
     someone: User, postgres: PostgresServer
 ) -> None:

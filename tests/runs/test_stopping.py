@@ -254,6 +254,7 @@ def hanging(someone: User, how: str, speed: float = 30.0, **options: object) -> 
     return hangs
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_run_whose_policy_sleeps_for_ever(someone: User) -> None:
     hangs = hanging(someone, "sleeps")
     hangs.send_signal(signal.SIGINT)
@@ -262,6 +263,7 @@ def test_ctrl_c_ends_a_run_whose_policy_sleeps_for_ever(someone: User) -> None:
     assert "the policy has not answered for 8 s" in errors
 
 
+@pytest.mark.long
 def test_down_ends_a_run_whose_policy_sleeps_for_ever(someone: User) -> None:
     hangs = hanging(someone, "sleeps")
     code, out, _ = someone.do("down")
@@ -341,6 +343,7 @@ def test_machines_that_ended_while_nobody_looked_are_charged_as_the_cloud_has_th
     assert outcome["cost_usd"] == pytest.approx(sum(bill["usd"] for bill in bills))
 
 
+@pytest.mark.long
 def test_a_local_cloud_that_was_killed_hinders_neither_down_nor_resume(someone: User) -> None:
     someone.write(trials=1, steps=600, every_h=5.0)
     controller = someone.start_run()
@@ -451,6 +454,7 @@ def test_down_names_a_controller_that_does_not_end_and_ends_its_machines_all_the
     assert not someone.machines()
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_run_whose_cloud_is_frozen(someone: User) -> None:
     someone.write(trials=1, steps=100_000, every_h=5.0)
     controller = someone.start_run()

@@ -242,6 +242,7 @@ def test_what_is_wrong_is_said_before_anything_is_rented(
     assert not (tmp_path / "code" / "runs").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_trial_whose_budget_is_too_small_holds_up_no_study(tmp_path: Path) -> None:
     plain = trials(tmp_path / "code", {0: 4.0})
@@ -282,6 +283,7 @@ def test_trials_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert [study.tell(one, 1.0).state for one in (plain, slow, elsewhere)] == [TrialState.COMPLETE] * 3
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_two_programs_on_a_host_train_one_study(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Before, the second failed, as the first one's run had a controller already."""

@@ -142,6 +142,7 @@ def test_one_that_was_killed_is_continued_before_any_other_of_its_job(jobs: Path
     assert result.cost_usd == pytest.approx(billed_usd, abs=1e-9)
 
 
+@pytest.mark.long
 def test_what_fails_says_why_and_is_not_tried_again_before_its_next_time(jobs: Path) -> None:
     failing = due_job(steps=50, program="-c 'raise SystemExit(3)'")
     (jobs / "failing.yaml").write_text(failing)
@@ -172,6 +173,7 @@ def test_one_that_a_limit_of_its_team_ended_is_continued_another_night(jobs: Pat
     assert due not in of(jobs, NOW_S + DAY_S)
 
 
+@pytest.mark.long
 def test_one_that_was_refused_begins_anew_with_its_corrected_file(jobs: Path) -> None:
     """Before, a run that was refused blocked its job for ever."""
     (jobs / "own.py").write_text(REFUSING)

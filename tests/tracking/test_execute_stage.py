@@ -79,6 +79,7 @@ def test_a_start_in_days_that_a_part_was_trained_on_is_refused(
         prepared(replace(run, starts=20), models, prices)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_policies_that_ask_models_run_without_them_too_from_the_same_starts(
     name: str, records: dict[str, BacktestRecord], models: ModelBundle
@@ -122,6 +123,7 @@ def test_the_cookbook_plays_beside_the_least_cluster_that_keeps_its_deadline(
     assert starts == {models.trained_until_s, models.trained_until_s + 86_400.0}
 
 
+@pytest.mark.long
 def test_records_are_one_folder_each_and_one_report(
     records: dict[str, BacktestRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +179,7 @@ def test_starts_of_every_day_leave_room_for_the_deadline(models: ModelBundle, la
         prepared(run, models, later.window(later.start_s, later.start_s + 3600.0))
 
 
+@pytest.mark.long
 def test_an_own_policy_stands_under_its_own_name(models: ModelBundle, later: PriceHistory, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(

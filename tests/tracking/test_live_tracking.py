@@ -228,6 +228,7 @@ def test_the_winner_s_model_is_an_artifact_if_it_is_small_and_named_if_not(
     assert Path(loaded).read_bytes() == b"w" * 1000
 
 
+@pytest.mark.long
 def test_storage_that_is_gone_does_not_lose_the_rest(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     live.begin()
     writer = CheckpointStore(object_store(live.path / "objects"), "run-1-001").begin_writing("m")

@@ -142,8 +142,10 @@ def barriers(page: Any) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("width", [1300, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_view_has_a_barrier(page: Any, address: str, scheme: str) -> None:
+def test_no_view_has_a_barrier(page: Any, address: str, scheme: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)
     places = {"": "runs"} | {f"run/made/{view}": f"made/{view}" for view in VIEWS}
     places["run/made/decisions/0"] = "made/decisions"
@@ -154,8 +156,10 @@ def test_no_view_has_a_barrier(page: Any, address: str, scheme: str) -> None:
     assert not any(found.values()), found
 
 
+@pytest.mark.parametrize("width", [1300, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_report_has_a_barrier(page: Any, scheme: str, one_day: eb.Job, tmp_path: Path) -> None:
+def test_no_report_has_a_barrier(page: Any, scheme: str, width: int, one_day: eb.Job, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=scheme)
     policies = [eb.policy(name) for name in ("on-demand", "cheapest-spot")]
     found = eb.compare(one_day, policies, eb.generate_prices(days=15, kind="auction"), starts=2)

@@ -80,17 +80,18 @@ def status_command(
     if watch and as_json:
         raise InputError("--watch is for people, --json for programs: give one of them")
     while True:
-        found = _standings(known_runs(runs)) if run is None else [_standing(runs, run)]
+        alone = None if run is None else _standing(runs, run)
+        found = _standings(known_runs(runs)) if alone is None else [alone]
         if as_json:
             plain = [one.as_plain() for one in found]
-            typer.echo(json.dumps(plain if run is None else plain[0], indent=2))
+            typer.echo(json.dumps(plain if alone is None else plain[0], indent=2))
             return
         if watch:
             table_console().clear()
-        if run is None:
+        if run is None or alone is None:
             _show_all(found)
         else:
-            _show_one(find_run(runs, run), run, found[0], every=every)
+            _show_one(find_run(runs, run), run, alone, every=every)
         if not watch or not any(isinstance(one, RunStanding) and one.state in _CHANGING for one in found):
             return
         time.sleep(_WATCH_EVERY_S)

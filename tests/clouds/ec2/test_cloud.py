@@ -341,6 +341,7 @@ class Silent:
         return getattr(self._client, name)
 
 
+@pytest.mark.long
 def test_a_region_that_does_not_answer_holds_nothing_up_in_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -87,6 +87,7 @@ def found(wanted: Ec2Settings, regions: Regions, waits: list[float] | None = Non
     return {name: done.image_in(name) for name in done.regions}
 
 
+@pytest.mark.long
 def test_the_newest_image_of_exactly_that_name_is_found_in_each_region(regions: Regions) -> None:
     regions.image(HOME)
     regions.image(HOME, NAME + "0")

@@ -133,6 +133,7 @@ def test_a_refusal_is_told_as_a_launch_that_failed(cloud: GcpCloud, gcp: GCP, co
     assert states(cloud) == {"a": LeaseState.FAILED}
 
 
+@pytest.mark.long
 def test_a_price_above_the_max_price_is_a_refusal_of_our_own(cloud: GcpCloud, gcp: GCP) -> None:
     cloud.launch(wanted("a", max_price_usd_per_hour=0.02))
     assert "the price, 0.03 USD an hour, is above the max price" in listed(cloud)["a"].why
@@ -209,6 +210,7 @@ def test_credentials_that_were_renewed_are_found(cloud: GcpCloud, gcp: GCP) -> N
     assert len(gcp[0].given) == before + 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_another_process_finds_what_has_become_of_machines_that_are_no_longer_listed(gcp: GCP) -> None:
     """Without the memory of the one that rented them: a controller that was killed, or runs elsewhere."""

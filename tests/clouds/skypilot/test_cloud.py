@@ -192,6 +192,7 @@ def test_a_launch_under_way_is_given_up(rented: Rented) -> None:
     assert cloud.instances()[0].state is LeaseState.RELEASED
 
 
+@pytest.mark.long
 def test_a_machine_that_does_not_go_counts_until_it_does(rented: Rented, monkeypatch: pytest.MonkeyPatch) -> None:
     api, cloud, _ = rented
     monkeypatch.setattr(sky_cloud, "_GONE_S", 0.2)

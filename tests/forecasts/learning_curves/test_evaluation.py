@@ -54,6 +54,7 @@ def scores() -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     return found
 
 
+@pytest.mark.long
 def test_the_table_has_every_method_and_theta(scores: dict[str, dict[str, dict[str, dict[str, float]]]]) -> None:
     assert set(scores) == set(METHODS)
     for found in scores.values():

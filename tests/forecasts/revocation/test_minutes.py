@@ -161,6 +161,7 @@ def test_a_grid_of_other_markets_is_refused() -> None:
         minutes_of(history({C3: [(0, 0.1)]}, hours=5), grid)
 
 
+@pytest.mark.long
 def test_a_model_is_trained_on_the_grid_and_scored_on_recorded_prices(tmp_path: Path) -> None:
     """A linear grid looks ahead: scores on it would be those of a model that sees the next price coming."""
     prices = eb.generate_prices(days=2, seed=1, kind="auction")

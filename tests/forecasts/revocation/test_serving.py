@@ -51,6 +51,7 @@ def same_as_of_the_whole_record(prices: PriceHistory, minute: int, late_s: float
         np.testing.assert_array_equal(found.prices[row], minutes.prices[row, hour])
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2 * WINDOW, 12 * 1440 - 2 * WINDOW), st.floats(0.0, 1800.0))
 def test_the_hour_before_a_minute_is_that_of_the_whole_record(

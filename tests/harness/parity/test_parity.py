@@ -97,6 +97,7 @@ class Everything:
             yield eb.policies.Request(cheap[len(view.memory) % 2], 2.0 * view.price(cheap[-1]), job=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("billing", BILLINGS)
 def test_every_wake_comes_live_as_in_replay(billing: str) -> None:
     tape = _tapes()[1]

@@ -10,6 +10,7 @@ from ebbtide_papers.cumulon.calibration import calibrated, distance
 from ebbtide_papers.cumulon.market import TransitionRates
 
 
+@pytest.mark.long
 def test_the_rates_bring_the_papers_four_figures_out() -> None:
     assert distance(TransitionRates(), traces=10_000) < 0.01
     for name in ("rise", "fall", "spike", "end"):

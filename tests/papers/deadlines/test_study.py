@@ -66,6 +66,7 @@ def test_on_real_zones_it_is_cheaper_and_never_late(tmp_path: Path) -> None:
         assert usd["optimum"] <= min(usd.values()) + 0.02
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 def test_the_model_has_not_seen_the_zone_it_is_tested_on() -> None:
     records = read_records(TRACES / "spot-availability-2022-2023.parquet", 71.0)

@@ -360,6 +360,7 @@ def test_the_claims_of_rows_not_computed_are_those_of_rows_that_are(gangs: dict[
             assert (row.paper, row.unit) == (claim.paper, claim.unit)
 
 
+@pytest.mark.long
 def test_every_claim_is_a_row_whatever_is_given(tmp_path: Path) -> None:
     """Records of single zones alone: those of several zones are there, without figures."""
     ticks(73.0).to_parquet(tmp_path / "ticks.parquet")
@@ -371,6 +372,7 @@ def test_every_claim_is_a_row_whatever_is_given(tmp_path: Path) -> None:
     assert "rounds of capacity" in rows["multi_h100_whole_gang_cost_vs_failover"].missing
 
 
+@pytest.mark.long
 def test_a_zone_that_is_always_there_has_no_gap_to_close(tmp_path: Path) -> None:
     table = ticks(73.0)
     table["data"] = [[1] * len(table["data"][0])]

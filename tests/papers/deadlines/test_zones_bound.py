@@ -114,6 +114,7 @@ def test_a_zone_that_never_comes_up_changes_nothing() -> None:
             assert table.at_start((kind * BINS + age, 0)) == pytest.approx(float(row[place]), rel=1e-5)
 
 
+@pytest.mark.long
 def test_on_spells_as_it_knows_them_it_comes_to_what_it_expects_and_no_advice_is_cheaper() -> None:
     zones = [model(0.6, 0.5), model(0.3, 0.2)]
     asked = problem(8.0, 12.0, 0.25, (0.9, 0.9))

@@ -86,6 +86,7 @@ def test_they_agree_on_any_prices(
     check(scenario, policy, [START_S + start_s, START_S + 3 * 3600])
 
 
+@pytest.mark.long
 @pytest.mark.real_traces
 def test_they_agree_on_forty_replays_of_real_prices(auction_2015: eb.PriceHistory) -> None:
     catalogue = eb.default_catalogue()

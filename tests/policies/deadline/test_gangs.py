@@ -124,6 +124,7 @@ def test_machines_that_are_too_few_are_given_back_at_once() -> None:
     assert all(lease.ended_s - lease.started_s <= 300.0 for lease in spot)
 
 
+@pytest.mark.long
 def test_an_elastic_job_trains_on_what_there_is() -> None:
     """Two of four machines: half as fast, as cheap; with 30 h for 12 h of work that is in time."""
     outcome = run(always(2, 0), job(machines=ELASTIC), Deadline(deadline_s=30 * HOUR_S, models=MODELS))
@@ -227,6 +228,7 @@ def test_watching_young_spells_pays_where_a_start_is_long() -> None:
     assert usd[60.0] < 0.85 * usd[np.inf]
 
 
+@pytest.mark.long
 def test_a_watched_zone_is_asked_once_a_decision_and_its_machines_are_given_back() -> None:
     costs: dict[bool, list[float]] = {True: [], False: []}
     looks, watched = 0, set()

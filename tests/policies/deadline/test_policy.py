@@ -299,6 +299,7 @@ def test_what_it_remembers_is_plain() -> None:
     assert json.loads(json.dumps(engine.memory)) == engine.memory
 
 
+@pytest.mark.long
 def test_a_sweep_under_a_deadline_where_capacity_decides() -> None:
     """Six trials compared half way: the best two go on, all on machines that the deadline's table rents."""
     random = np.random.default_rng(7)

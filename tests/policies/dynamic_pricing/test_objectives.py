@@ -99,6 +99,7 @@ def test_no_allocation_on_a_grid_is_better(
         assert value(problem, found[None])[0] >= best * (1 - 1e-6)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(problems, st.floats(1.0, 3.0))
 def test_the_makespan_by_bisection_is_the_one_of_a_single_program(
@@ -117,6 +118,7 @@ def test_the_makespan_by_bisection_is_the_one_of_a_single_program(
         min_makespan(problem, 0.9 * least)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(problems)
 def test_the_shortest_makespan_keeps_slos(problem: AllocationProblem) -> None:

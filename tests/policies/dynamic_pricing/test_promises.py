@@ -161,6 +161,7 @@ def test_slos_that_can_be_kept_are_kept() -> None:
     assert missed == []
 
 
+@pytest.mark.long
 def test_budgets_that_suffice_are_not_passed() -> None:
     assert budgets_passed(range(24)) == []
 

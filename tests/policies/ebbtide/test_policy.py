@@ -212,6 +212,7 @@ def test_half_a_gang_is_kept_longer_where_its_first_hour_may_still_be_refunded(b
     assert len([lease for lease in outcome.leases if lease.is_charged]) == leases
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 2), min_size=40, max_size=40),

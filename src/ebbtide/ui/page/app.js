@@ -67,7 +67,7 @@ function filled(body, rows) {
 
 function table(id, headings) {
   const cells = headings.map(([text, kind]) => made("th", { class: kind, scope: "col" }, text));
-  return made("div", { class: "scroll tall" }, made("table", { id }, made("thead", {}, made("tr", {}, ...cells)), made("tbody")));
+  return made("div", { class: "scroll tall", tabindex: "0" }, made("table", { id }, made("thead", {}, made("tr", {}, ...cells)), made("tbody")));
 }
 
 const provider = (run) => (run.is_simulated ? `${run.provider} (simulated)` : run.provider);
