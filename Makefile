@@ -161,11 +161,11 @@ TRACES ?= ../shared/traces
 benchmark: $(INSTALLED)
 	$(BIN)/ebbtide benchmark --traces $(TRACES) --json reports/benchmark.json
 
-# Every test but those that take minutes: reports/slow-tests.json, reports/flaky.json.
+# Every test but the slow ones: reports/slow-tests.json, reports/flaky.json.
 test: lint
 	$(BIN)/python -m tests.run
 
-# Tests that take minutes: the schedule with a server and a worker, the pages in a browser, programs of others.
+# Slow tests, from a few seconds to minutes: the schedule with a server and a worker, the pages in a browser, programs of others.
 long: $(INSTALLED)
 	$(BIN)/python -m tests.run --long
 

@@ -23,6 +23,7 @@ from ebbtide.jobs.job import Coupling
 from ebbtide.policies.api.actions import Action, Request, WakeAt
 from ebbtide.policies.api.view import View
 from ebbtide.policies.baselines import Reactive
+from ebbtide.policies.budget import WithinBudget
 from ebbtide.policies.ebbtide.policy import Ebbtide
 from ebbtide.testing.contracts.policies import PolicyContract
 from ebbtide.testing.scripted import replay
@@ -190,6 +191,38 @@ def test_accounts_that_are_away_for_long_close_it(at_poll: bool, limits: dict[st
     gate = gate_of(None, mine)
     assert closes_after_s(Asked(gate, at_poll, away)) == pytest.approx(600.0 + 900.0, abs=61.0)
     assert gate.why.startswith("the grace of 900 s without the team's accounts in accounts reached")
+
+
+@pytest.mark.parametrize("answers_s", [0.0, 18.0])
+def test_a_slow_store_of_accounts_delays_no_limit(answers_s: float, tmp_path: Path) -> None:
+    """Between two reads what is known counts, and what the machines have cost since."""
+    clock = WallTime()
+
+    class Slow(ShakyStore):
+        def keys(self, prefix: str = "") -> Iterator[str]:
+            clock.now_s += answers_s
+            return super().keys(prefix)
+
+    mine = member(Slow(tmp_path), clock, Team(accounts="accounts", monthly_budget_usd=100.0))
+    usd_per_hour, gate = 98.0, SpendingGate(Reactive(), None, mine, 5.0, clock)
+    mine.check()
+    began_s = clock.now_s
+
+    def affordable_until_s(limit: WithinBudget, view: Any) -> float:
+        return float(view.now_s + (limit.budget_usd - view.spent_usd) / usd_per_hour * 3600.0)
+
+    spent_usd = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WithinBudget, "affordable_until_s", affordable_until_s)
+        while spent_usd < 110.0:
+            clock.now_s += 2.0
+            spent_usd = usd_per_hour * (clock.now_s - began_s) / 3600.0
+            note(mine, 1, spent_usd, usd_per_hour)
+            view: Any = SimpleNamespace(leases=[1], now_s=clock.now_s, spent_usd=spent_usd)
+            if gate.closes_at_poll(view):
+                break
+    # One answer may come in between: eighteen seconds cost half a dollar.
+    assert spent_usd <= 100.0 + 2.5 * usd_per_hour * answers_s / 3600.0
 
 
 def test_while_prices_are_not_known_what_was_known_last_counts() -> None:

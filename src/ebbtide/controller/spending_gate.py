@@ -24,8 +24,8 @@ from ebbtide.policies.budget import WithinBudget
 
 # Seconds after which a request that exceeded the machine quota is made again.
 _AGAIN_S = 60.0
-# Asking the team at polls may take only one part in this many of the time.
-_ASKING_SHARE = 20.0
+# Reading the team's accounts at polls may take only one part in this many of the time.
+_READING_SHARE = 20.0
 
 
 class SpendingGate:
@@ -54,7 +54,7 @@ class SpendingGate:
         self._own = WithinBudget(policy, budget_usd) if budget_usd else None
         # By budget, until when it pays for all machines, as last known: prices are not always known.
         self._until_s: dict[str, float] = {}
-        self._asked_s, self._asking_s = -math.inf, 0.0
+        self._read_s, self._reading_s = -math.inf, 0.0
         self.why = ""
 
     def limited(self, unended: Callable[[], int]) -> Policy:
@@ -79,10 +79,14 @@ class SpendingGate:
     def closes_at_poll(self, view: View) -> bool:
         """Tell whether the team's budget is reached; the policy, which decides meanwhile, keeps the run's own."""
         now_s = self._runtime.monotonic_s()
-        if not self.why and self._account is not None and now_s - self._asked_s >= _ASKING_SHARE * self._asking_s:
-            self.why = self._by_team(view)
-            self._asked_s = self._runtime.monotonic_s()
-            self._asking_s = self._asked_s - now_s
+        if not self.why and self._account is not None:
+            # Otherwise the accounts read last count, and what their machines have cost since.
+            is_due = now_s - self._read_s >= _READING_SHARE * self._reading_s
+            reads = is_due or bool(self._account.silence)
+            self.why = self._by_team(view, reads=reads)
+            if reads:
+                self._read_s = self._runtime.monotonic_s()
+                self._reading_s = self._read_s - now_s
         return bool(self.why)
 
     def closes(self, view: View, when: str) -> bool:
@@ -102,10 +106,10 @@ class SpendingGate:
             return ""
         return f"budget of {self._own.budget_usd:g} USD reached"
 
-    def _by_team(self, view: View) -> str:
+    def _by_team(self, view: View, *, reads: bool = True) -> str:
         if self._account is None:
             return ""
-        room = self._account.room()
+        room = self._account.room(reads=reads)
         if not self._account.has_budget:
             # Others soon stop counting these machines, and rent what the quota leaves them.
             silence = self._account.silence

@@ -190,10 +190,15 @@ class TeamAccount:
         if not self._months and (problem := self.note(list, 0, 0.0, "running")):
             raise InputError(f"the team's accounts in {self._team.accounts} cannot be written: {problem}")
 
-    def room(self) -> Room:
-        """Return what the limits leave now: by the accounts last read, or nothing once those are too old."""
+    def room(self, *, reads: bool = True) -> Room:
+        """Return what the limits leave now: by the accounts last read, or nothing once those are too old.
+
+        Args:
+            reads: Whether to read the accounts first, if that is due.
+        """
         with self._lock:
-            self._read_if_due()
+            if reads:
+                self._read_if_due()
             at_s = self._runtime.epoch_s()
             month, silence = month_of(at_s), self.silence
             earlier_usd = math.fsum(usd for name, usd in self._months.items() if name != month) - self._lost_usd
