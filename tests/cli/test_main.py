@@ -124,7 +124,7 @@ def test_a_record_becomes_a_report(ebbtide: Ebbtide, prices: Path, tmp_path: Pat
     assert direct.read_text() == later.read_text()
 
 
-def test_describe_tells_each_market(ebbtide: Ebbtide, prices: Path) -> None:
+def test_describe_tells_each_market(ebbtide: Ebbtide, prices: Path, tmp_path: Path) -> None:
     done = ebbtide("describe", str(prices))
     assert done.returncode == 0
     assert "us-east-1a c3.xlarge" in done.stdout
@@ -133,6 +133,12 @@ def test_describe_tells_each_market(ebbtide: Ebbtide, prices: Path) -> None:
     assert "2015-04-05T00:00:00Z to 2015-04-06T12:00:00Z" in part
     table = ebbtide("describe", str(prices), "--csv").stdout
     assert len(table.splitlines()) == 13
+    out = tmp_path / "markets.json"
+    assert ebbtide("describe", str(prices), "--json", str(out)).stdout.endswith(f"wrote {out}\n")
+    told = json.loads(out.read_text())
+    assert len(told["markets"]) == 12
+    (one,) = [each for each in told["markets"] if each["market"] == "us-east-1a c3.xlarge"]
+    assert one["on_demand_usd_per_hour"] == 0.21
     assert "longest_gap_h" in table.splitlines()[0]
 
 

@@ -11,9 +11,18 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ebbtide.base.files import write_text
+from ebbtide.base.json_values import json_text
 from ebbtide.base.utc import iso
 from ebbtide.cli.option_groups import grouped
-from ebbtide.cli.options import InstanceTypesOption, Window, catalogue_with, terminal
+from ebbtide.cli.options import (
+    InstanceTypesOption,
+    Window,
+    catalogue_with,
+    print_written,
+    terminal,
+    to_be_written,
+)
 from ebbtide.cli.progress import progress
 from ebbtide.errors import InputError
 from ebbtide.market.ingestion import FORMATS, ingest_ec2, ingest_files
@@ -119,6 +128,9 @@ def describe_command(
     path: Annotated[Path, typer.Argument(help="A Parquet file of prices, or a price store.")],
     window: Window,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with every column instead.")] = False,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", callback=to_be_written, help="File to write every column to.")
+    ] = None,
     instance_types: InstanceTypesOption = None,
 ) -> None:
     """Describe a price history: each market's level, spread, changes and gaps.
@@ -131,6 +143,13 @@ def describe_command(
     with progress(f"reading {path.name}"):
         history = window.of(PriceHistory.read(path, catalogue))
         frame = history.describe(catalogue)
+    if json_path:
+        rows = [
+            {"market": str(market), **row.to_dict(), "first": iso(row["first"].timestamp())}
+            for market, row in frame.iterrows()
+        ]
+        span = {"start": iso(history.start_s), "end": iso(history.end_s)}
+        write_text(json_path, json_text(span | {"markets": rows}))
     if csv:
         typer.echo(frame.to_csv(), nl=False)
         return
@@ -150,6 +169,7 @@ def describe_command(
             f"{row['longest_gap_h']:.1f}",
         )
     terminal().print(table)
+    print_written(json_path)
 
 
 def _known(value: float, form: str) -> str:
