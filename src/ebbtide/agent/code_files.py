@@ -217,8 +217,8 @@ class _Search:
         if path.is_symlink() and (_leads_out(path, self._home) or not (sure or self._is_sent(path.resolve()))):
             raise InputError(
                 f"{below} is a link to {os.readlink(path)}, which is no code of this folder (outside, hidden, "
-                "ignored or secret) and would be sent to machines; put a copy in its place, or the data into "
-                "storage",
+                "ignored or secret) and would be sent to machines; put a copy in its place, put the data into "
+                "storage, or name the link in .ebbtideignore",
                 file=self._folder,
             )
 
